@@ -262,6 +262,20 @@ def test_a_flush_that_is_refused_here_reaches_nobody(tmp_path: Path) -> None:
     played(play, tmp_path)
 
 
+def test_a_flush_that_this_worker_can_not_carry_out_yet_reaches_nobody(tmp_path: Path) -> None:
+    """Behind its fence it answers that nothing is deleted: the others had deleted all by then."""
+
+    async def play(here: Desk, client: Client, workers: list[Worker]) -> None:
+        here.bucket.fence([0])
+        client.send(FLUSH)
+        (answer,) = client.heard()
+        assert answer.status == Status.ETMPFAIL and workers[0].hear() == []
+        client.send(Frame(0x80, Opcode.FLUSH, extras=(60).to_bytes(4), opaque=8))
+        assert [each.opcode for each in workers[0].hear()] == [Opcode.NOOP] * 2, "one that is put off can wait"
+
+    played(play, tmp_path)
+
+
 def test_a_flush_while_a_worker_is_away_empties_none(tmp_path: Path) -> None:
     async def play(here: Desk, client: Client, workers: list[Worker]) -> None:
         workers[1].die()

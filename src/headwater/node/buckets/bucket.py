@@ -242,10 +242,13 @@ class Bucket:
         Raises:
             CorruptStore: keys are lost by damage, and their documents may be alive in replicas.
         """
-        vbuckets = list(filter(self.is_active, self.vbuckets))
-        for vb in vbuckets:
+        self.check_sound()
+        return all(map(self._flush, filter(self.is_active, self.vbuckets)))
+
+    def check_sound(self) -> None:
+        """Raise CorruptStore if documents of active vbuckets may be among what damage has taken."""
+        for vb in filter(self.is_active, self.vbuckets):
             self.store.quarantine.check_keys(vb)
-        return all(map(self._flush, vbuckets))
 
     def _flush(self, vb: int) -> bool:
         store, row = self.store, 0

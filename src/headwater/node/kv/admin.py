@@ -62,15 +62,22 @@ def flush(session: Session, request: documents.Flush) -> Done:
         session.server.flush_later(at)
         session.server.record(session, f"had bucket {bucket.name!r} flushed at {at}")
         return Done()
-    if waiting := undecided(session.server):  # spared, their documents would be there again once that is decided
-        cause = f"nothing is deleted: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
-        raise CommandRefused(Status.ETMPFAIL, cause)
+    check_decided(session)
     if not bucket.flush():
         session.wrote()
         raise NoRoom
     session.server.record(session, f"flushed bucket {bucket.name!r}")
     session.wrote()
     return Done()
+
+
+def check_decided(session: Session) -> None:
+    """Refuse a flush while it is not known whether another node owns vbuckets: spared, their documents would be there
+    again once that is decided.
+    """
+    if waiting := undecided(session.server):
+        cause = f"nothing is deleted: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
+        raise CommandRefused(Status.ETMPFAIL, cause)
 
 
 @handles(admin.EnableTraffic, admin.DisableTraffic)

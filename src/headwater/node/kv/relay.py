@@ -23,7 +23,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headwater.errors import CorruptStore
 from headwater.node.connections.worker_call import RECEIVE_BYTES, WorkerCall
+from headwater.node.kv.admin import check_decided
 from headwater.node.kv.admission import admit
 from headwater.node.kv.answering import failure_of
 from headwater.node.kv.command import COMMANDS
@@ -252,10 +254,17 @@ class Relay:
         self.flush()
 
     def _refused_here(self, frame: Frame) -> CommandRefused | None:
+        """Return the refusal that a FLUSH would get here once the others have deleted theirs; None for none."""
+        session = self._session
         try:
-            admit(self._session, frame)
+            _, request = admit(session, frame)
+            if not getattr(request, "expiration", 0):
+                check_decided(session)
+                session.store_bucket.check_sound()
         except CommandRefused as refused:
             return refused
+        except CorruptStore as damage:
+            return CommandRefused(Status.EINTERNAL, str(damage))
         return None
 
     def _ask_all(self, requests: Mapping[str, Frame]) -> bool:
