@@ -493,6 +493,63 @@ def test_a_prepare_of_before_that_was_found_damaged_holds_up_no_other_commit_of_
             writes.refuse_in_flight(0, 0, b"k", writes=False)
 
 
+@pytest.mark.parametrize("has_record", [False, True], ids=["of documents", "of records"])
+def test_a_lost_batch_keeps_what_damage_has_made_unreadable_of_collections_and_writes(
+    tmp_path: Path, has_record: bool
+) -> None:
+    """The collections and prepares are read anew then, and damaged ones are not in the log any more: the collection was
+    gone in this vbucket, and reads of documents whose writes an owner before may have told to have happened were let
+    in."""
+    with closing(StreamDesk(tmp_path)) as desk:
+        vbucket, writes = desk.bucket.vbuckets[0], desk.bucket.durable_writes
+        writes.copies_of = lambda vb: Copies(3, frozenset({"one", "two"}))
+        desk.become(0, 1, a=8)
+        desk.commit()
+        spoil(desk)
+        desk.become(0, 2, a=8, b=9)
+        desk.bucket.collections.look_at(0)
+        vbucket.prepares.add(dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\x08k", cas=1 << 16))
+        writes.look_at(0)
+        desk.commit()
+        vbucket.prepares.add(dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\x08lost", cas=1 << 16))
+        desk.become(0, 3, a=8, b=9, c=10)
+        if has_record:
+            vbucket.set_state(State.REPLICA)
+        lose_batch(desk)
+        assert sorted(vbucket.collections.alive) == [0, 8, 9]
+        assert list(vbucket.prepares.pending) == [(8, b"k")]
+        spoil(desk)
+        desk.set(0, "other")
+        lose_batch(desk)
+        with pytest.raises(CommandRefused, match="settled"):
+            writes.refuse_in_flight(0, 8, b"k", writes=False)
+
+
+def test_a_lost_batch_is_survived_by_a_prepare_whose_document_was_found_damaged(tmp_path: Path) -> None:
+    """Whether that document was newer is not known any more; and who hears of the batch behind it must do so."""
+    with closing(StreamDesk(tmp_path)) as desk:
+        vbucket, writes = desk.bucket.vbuckets[0], desk.bucket.durable_writes
+        writes.copies_of = lambda vb: Copies(3, frozenset({"one", "two"}))
+        desk.set(0, "k")
+        desk.commit()
+        spoil(desk)
+        vbucket.prepares.add(dcp.Prepare(by_seqno=0, rev_seqno=2, durability_level=1, key=b"\0k", cas=1 << 16))
+        writes.look_at(0)
+        desk.commit()
+        desk.set(0, "other")
+        lose_batch(desk)
+        assert list(vbucket.prepares.pending) == [(0, b"k")]
+
+
+def lose_batch(desk: StreamDesk) -> None:
+    batch = desk.store.freeze()
+    assert batch is not None
+    error = OSError("gone")
+    lost = desk.store.abandon(batch, error)
+    for heard in desk.committer.on_failure:
+        heard(error, lost)
+
+
 def test_a_write_of_before_is_not_committed_again_over_a_newer_document(tmp_path: Path) -> None:
     """A replica was sent the document from disk, and the mark at the end of the prepare had no room."""
     with closing(StreamDesk(tmp_path)) as desk:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary, ref
@@ -20,13 +20,12 @@ import numpy as np
 
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES, PREPARES
 from headwater.node.storage.records import EventParts, event_parts
-from headwater.node.storage.told import message_of
+from headwater.node.storage.told import StoredEvent, message_of
 from headwater.wire import manifest
 from headwater.wire.manifest import CollectionsManifest, EventKind, ManifestEvent
 
 if TYPE_CHECKING:
     from headwater.node.storage.compaction import Dropped
-    from headwater.node.storage.told import StoredEvent
     from headwater.node.storage.views import Shown
 
 
@@ -194,6 +193,11 @@ class VBucketCollections:
     def at(self, seqno: int) -> CollectionsManifest:
         """Return the manifest as of a seqno."""
         return self._events_until(seqno).manifest
+
+    def events_at(self, seqnos: Container[int]) -> list[StoredEvent]:
+        """Return the events with these seqnos."""
+        known = zip(self._seqnos, self._row.events(), strict=True)
+        return [StoredEvent(seqno, event) for seqno, event in known if seqno in seqnos]
 
     def steps_to(self, following: CollectionsManifest) -> list[tuple[ManifestEvent, EventParts]]:
         """Return the events that lead to another manifest, each with its stored form; computed once for all

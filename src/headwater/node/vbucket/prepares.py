@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from headwater.errors import CorruptStore
 from headwater.invariants import node_invariant
 from headwater.wire import dcp, leb128
 
@@ -57,11 +58,12 @@ class VBucketPrepares:
         self._alive = alive
 
     def read(self) -> None:
-        """Read the prepares from the log."""
+        """Read the prepares from the log; keep those that were found damaged there: other copies may know their end."""
         self.commits.clear()
-        self.pending = {key_of(each.key): each.by_seqno for each in self._store.prepares.waiting(self._vbucket)}
-        for key in [key for key, seqno in self.pending.items() if self._is_over(key, seqno)]:
-            del self.pending[key]
+        lost = self._store.quarantine.lost(self._vbucket).tolist()
+        damaged = [(seqno, key) for key, seqno in self.pending.items() if seqno in lost]
+        waiting = [(each.by_seqno, key_of(each.key)) for each in self._store.prepares.waiting(self._vbucket)]
+        self.pending = {key: seqno for seqno, key in sorted(damaged + waiting) if not self._seems_over(key, seqno)}
 
     def add(self, prepare: dcp.Prepare) -> int:
         """Stage a prepare, with its own seqno or the next one; return the seqno. Raises ArenaFull, DiskFull."""
@@ -121,6 +123,13 @@ class VBucketPrepares:
     def committed(self, after_seqno: int, upto_seqno: int) -> Iterator[tuple[int, int]]:
         """Yield (seqno, seqno of the prepare) of the commits in a range."""
         return ((at, seqno) for at, seqno in self.commits.items() if after_seqno < at <= upto_seqno)
+
+    def _seems_over(self, key: Key, seqno: int) -> bool:
+        """Return True if a prepare is over, as far as damage lets that be seen."""
+        try:
+            return self._is_over(key, seqno)
+        except CorruptStore:
+            return False
 
     def _is_over(self, key: Key, seqno: int) -> bool:
         """Return True if the collection was dropped, or the document is newer than its prepare: no other change comes

@@ -189,8 +189,10 @@ class VBucket:
         self._complete_seqno = self.consistent.at_or_below(self.high_seqno) if record.consistent else begun
 
     def read_events(self) -> None:
-        """Read the collections from the system events in the log."""
-        self.collections = VBucketCollections(self._store.events(self.id))
+        """Read the collections from the system events in the log; keep those that were found damaged there."""
+        damaged = self.collections.events_at(self._store.quarantine.lost(self.id).tolist())
+        events = [*damaged, *self._store.events(self.id)]
+        self.collections = VBucketCollections(sorted(events, key=lambda event: event.seqno))
         self.prepares.read()
 
     def add_event(self, event: SystemEvent, cas: int) -> int:
