@@ -15,7 +15,7 @@ from headwater.errors import CorruptStore, StorageError
 from headwater.node import notices
 from headwater.node.durable_writes import Copies
 from headwater.node.kv.fast import FastPath, Workspace
-from headwater.node.kv.vbuckets import undecided
+from headwater.node.kv.vbuckets import moving, undecided
 from headwater.node.membership.member import Membership
 from headwater.node.membership.stats import stats as cluster_stats
 from headwater.node.ownership.cluster_map import ServedMap
@@ -283,7 +283,7 @@ class ServedBucket:
         return Copies(wanted, frozenset(str(each) for each in known.copies(vbucket) if each != known.here))
 
     def _flush_now(self) -> None:
-        if self.bucket.store.full or undecided(self):
+        if self.bucket.store.full or undecided(self) or moving(self.bucket) is not None:
             self._flush = self.loop.call_later(RETRY_SECONDS, self._flush_now)
             return
         try:

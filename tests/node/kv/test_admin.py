@@ -7,6 +7,7 @@ from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.opcodes import RETIRED, Opcode
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 from tests.node.support import NOON, Talk
 
 FLUSH, FLUSHQ, QUIT, QUITQ = 0x08, 0x18, 0x07, 0x17
@@ -64,6 +65,25 @@ def test_flush_deletes_nothing_while_another_node_may_own_some_of_it(talk: Talk)
     talk.desk.bucket.unfence(2)
     assert talk.one(FLUSH).status == 0
     assert [talk.desk.store.index.items(vb) for vb in (0, 2)] == [0, 0]
+
+
+@pytest.mark.parametrize("state", [State.ACTIVE, State.DEAD, State.PENDING])
+def test_flush_deletes_nothing_while_a_vbucket_is_handed_over(talk: Talk, state: State) -> None:
+    """Its source is dead, its target pending, and both would spare it: its documents would be there again in a moment,
+    though both said that all were deleted."""
+    vbucket = talk.desk.bucket.vbuckets[1]
+    for vb in (0, 1):
+        talk.one(1, key=b"k", extras=bytes(8), vbucket=vb)
+    vbucket.set_state(state)
+    vbucket.handover = None if state is State.PENDING else object()
+    talk.hello(7)  # XERROR
+    refusal = talk.one(FLUSH)
+    assert refusal.status == 0x86 and b"vbucket 1 is being handed over" in refusal.value
+    assert talk.desk.store.index.items(0) == 1
+    vbucket.handover = None
+    vbucket.set_state(State.DEAD)
+    assert talk.one(FLUSH).status == 0
+    assert talk.desk.store.index.items(0) == 0
 
 
 def test_flush_deletes_nothing_while_it_can_not_read_what_there_is(talk: Talk) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import StorageError
 from headwater.node.kv.command import handles
-from headwater.node.kv.vbuckets import IF_GONE, undecided
+from headwater.node.kv.vbuckets import IF_GONE, moving, undecided
 from headwater.node.refused import CommandRefused, NoRoom
 from headwater.wire import admin, bootstrap, documents, times
 from headwater.wire.layout import Done
@@ -72,12 +72,14 @@ def flush(session: Session, request: documents.Flush) -> Done:
 
 
 def check_decided(session: Session) -> None:
-    """Refuse a flush while it is not known whether another node owns vbuckets: spared, their documents would be there
-    again once that is decided.
+    """Refuse a flush while another node may own vbuckets, and while one is handed over: spared, their documents would be
+    there again once that is decided.
     """
     if waiting := undecided(session.server):
         cause = f"nothing is deleted: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
         raise CommandRefused(Status.ETMPFAIL, cause)
+    if (vb := moving(session.store_bucket)) is not None:
+        raise CommandRefused(Status.ETMPFAIL, f"nothing is deleted: vbucket {vb} is being handed over")
 
 
 @handles(admin.EnableTraffic, admin.DisableTraffic)

@@ -167,6 +167,12 @@ def undecided(server: Services) -> list[int]:
     return [vb for vb in server.bucket.fenced if known is None or known.owner(vb) in (None, known.here)]
 
 
+def moving(bucket: Bucket) -> int | None:
+    """The first vbucket that is being handed over, from here or to here; its documents are nobody's for a moment."""
+    chosen = (vb for vb, each in bucket.vbuckets.items() if each.handover is not None or each.state is State.PENDING)
+    return min(chosen, default=None)
+
+
 def _wanted_collection(session: Session, request: admin.GetAllVbSeqnos) -> Wanted:
     """Return the collection of a request. kv.md 3: "For connections without Collections the high seqno is that of the
     default collection".
