@@ -119,6 +119,47 @@ def test_a_takeover_ends_when_another_node_may_own_the_vbucket_before_it_is_hand
     assert "may belong to another node by now" in client.connection.dropped
 
 
+@pytest.mark.parametrize("state", [State.REPLICA, State.DEAD])
+def test_a_takeover_ends_when_the_vbucket_was_given_to_another_node_before_it_is_handed_over(
+    desk: TapDesk, state: State
+) -> None:
+    """A map did so, and was obeyed: the target would own it beside that one."""
+    desk.set(0, "k")
+    desk.commit()
+    client = TapClient(desk).connect(TapOptions(vbuckets=(0,), takeover=True, acknowledge=True))
+    desk.bucket.vbuckets[0].set_state(state)
+    desk.commit()
+    assert State.ACTIVE not in states_in(client.read())
+    assert "another node may own it by now" in client.connection.dropped
+
+
+@pytest.mark.parametrize("state", [State.REPLICA, State.ACTIVE])
+def test_a_takeover_that_was_cut_ends_when_the_vbucket_is_not_as_it_left_it(desk: TapDesk, state: State) -> None:
+    desk.set(0, "k")
+    desk.commit()
+    takeover = TapOptions(name=b"me", acknowledge=True, vbuckets=(0,), takeover=True)
+    first = TapClient(desk).connect(takeover)
+    while desk.bucket.state(0) is not State.DEAD:
+        for frame in first.turn():
+            first.give(response(frame).encode())
+    first.cut()
+    desk.bucket.vbuckets[0].set_state(state)
+    desk.commit()
+    again = TapClient(desk).connect(takeover)
+    assert State.ACTIVE not in states_in(again.read())
+    assert "another node may own it by now" in again.connection.dropped
+
+
+def test_a_replica_is_taken_over_as_one(desk: TapDesk) -> None:
+    follow_a_replica(desk)
+    client = TapClient(desk).connect(TapOptions(vbuckets=(0,), takeover=True, acknowledge=True))
+    assert states_in(client.read()) == [State.PENDING, State.ACTIVE]
+
+
+def states_in(sent: list[Frame]) -> list[int]:
+    return [tap.VbucketSet.decode(each).state for each in sent if each.opcode == Opcode.TAP_VBUCKET_SET]
+
+
 def test_nothing_is_sent_behind_a_change_that_a_replica_refused_until_it_has_a_newer_version(desk: TapDesk) -> None:
     """The client would never hear of that change: TAP has no snapshots, and no position to go back to."""
     client, replica = follow_a_replica(desk), desk.bucket.vbuckets[0]

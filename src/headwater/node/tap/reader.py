@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from headwater.protocol.tap.ledger import TapPlace
     from headwater.protocol.tap.producer import TapProducer, TapProducerStream
 
+_OWNED = frozenset({State.ACTIVE, State.DEAD})
+"""The states of a vbucket that is nobody else's: that of an owner, and that of one in the midst of a hand-over."""
+
 
 def takes_not(named: Sequence[str]) -> str:
     """Return the reason why a takeover can't have vbuckets with these collections, and the alternatives."""
@@ -77,6 +80,7 @@ class TapReader:
         self._feed = feed
         self._snapshot: SnapshotSender | None = None
         self._place: TapPlace | None = None
+        self._own_state: State = vbucket.state  # but for what the session itself did to it
         vbucket.readers.add(self)
 
     @property
@@ -157,6 +161,9 @@ class TapReader:
         stream.deleted_rev = self.vbucket.deleted_rev
         # A vbucket that is handed over must be drained of what is not durable yet as well.
         hands_over = stream.place.step is TapStep.DRAIN
+        if hands_over and self._own_state is State.DEAD and self.vbucket.state is not State.DEAD:
+            self._fail_as_given(outlet)
+            return None
         if (message := producer.message(stream, self.vbucket.high_seqno if hands_over else durable)) is not None:
             self._say(outlet, message, self.vbucket.gate if hands_over else 0)
             return len(message)
@@ -183,10 +190,19 @@ class TapReader:
         else:
             outlet.write(message)
 
+    def _fail_as_given(self, outlet: Outlet) -> None:
+        """End the session, whose vbucket is not as it left it."""
+        outlet.flush()  # nothing goes out once the connection is gone
+        state = self.vbucket.state.name.lower()
+        self._feed.fail(f"vbucket {self.vbucket.id} became {state} here meanwhile: another node may own it by now")
+
     def _hand_over(self, outlet: Outlet) -> bool:
         """Make this node's vbucket dead; return False if the record has no room before the next commit, or if it can't
         be.
         """
+        if self._own_state in _OWNED and self.vbucket.state not in (State.ACTIVE, self._own_state):
+            self._fail_as_given(outlet)
+            return False
         if self.vbucket.has_gap:
             outlet.flush()  # nothing goes out once the connection is gone
             lacks = f"this copy refused {self.vbucket.refused_changes} changes and lacks them: take its owner's"
@@ -206,6 +222,7 @@ class TapReader:
                 self._feed.when_room(self)
                 return False
             bucket.hand_over(self.vbucket.id)
+            self._own_state = State.DEAD
         self._feed.producer.handing_over(self.stream)
         return True
 
