@@ -72,8 +72,8 @@ def flush(session: Session, request: documents.Flush) -> Done:
 
 
 def check_decided(session: Session) -> None:
-    """Refuse a flush while another node may own vbuckets, and while one is handed over: spared, their documents would be
-    there again once that is decided.
+    """Refuse a flush while another node may own vbuckets, or one is handed over: spared, their documents would be there
+    again once that is decided.
     """
     if waiting := undecided(session.server):
         cause = f"nothing is deleted: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
