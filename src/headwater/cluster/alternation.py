@@ -45,9 +45,7 @@ class Alternation:
 
     @asynccontextmanager
     async def handing_over(self) -> AsyncIterator[None]:
-        """Enclose a hand-over; wait first for the copies that are under way, and for those that were queued
-        before.
-        """
+        """Enclose a hand-over; wait first for the copies that are under way, and for earlier hand-overs."""
         self._due += 1
         try:
             while self._copying or self._handing_over:

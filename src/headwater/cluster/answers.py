@@ -76,7 +76,8 @@ class CopyReport:
         state: its state. log: its failover log, newest branch first: (vb uuid, seqno).
         seqno: its seqno on disk. complete: the seqno up to which it lacks nothing.
         refused, damaged: the numbers of changes that it refused, and that are damaged on disk.
-        bytes: the bytes of its documents; None if the server does not report them.
+        bytes: the bytes of the newest versions of its keys, tombstones included; None if the server does not report
+            them.
     """
 
     state: State

@@ -315,7 +315,9 @@ class _Replicas:
         return min(able, key=lambda vb: (*self._cost(vb, giver, taker), vb)) if able else None
 
     def _cost(self, vb: int, giver: int, taker: int) -> tuple[int, int]:
-        """Return the number of copies to be made, then the number of vbuckets of the same owner at the taker."""
+        """Return the number of copies to be made, then how many more vbuckets of the same owner the taker has than the
+        giver.
+        """
         owner = self.owners[vb]
         copies = (giver in self.held[vb]) - (taker in self.held[vb])
         return copies, self.shared[owner, taker] - self.shared[owner, giver]

@@ -168,7 +168,7 @@ def _is_edited(edit: Edit, manifest: CollectionsManifest, ids: tuple[int, int]) 
 
 
 async def drop_everywhere(members: Members, seeds: Sequence[Address], path: CollectionPath) -> CollectionsManifest:
-    """Drop the collection that has this name on any node, by its id: also under another name on other nodes.
+    """Drop the collection or scope that has this name on any node, by its id: also under another name on other nodes.
 
     Raises: as `change`; ManifestRefused: no node has it.
     """

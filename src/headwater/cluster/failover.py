@@ -218,8 +218,8 @@ def _checks(
 def needed_seqnos(
     survey: Survey, after: ClusterMap, shrunk: Collection[int], begun: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return the seqnos that replicas of some vbuckets must reach to be promoted, including those of the next
-    owner.
+    """Return the seqnos that replicas of some vbuckets must reach to be promoted, including replicas that an owner gets
+    later.
 
     Args:
         after: the map that is sent next. shrunk: vbuckets whose chain loses a copy by it.
@@ -253,7 +253,7 @@ def _spread(
 
 
 def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Address]) -> None:
-    """Refuse to go on without a majority, or with half of the nodes if all survivors are behind their fences.
+    """Refuse to take out a majority, or half of the nodes if all survivors are behind their fences.
 
     The other half may have gone on without them, by a map that they do not have, and changes that it acknowledged then
     are only there.
@@ -585,7 +585,8 @@ class Failover:
 
     async def _fence(self) -> None:
         """Make the vbuckets of a dead node that answers dead, on its disk, before another node takes them. A node that
-        refuses this is left as it is, as was accepted."""
+        does not tell its states is left as it is, as was accepted; if it does not take the new ones, the run fails.
+        """
         for node in self._dead:
             try:
                 states = await self._members.admin(node).states()

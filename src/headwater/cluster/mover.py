@@ -204,8 +204,8 @@ class Mover:
         """Move a vbucket, or copy it: without `takeover` the target has a replica, which follows until `close`.
 
         Raises:
-            MoveError: it can't be moved, or the time limit is reached.
-            ClusterError: another operator is at work on one of the nodes, and the time limit is reached.
+            MoveError: it can't be moved, or patience (`Limits.patience_seconds`) is at its end.
+            ClusterError: another operator is at work on one of the nodes, and patience is at its end.
             StatusError: a node refuses for good: a wrong password, no such bucket.
         """
         async with self._slots, self._alone() if takeover else nullcontext():

@@ -205,8 +205,9 @@ def _check_settles(settlement: Settlement) -> None:
 
 
 def _check_sound(survey: Survey, before: ClusterMap, after: ClusterMap) -> None:
-    """Check that no damaged copy becomes the owner, which would lose its changes, and that no copy is deleted only
-    because another is level with a damaged one.
+    """Check that no damaged copy becomes the owner, for its damaged changes would be out of reach, or stays as a
+    replica, for copies that leave are deleted once it is level, which it never is. Whole copies of a damaged owner must
+    not go either.
     """
     for address, node in survey.nodes.items():
         spoiled = [

@@ -59,7 +59,8 @@ async def plan_promotion(
     """Look at the nodes and decide, without changing anything.
 
     Args:
-        source: the node that has to be dead, whose followers are promoted; None for all nodes that `node` follows.
+        source: promote only vbuckets that follow this node, which has to be dead; None for all nodes that `node`
+            follows.
         vbuckets: the vbuckets to promote; None for all replicas.
         force: accept all refusals. accept: the accepted refusals.
 

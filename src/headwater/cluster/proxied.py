@@ -4,9 +4,9 @@ Both ends are opened under one name. A name is a fence as well: a node closes th
 second one is opened (dcp 2.1), so once both are open no work of an older mover, dead, hung or cut off, goes on between
 the two nodes.
 
-The target gets its name from the cluster map, so the streams carry prepares, commits and aborts of durable writes if
-both nodes support them: a copy without them would pass the seqno of a prepare without having it. Its acknowledgements
-pass as well, so durable writes at the source go on. Source: failover 5, step 2; dcp 2.1, 10.
+The mover tells the target its name in the cluster map, so the streams carry prepares, commits and aborts of durable
+writes if both nodes support them: a copy without them would pass the seqno of a prepare without having it. Its
+acknowledgements pass as well, so durable writes at the source go on. Source: failover 5, step 2; dcp 2.1, 10.
 """
 
 from __future__ import annotations

@@ -133,9 +133,9 @@ class Publisher:
     async def _answer(self, vbucket: int, nodes: Nodes, question: Question) -> int:
         """Give only the owner the change, and ask; take the change back if that fails.
 
-        Changes that the owner acknowledged before it had the map are in copies of the old chain, which all others still
-        have. So if the owner dies now, it is failed over without a question; and if this run is killed now, the owner
-        has a map in which the seqno that copies must reach is unknown.
+        Changes that the owner acknowledged before it had the map are in copies of the old chain, which is still in the
+        maps of all others. So if the owner dies now, it is failed over without a question; and if this run is killed
+        now, the owner has a map in which the seqno that copies must reach is unknown.
         """
         if (owner := nodes[0]) is None:
             raise ValueError(f"vbucket {vbucket} has no owner that could be asked")

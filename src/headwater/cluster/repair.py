@@ -78,7 +78,7 @@ async def _promote(
     since the survey, and been part of its majorities.
 
     Raises:
-        ClusterError: the operator must decide; the map is unchanged, and the next run finds the same.
+        ClusterError: the operator must decide; the map has the former chains again, and the next run finds the same.
     """
     before = {vb: _chain(publisher.current, vb) for vb in unowned}
     await asyncio.gather(*(publisher.change(vb, (None, *publisher.current.copies(vb))) for vb in unowned))

@@ -67,8 +67,8 @@ class Settling:
         await self._target.stop_replicating(self._source.endpoint, [vbucket])
 
     async def settle_alone(self, vbucket: int, problem: HeadwaterError) -> None:
-        """Repair without a proxied connection, only if a node can not take part any more; return True if the target
-        owns it.
+        """Repair without a proxied connection, only if a node can not take part any more; return if the target owns the
+        vbucket.
 
         Raises:
             HeadwaterError: `problem`, or a worse one.

@@ -178,8 +178,8 @@ class Survey:
 
     @property
     def strangers(self) -> list[Address]:
-        """Nodes at a member's address that got no map, and own vbuckets by it of which another member has more: they
-        came back without their disk, or are other nodes.
+        """Nodes at a member's address that got no map, and own vbuckets of the members' map of which another member has
+        more: they came back without their disk, or are other nodes.
         """
         return [each for each in self.map.servers if each in self.nodes and self._is_stranger(self.nodes[each])]
 

@@ -82,7 +82,7 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spre
 
 async def share(members: Members, seeds: Sequence[Address]) -> None:
     """Merge the users of all nodes of a new cluster into one list and send it to each. Do nothing if no node has users,
-    or none answers.
+    or if one refuses to tell, as a node of an older release does.
 
     Raises:
         ClusterError: a node did not take them; repeat the call to go on.

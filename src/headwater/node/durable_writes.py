@@ -203,7 +203,7 @@ class DurableWrites:
 
     def settle_before(self, vbucket: int) -> bool:
         """Settle the durable writes of a vbucket that is about to change hands: commit those for which no request
-        waits, abort the others.
+        waits. The others are aborted when it does.
 
         The commits are made on this node's word alone, for their clients may have read that the writes happened.
         Returns False if there is no room yet; the vbucket's readers, one of which hands it over, hear when there may
@@ -280,7 +280,9 @@ class DurableWrites:
         self.held.clear()
 
     def advance(self, vbucket: int) -> None:
-        """Commit the writes that a majority has, and abort those whose time is over."""
+        """Commit the writes that a majority has; abort those that the former owner gave up, or whose collection was
+        dropped.
+        """
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is None or not vbucket_.prepares.pending:
             self._leave(vbucket)

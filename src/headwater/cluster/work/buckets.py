@@ -88,7 +88,7 @@ class DropBucket(DeclaredWork):
     name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return the documents that would go; raises WorkRefused for an unknown bucket, or the first."""
+        """Return what would go; raises WorkRefused for an unknown bucket, or the first."""
         from headwater.cluster.buckets import names
 
         known = await names(members, seeds)

@@ -22,7 +22,7 @@ _LOGIN = int(LOGIN)
 
 
 def rights_in(session: Session, collection: int) -> int:
-    """Return the privileges in a collection of the selected bucket; raise CommandRefused if there are none."""
+    """Return the privileges in a collection of the selected bucket; without a bucket those in any."""
     if session.access.places is None:
         return session.access.rights
     return session.access.in_collection(session.store_bucket.collections.manifest, collection)

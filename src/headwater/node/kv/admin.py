@@ -99,7 +99,7 @@ def start_persistence(session: Session, request: admin.StartPersistence) -> Done
 async def set_param(session: Session, request: admin.SetParam) -> Done:
     """Set the quota of the selected bucket, as the other server's tools do: `max_size` of flush, bytes; 0 for none.
 
-    There are no other parameters. A user who administers only this bucket may not make it larger.
+    There are no other parameters. A user who administers only this bucket may not change its quota.
     """
     if (request.param_type, request.key) != (FLUSH_PARAMETERS, b"max_size"):
         raise CommandRefused(Status.EINVAL, "no such parameter: there is max_size, of flush (1)")

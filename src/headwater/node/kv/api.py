@@ -129,8 +129,8 @@ class BucketCatalog(Protocol):
         """Make a bucket; on return it is durable and served. CommandRefused if it is invalid, or exists."""
 
     async def drop(self, name: str, only: Bucket | None = None) -> None:
-        """Drop a bucket with all of its documents; on return it is gone for good. CommandRefused if there is none, or
-        if it is not the one (`only`) that is meant.
+        """Drop a bucket with all of its documents; on return it is gone for good. CommandRefused if there is none, if
+        it is the first, or if it is not the one (`only`) that is meant.
         """
 
     def quota_mib(self, name: str) -> int:
@@ -280,7 +280,7 @@ class Session(Protocol):
         """The selected bucket; CommandRefused(NO_BUCKET) without one."""
 
     def select(self, server: Services) -> None:
-        """Select a bucket, once no output waits for another bucket's batches."""
+        """Select a bucket; no output may wait for another bucket's batches by then."""
 
     def deselect(self) -> None:
         """Select no bucket."""

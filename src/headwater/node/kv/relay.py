@@ -239,7 +239,7 @@ class Relay:
         """Take the next step of a FLUSH: it is checked here, then all others say that they are there, then
         they flush.
 
-        A worker that refuses keeps all others from flushing.
+        A FLUSH that is refused before the last step empties no worker.
         """
         flush, request = self._flush, Frame(Magic.CLIENT_REQUEST, Opcode.NOOP)
         if flush is None:

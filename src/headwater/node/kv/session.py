@@ -124,7 +124,7 @@ class KvSession:
         return state
 
     def select(self, server: Services) -> None:
-        """Select a bucket, once no output waits for another bucket's batches."""
+        """Select a bucket; no output may wait for another bucket's batches by then."""
         if server is not self.server:
             self.connection.serve(server.committer, server.requests)
             self.server, self.written_gate = server, 0

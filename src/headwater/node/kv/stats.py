@@ -144,7 +144,8 @@ def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
     """Yield the facts that a mover needs: one line for each vbucket of a list, or of all, at one moment.
 
     A line has the state, the high seqno, the seqno up to which the copy is complete, the numbers of refused and of
-    damaged changes, the bytes of its documents, and its failover log, newest branch first.
+    damaged changes, the bytes of the newest versions of its keys (tombstones included), and its failover log, newest
+    branch first.
     """
     bucket = session.store_bucket
     for each in _listed_vbuckets(session, arguments):
@@ -276,7 +277,7 @@ def _rights(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _timings(session: Session, arguments: list[str]) -> Pairs:
-    """Yield the number of commits by duration: `disk_commit_FROM,TO` in microseconds, TO excluded."""
+    """Yield the number of commits by duration: `disk_commit_FROM,TO` in microseconds, TO included."""
     low, below = 0, 0
     for bound, count in session.server.committer.durations.at_most():
         high = U64_MAX if bound == "+Inf" else round(1e6 * float(bound))

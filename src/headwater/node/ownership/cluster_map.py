@@ -48,7 +48,7 @@ class ServedMap:
 
     @property
     def is_set(self) -> bool:
-        """True if an administrator has set the map."""
+        """True if the map was given to this node: by an operator or a peer, or at the start by the disk."""
         return self._set is not None
 
     @property

@@ -120,7 +120,7 @@ class Compaction:
     """One run.
 
     Attributes: bytes_needed (the most bytes that it will write, once surveyed). is_whole: all sealed segments are
-    rewritten. stale: the rows have changed since the survey.
+    rewritten. stale: the survey of the rows no longer holds.
     """
 
     def __init__(
@@ -484,15 +484,15 @@ class Compaction:
         return [segment.header.id for segment in self._writer.segments] if self._writer is not None else []
 
     def remove(self) -> None:
-        """Remove the old files; views that still read them keep them in memory. Any thread."""
+        """Remove the old files; views that still read them keep their memory and their disk space. Any thread."""
         failpoint("compact.before_unlink")
         for segment in self._old:
             with contextlib.suppress(OSError):  # the next start removes it
                 self._log.remove(segment)
 
     def forget(self) -> None:
-        """Free the memory of the removed files: 0.2 s/GB. Any thread; compaction is over by then, the store may be
-        written, read and compacted.
+        """Free the memory and the disk space of the removed files: 0.2 s/GB. Any thread; compaction is over by then,
+        the store may be written, read and compacted.
         """
         with pool_or_inline(2, "headwater-compaction") as pool:
             if self._writer is not None:

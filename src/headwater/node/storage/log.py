@@ -76,7 +76,7 @@ class Log:
         synced: the file that notes the synced end of the log.
         reserve: room that is kept for a full disk.
         promised: bytes that a compaction under way is about to write, so documents may not take them.
-        wanted: the size of a change that did not fit; the next `make_room` makes room for it.
+        wanted: the bytes of a batch that did not fit; the next `make_room` makes room for it.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Log:
 
     @property
     def is_short(self) -> bool:
-        """True if the disk will be full soon: less is left than two segments and the reserve."""
+        """True if the disk will be full soon: it has room for less than two segments beside the reserve."""
         return self._disk.free(self.folder) < 2 * self.segment_bytes_now
 
     def crowded(self) -> None:
@@ -484,8 +484,8 @@ class Log:
         return Segment.create(self._disk, self.folder, header, size, reserve)
 
     def remove(self, segment: Segment) -> None:
-        """Remove the file of a segment that no manifest names; its readers keep it in memory. OSError if that fails:
-        the next start removes it. Any thread.
+        """Remove the file of a segment that no manifest names; its readers keep its memory and its disk space. OSError
+        if that fails: the next start removes it. Any thread.
         """
         self._disk.remove(segment.path)
 

@@ -164,7 +164,7 @@ class ManifestFile:
 
 
 def _check_change(before: Manifest, after: Manifest) -> None:
-    """Check the manifest that is about to replace another: its files are in the store."""
+    """Check the manifest that is about to replace another: it is of the same store, and follows it by the rules."""
     same = (before.store, before.vbuckets) == (after.store, after.vbuckets)
     node_invariant(same, "the manifest of store {} is to name another", before.store.hex())
     numbers = [entry.id for entry in after.segments]

@@ -86,7 +86,7 @@ class VBucketRecord:
         purge_seqno: tombstones up to here may be missing, purged here or at the producer. The store's own: the caller's
             value is replaced.
         snapshot_start, snapshot_end: the snapshot that the high seqno lies in.
-        max_cas: the highest CAS so far; no CAS at or below it is given again.
+        max_cas: no CAS at or below it is given again.
         rollback_floor: the smallest seqno to roll back to without losing everything. The store's own.
         high_seqno: the high seqno when the record was made. The store's own.
         consistent: ranges [first, last] of seqnos at which the vbucket was in a consistent state, ascending.

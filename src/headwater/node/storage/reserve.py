@@ -85,15 +85,15 @@ class Reserve:
         return True
 
     def lend(self, keep: int) -> None:
-        """Give all but `keep` bytes back, and take none until `take_back`: a compaction needs the room for a
-        while.
+        """Give all but `keep` bytes back, and take none until `take_back`: a compaction, or the drop of a
+        bucket, needs the room for a while.
         """
         with self._lock:
             self._lent = True
             self._give(self.held - keep)
 
     def take_back(self) -> None:
-        """Fill the reserve again, once the room is not needed any more."""
+        """Let the reserve be filled again (`fill`), for the room is not needed any more."""
         with self._lock:
             self._lent = False
 

@@ -158,7 +158,7 @@ class TapFed(TapConsumer):
 
 
 def _cas(message: tap.Mutation | tap.Delete) -> int:
-    """Return the message's CAS; 0 if it can't be stored."""
+    """Return the message's CAS; 0 for one with all bits set. CommandRefused: it is too high to be stored."""
     if HELD_MAX < message.cas < CAS_ALL_ONES:
         raise CommandRefused(Status.EINVAL, f"a CAS of {message.cas}, the highest taken is {HELD_MAX}")
     return 0 if message.cas == CAS_ALL_ONES else message.cas

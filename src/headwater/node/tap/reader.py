@@ -105,8 +105,8 @@ class TapReader:
         self._feed.ready(self)
 
     def state_changed(self) -> None:
-        """Send the changes of a dead vbucket, for no other node may have them; then stay silent until it comes back to
-        life.
+        """Send the changes of a dead vbucket, for perhaps no other node has them; then stay silent until it comes back
+        to life.
 
         If the vbucket is gone, the next one of its number has another history, and another reader.
         """

@@ -431,10 +431,10 @@ class VBucket:
     def begin_snapshot(self, start_seqno: int, end_seqno: int, purge_seqno: int = 0, deleted_rev: int = 0) -> None:
         """Begin a snapshot after its marker: the next consistent state is at `end_seqno`.
 
-        A snapshot that replaces an unfinished one (dcp 9) is no consistent state either: the incomplete range then
-        begins where the unfinished one did. The producer lacks tombstones up to `purge_seqno`, so this vbucket lacks
-        them too, and readers that go on from below must learn it (failover 2, step 2). Their revisions went up to
-        `deleted_rev`: new keys start above it here too.
+        After one that replaces an unfinished snapshot (dcp 9) the vbucket is as far from a consistent state as before:
+        the incomplete range then begins where the unfinished one did. The producer lacks tombstones up to
+        `purge_seqno`, so this vbucket lacks them too, and readers that go on from below must learn it (failover 2, step
+        2). Their revisions went up to `deleted_rev`: new keys start above it here too.
         """
         node_invariant(start_seqno <= end_seqno, "vbucket {}: snapshot [{}, {}]", self.id, start_seqno, end_seqno)
         node_invariant(self.state is not State.ACTIVE, "vbucket {} is active, and receives a snapshot", self.id)
