@@ -97,7 +97,7 @@ class HeadwaterError(Exception):
 
 
 class ProtocolError(HeadwaterError):
-    """The peer or the caller broke the rules of the protocol; `problem` has the rule."""
+    """The peer or the caller broke the rules of the protocol; `problem` says how."""
 
     def __init__(self, problem: str, *more: object) -> None:
         super().__init__(problem, *more)
@@ -209,7 +209,7 @@ class NotPersisted(HeadwaterError):
 
     Attributes:
         vbucket, seqno: the change that must be on disk. copies: how many copies have it, and how many must have it.
-        waited_seconds: the time since the last change was released. told: the copies' answers.
+        waited_seconds: the time for which the changes have waited. told: the copies' answers.
     """
 
     def __init__(self, vbucket: int, seqno: int, copies: tuple[int, int], waited_seconds: float, told: str) -> None:
@@ -767,8 +767,9 @@ class OptionError(HeadwaterError, ValueError):
 
 
 class InvariantBroken(HeadwaterError):
-    """A rule of headwater's own does not hold, by a mistake in headwater or a fault of the memory; nothing was written
-    or acknowledged after it.
+    """A rule of headwater's own does not hold: headwater or the memory is at fault.
+
+    Nothing that breaks the rule was written or acknowledged.
 
     Args:
         rule: the fault in words, with a `{}` for each of `numbers`.

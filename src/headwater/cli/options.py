@@ -177,7 +177,7 @@ def vbucket_set(text: str | None) -> list[int] | None:
 def existing(client: "Client", wanted: list[int] | None) -> None:
     """Check that the bucket has these vbuckets.
 
-    Raises: OptionError it names the first missing one, and those it has.
+    Raises: OptionError: it names the first missing one, and those the bucket has.
     """
     check_count(wanted, client.map.vbuckets)
 

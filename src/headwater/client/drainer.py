@@ -309,8 +309,6 @@ class Drainer:
         progress.
 
         A drain with an end that stands still although its nodes are alive has failed; its error is the last one.
-
-        A drain with an end that stands still although its nodes are alive has failed, for its last error.
         """
         patience, wait = self.options.patience_seconds, self.options.max_wait_seconds
         if self._gate is not None and (late := self._gate.too_long(now, patience, self.cluster.map)) is not None:

@@ -32,7 +32,7 @@ log: Final = logging.getLogger(__name__)
 
 def mend(checkpoint: str | Path) -> bool:
     """Remove cut files and all later ones; return True if the query has lost its first batch, so that it must read
-    everything again, from any start.
+    everything again, wherever its options let it begin.
 
     Raises:
         OSError: the folder can't be read, or its files not be removed.

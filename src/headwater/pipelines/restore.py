@@ -172,7 +172,9 @@ def _path(row: Mapping[str, Any], paths: Mapping[int, str]) -> str:
 def _differing(
     origin: Client, held: _Held, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
 ) -> Iterator[tuple[str, WriteWithMeta]]:
-    """Yield the writes of documents that differ at the source; remove every key that the source has from `held`."""
+    """Yield the writes of documents that differ at the source; remove from `held` every key that
+    the source had within `ends`.
+    """
     until = {vb: end for vb, end in ends.items() if end}
     if not until:
         return
