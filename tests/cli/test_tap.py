@@ -95,7 +95,7 @@ def test_a_stream_of_changes_says_when_a_cut_may_have_cost_it_some(
 
 
 def until(messages: Iterator[TapMessage], key: bytes) -> Iterator[TapMessage]:
-    for message in messages:
+    while (message := next(messages, None)) is not None:
         yield message
         if isinstance(message, tap.Mutation) and message.key == key:
             return
