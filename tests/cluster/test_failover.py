@@ -53,10 +53,20 @@ def test_a_copy_of_a_history_that_was_given_up_is_not_chosen():
     assert plan.promotions[0].chosen == C
 
 
-def test_a_copy_outside_of_the_chain_is_better_than_none():
+def test_a_copy_that_the_map_does_not_name_is_promoted_only_where_that_is_accepted():
     found = a_map("A", replicas=0)
-    plan = plan_failover(dead(found, A, C="d"), [A], {})
-    assert plan.promotions[0].chosen == C
+    told = dead(found, A, C="d")
+    with pytest.raises(ClusterError, match="which the map does not name, has an old copy of vbucket 0 up to seqno"):
+        plan_failover(told, [A], {})
+    plan = plan_failover(told, [A], {}, accept=[FailoverRefusal.BEHIND])
+    assert plan.promotions[0].chosen == C and FailoverRefusal.BEHIND in plan.losses[0].losses
+
+
+def test_a_copy_that_the_map_does_not_name_is_promoted_beside_one_that_it_names():
+    found = a_map("AB", replicas=1)
+    told = dead(found, A, B=view(B, "r", found, seqnos=[5]), C=view(C, "d", found, seqnos=[7]))
+    plan = plan_failover(told, [A], {(B, 0): [(1, 0)], (C, 0): [(1, 0)]})
+    assert plan.promotions[0].chosen == C and not plan.losses
 
 
 def test_a_vbucket_without_a_copy_is_begun_anew_only_when_that_is_asked_for():

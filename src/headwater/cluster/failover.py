@@ -62,6 +62,7 @@ class Promotion:
         complete: the seqno up to which that copy is complete. needed: the seqno that it had to reach.
         unasked: the nodes that had a copy and can't be asked for it, although an earlier failover was cut off before it
             had asked them all. emptied: those of them that answer, and have no copy now.
+        is_stray: True if the map names other copies alone, none of which is left: that copy is an old one.
     """
 
     vbucket: int
@@ -74,6 +75,7 @@ class Promotion:
     needed: int = 0
     unasked: Sequence[Address] = ()
     emptied: Sequence[Address] = ()
+    is_stray: bool = False
 
     @property
     def losses(self) -> dict[FailoverRefusal, str]:
@@ -85,6 +87,8 @@ class Promotion:
             losses[FailoverRefusal.HISTORIES] = f"lacks what {self.rival} has in a history of its own"
         if self.unasked:
             losses[FailoverRefusal.UNKNOWN] = f"may lack what {_names(self.unasked)} has behind seqno {self.complete}"
+        if self.is_stray:
+            losses[FailoverRefusal.BEHIND] = f"is no copy by the map, and may lack all behind seqno {self.complete}"
         if self.complete < self.needed:
             losses[FailoverRefusal.BEHIND] = f"may lack the seqnos {self.complete + 1} to {self.needed}"
         return losses
@@ -358,8 +362,11 @@ def promotion(
     answered = {*bare, *(each.address for each in copies)}
     unasked = [node for node in known.copies(vbucket) if node not in answered] if known.is_unknown(vbucket) else []
     emptied = [node for node in unasked if node in running]
+    # A node that left the map, or lost its place in it, keeps an old copy. Those of the map went on without it.
+    chain = known.copies(vbucket)
+    is_stray = bool(chain) and not any(each.address in chain for each in copies)
     return Promotion(
-        vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked, emptied
+        vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked, emptied, is_stray
     )
 
 
@@ -397,11 +404,11 @@ def check_asked(promotions: Sequence[Promotion]) -> None:
 
 
 def check_needed(promotions: Sequence[Promotion]) -> None:
-    """Check that each promoted copy has reached the seqno that it must have.
+    """Check that each promoted copy has reached the seqno that it must have, and is one of the map's.
 
     Raises:
         ClusterError: a copy has not: it was added, or was behind when another copy was taken out, and has not caught
-            up.
+            up. Or the map's copies are all on dead nodes, and only an old one is left.
     """
     behind = [each for each in promotions if each.complete < each.needed]
     if behind:
@@ -411,6 +418,20 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
             f" {vbucket_list(each.vbucket for each in behind)}: it has vbucket {example.vbucket} up to seqno"
             f" {example.complete}, and durable writes up to {example.needed} may be at the dead node alone",
             "start the dead node, which has them; or lose them: headwater cluster failover"
+            f" {FailoverRefusal.BEHIND.option}",
+        )
+    _check_strays([each for each in promotions if each.is_stray])
+
+
+def _check_strays(promotions: Sequence[Promotion]) -> None:
+    """Raise ClusterError if there are promotions of copies that the map does not name."""
+    if promotions:
+        example = promotions[0]
+        raise ClusterError(
+            f"the copies that the map names of the vbuckets {vbucket_list(each.vbucket for each in promotions)} are on"
+            f" dead nodes; {example.chosen}, which the map does not name, has an old copy of vbucket {example.vbucket}"
+            f" up to seqno {example.complete}",
+            "start the dead node, which has what was acknowledged since; or lose that: headwater cluster failover"
             f" {FailoverRefusal.BEHIND.option}",
         )
 
