@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from enum import Enum
 from random import Random
 
@@ -17,6 +18,7 @@ from headwater.client.routing import Address
 from headwater.cluster import buckets, collections, users
 from headwater.cluster.failover import Failover, FailoverPlan
 from headwater.cluster.founding import found_cluster
+from headwater.cluster.known import bucket_nodes
 from headwater.cluster.members import Members
 from headwater.cluster.proxied import Limits
 from headwater.cluster.rebalance import Rebalance
@@ -27,6 +29,8 @@ BUCKET = "default"
 SECOND_BUCKET = "orders"
 ANSWER_SECONDS = 2.0
 AGAIN_SECONDS = 2.0
+CLASH = "are not of one bucket"
+"""A part of the refusal to let nodes come together of which each has collections that the other lacks."""
 LIMITS = Limits(connect_seconds=ANSWER_SECONDS, answer_seconds=5.0, handover_seconds=20.0, patience_seconds=15.0)
 
 
@@ -175,10 +179,23 @@ async def make_whole(nodes: Sequence[Address], seconds: float, bucket: str = BUC
                 await _settle(connected, nodes)
         except HeadwaterError as error:
             problem = str(error)
+            if CLASH in problem:
+                await _drop_collections_of_strangers(nodes, bucket)
             await asyncio.sleep(AGAIN_SECONDS)
         else:
             return ""
     return problem
+
+
+async def _drop_collections_of_strangers(nodes: Sequence[Address], bucket: str) -> None:
+    """Drop what is not needed, as that refusal says: a machine with another disk is a cluster of its own, and who names
+    it alone makes collections there."""
+    async with members(bucket) as connected:
+        for node in nodes:
+            with suppress(HeadwaterError):
+                is_member = node in (await connected.survey(nodes)).map.servers
+                if not is_member and await bucket_nodes(connected, [node]) == [node]:
+                    await collections.drop_everywhere(connected, [node], collections.CollectionPath("shop"))
 
 
 async def _settle(connected: Members, nodes: Sequence[Address]) -> None:

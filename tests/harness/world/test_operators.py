@@ -1,5 +1,6 @@
 """The work of operators in a world, by the product's own code."""
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -11,7 +12,11 @@ from harness.world.operators import Work
 from harness.world.plan import plan_of
 from harness.world.system import simulated, unwatched
 from harness.world.world import World
+from headwater.client.routing import Address
+from headwater.cluster import collections
+from headwater.cluster.collections import CollectionPath
 from headwater.errors import ClusterError
+from headwater.wire.manifest import CollectionsManifest
 
 
 @pytest.mark.parametrize("work", [work for work in Work if work not in {Work.FAILOVER, Work.UNASKED_FAILOVER}])
@@ -60,3 +65,33 @@ def done(work: Work, *, is_down: bool = False) -> object:
 
 def asked(world: World, work: Work) -> partial[object]:
     return partial(operators.do, work, world.addresses, world.addresses[1], Random(1), 2)
+
+
+def test_a_machine_with_another_disk_and_a_collection_of_its_own_is_brought_into_the_cluster() -> None:
+    with unwatched():
+        world = World(replace(plan_of(3, 20), steps=()))
+        with world.inside():
+            world.begin()
+
+            async def change(seeds: list[Address], name: str) -> CollectionsManifest:
+                async with operators.members() as connected:
+                    return await collections.change(
+                        connected, seeds, collections.creation(CollectionPath("shop", name))
+                    )
+
+            assert world.complete("remover", asked(world, Work.REMOVE), 120) is True
+            world.crash(1, Crash.KILL)
+            world.machines[1].disk = type(world.machines[1].disk)()
+            world.watcher.observers[1].vanished()
+            world.start(1)
+            world.complete("of the cluster", lambda: change(world.addresses[:1], "c1"), 60)
+            world.complete("of the machine", lambda: change(world.addresses[1:2], "c2"), 60)
+            assert world.complete("healer", partial(operators.make_whole, world.addresses, 60.0), 120) == ""
+            shown = world.complete("looker", lambda: current(world.addresses[1:2]), 60)
+            assert shown.collection("shop", "c1") is not None and shown.collection("shop", "c2") is None
+            world.close()
+
+
+async def current(seeds: list[Address]) -> CollectionsManifest:
+    async with operators.members() as connected:
+        return await collections.current(connected, seeds)
