@@ -186,5 +186,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 
+        def remove_node(self, node: Any) -> str | None:
+            # xdist gives all groups of a worker that died to others, those as well that are over. Who gets such a one
+            # has nothing to do, and waits for ever with the last test that it has.
+            workload = self.assigned_work[node]
+            for group in [group for group, tests in workload.items() if all(tests.values())]:
+                del workload[group]
+            crashed: str | None = super().remove_node(node)
+            return crashed
+
     config.option.loadscopereorder = False  # it would put the files with the most tests first
     return ByGroup(config, log)

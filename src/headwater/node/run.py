@@ -76,6 +76,15 @@ def _serve_store(config: NodeConfig, worker: NodeWorker | None, out: TextIO) -> 
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     unreadable.end_with_a_line()
     invariants.listeners.append(_end_for)
+    try:
+        _run_store(config, worker, out)
+    finally:
+        invariants.listeners.remove(_end_for)  # who called this is a node no longer
+    log.info("stopped, and all is on disk", extra=event("node.stopped"))
+    return 0
+
+
+def _run_store(config: NodeConfig, worker: NodeWorker | None, out: TextIO) -> None:
     try_addresses(config)
     store = open_store(config)
     clean = False
@@ -86,8 +95,6 @@ def _serve_store(config: NodeConfig, worker: NodeWorker | None, out: TextIO) -> 
         clean = True
     finally:
         store.close(clean=clean)
-    log.info("stopped, and all is on disk", extra=event("node.stopped"))
-    return 0
 
 
 def _end_for(broken: InvariantBroken, of_node: bool) -> None:
