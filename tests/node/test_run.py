@@ -38,6 +38,24 @@ def test_no_kernel_of_the_node_is_left_to_its_first_use() -> None:
     assert set(done.stdout.split()) <= {"ingest", "scan"}  # of tests, and of clients
 
 
+def test_a_start_that_fails_leaves_nothing_behind_that_ends_the_process_of_its_caller(tmp_path: Path) -> None:
+    script = """if True:
+        import pathlib, sys
+        from headwater import invariants
+        from headwater.errors import HeadwaterError
+        from headwater.node import run
+        from headwater.node.config import NodeConfig
+        try:
+            run.serve(NodeConfig(data=pathlib.Path(sys.argv[1]), port=int(sys.argv[2])))
+        except HeadwaterError:
+            print(invariants.listeners)
+    """
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-c", script, str(tmp_path), str(taken.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout == "[]\n"
+
+
 def failover_log(client: Client, vb: int) -> list[tuple[int, int]]:
     value = client.ask(0x96, vbucket=vb).value
     return [unpack_from(">QQ", value, at) for at in range(0, len(value), 16)]
