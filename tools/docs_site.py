@@ -116,10 +116,10 @@ def _named(entry: Any) -> set[str]:
     return set().union(*map(_named, entry.values() if isinstance(entry, dict) else entry))
 
 
-def navigation(told: str) -> list[Any]:
+def navigation(settings: str) -> list[Any]:
     """Return the pages of the navigation from the settings' text: folders as their pages, and guides that it does not
     name at the end of the guides."""
-    nav: list[Any] = _folders(yaml.safe_load(told)["nav"])
+    nav: list[Any] = _folders(yaml.safe_load(settings)["nav"])
     named = _named(nav)
     more = [f"howto/{page.name}" for page in sorted((DOCS / "howto").glob("*.md")) if f"howto/{page.name}" not in named]
     (guides,) = (each["How to"] for each in nav if "How to" in each)
@@ -182,10 +182,10 @@ def serve(sources: Path) -> None:
 
 def main() -> int:
     """Build, or serve."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("what", choices=("build", "serve"))
-    asked.add_argument("--to", type=Path, default=ROOT / "artifacts" / "site", help="the site's folder")
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("build", "serve"))
+    parser.add_argument("--to", type=Path, default=ROOT / "artifacts" / "site", help="the site's folder")
+    given = parser.parse_args()
     site = given.to.resolve()
     sources = site.with_name(f"{site.name}-sources")
     if given.what == "serve":

@@ -28,10 +28,10 @@ ENVIRONMENT = {
 def pages() -> dict[str, str]:
     """All pages, by the name of the file."""
     group: Any = typer.main.get_command(app)
-    made = {"headwater.1": "".join(_program(group))}
+    texts = {"headwater.1": "".join(_program(group))}
     for name, command in group.commands.items():
-        made[f"headwater-{name}.1"] = "".join(_command_page(name, command))
-    return made
+        texts[f"headwater-{name}.1"] = "".join(_command_page(name, command))
+    return texts
 
 
 def _program(group: Any) -> Iterator[str]:
@@ -41,7 +41,7 @@ def _program(group: Any) -> Iterator[str]:
     for name, command in group.commands.items():
         yield _tagged(f"\\fBheadwater\\-{_text(name)}\\fR(1)", _first(command.help))
     yield ".SH OPTIONS\n" + "".join(_options(group.params))
-    yield ".SH ENVIRONMENT\n" + "".join(_tagged(_bold(name), told) for name, told in ENVIRONMENT.items())
+    yield ".SH ENVIRONMENT\n" + "".join(_tagged(_bold(name), about) for name, about in ENVIRONMENT.items())
     yield ".PP\nThe command line comes first, then the environment, then the file.\n"
     yield _exits(dict(GENERAL))
 
@@ -75,10 +75,10 @@ def _case(title: str, heading: str) -> str:
     return title.upper() if heading == ".SH" else title
 
 
-def _head(name: str, told: str) -> Iterator[str]:
+def _head(name: str, about: str) -> Iterator[str]:
     yield f".\\\" Written by tools/man_pages.py from the commands' own help.\n"  # noqa: F541
     yield f'.TH "{name.upper()}" 1 "" "headwater {headwater.__version__}" "headwater"\n'
-    yield f".SH NAME\n{_text(name)} \\- {_first(told)}\n"
+    yield f".SH NAME\n{_text(name)} \\- {_first(about)}\n"
 
 
 def _synopsis(name: str, command: Any) -> str:
@@ -100,8 +100,8 @@ def _options(parameters: Any) -> Iterator[str]:
 
 
 def _exits(statuses: dict[int, str], heading: str = ".SH") -> str:
-    told = "".join(_tagged(_bold(str(status)), _text(meaning)) for status, meaning in statuses.items())
-    return f"{heading} {_case('Exit status', heading)}\n{told}"
+    meanings = "".join(_tagged(_bold(str(status)), _text(meaning)) for status, meaning in statuses.items())
+    return f"{heading} {_case('Exit status', heading)}\n{meanings}"
 
 
 def _tagged(tag: str, text: str) -> str:
@@ -130,11 +130,11 @@ def _text(text: str) -> str:
 def main() -> None:
     """Write them, and remove those of commands that are gone."""
     FOLDER.mkdir(exist_ok=True)
-    made = pages()
+    texts = pages()
     for path in FOLDER.glob("*.1"):
-        if path.name not in made:
+        if path.name not in texts:
             path.unlink()
-    for name, text in made.items():
+    for name, text in texts.items():
         (FOLDER / name).write_text(text, "utf-8")
 
 

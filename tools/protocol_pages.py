@@ -192,8 +192,8 @@ def _rows(fields: Iterable[Field]) -> Iterator[tuple[str, str, str, str]]:
     offset: int | None = 0
     for each in fields:
         presence = " (may be absent)" if each.optional and not each.when else ""
-        told = f" (with flag 0x{each.when:x})" if each.when else presence
-        yield "" if offset is None else str(offset), str(each.codec), f"`{each.name}`", each.about + told
+        condition = f" (with flag 0x{each.when:x})" if each.when else presence
+        yield "" if offset is None else str(offset), str(each.codec), f"`{each.name}`", each.about + condition
         sized = offset is not None and each.codec.size is not None and not each.optional
         offset = (offset or 0) + (each.codec.size or 0) if sized else None
 

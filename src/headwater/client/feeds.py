@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Never, Self
 
 from headwater.client.changes import ChangeBatch, ChangeFeed, Event, batch_of
 from headwater.client.drainer import Drainer, Handout
-from headwater.errors import HeadwaterError, LocalProtocolError, NothingCame
+from headwater.client.interruptions import noting_interruptions
+from headwater.errors import LocalProtocolError, NothingCame
 from headwater.protocol.dcp.position import Position
 from headwater.transport import blocking
 from headwater.transport.aio import Waiters
@@ -57,27 +58,9 @@ class _Feed:
             self._reader.clear()
 
     def _steps(self) -> Steps[Handout | None]:
-        """Run the drain's own steps. Where they wait they may be abandoned, and the next call goes on.
-
-        An interruption elsewhere (KeyboardInterrupt comes anywhere) may leave decoded changes that were never returned:
-        `_torn` is True until they are.
-        """
+        """Run the drain's own steps; decoded changes that an interruption kept from the caller leave it torn."""
         self._expect_whole()
-        steps, answer = self._drainer.advance(), None
-        with closing(steps):
-            while True:
-                self._torn = True
-                try:
-                    wanted = steps.send(answer)
-                except StopIteration as stop:
-                    handout: Handout | None = stop.value
-                    self._torn = handout is not None
-                    return handout
-                except HeadwaterError:
-                    self._torn = False
-                    raise
-                self._torn = False
-                answer = yield wanted
+        return noting_interruptions(self, self._drainer.advance())
 
     def _expect_whole(self) -> None:
         if self._torn:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Self
 
+from headwater.client.interruptions import noting_interruptions
 from headwater.client.link import Link
 from headwater.client.nodes import ConnectSettings
 from headwater.client.settings import settings_for
-from headwater.errors import ConnectionLost, HeadwaterError, LocalProtocolError, StatusError, TransportError, error_for
+from headwater.errors import ConnectionLost, LocalProtocolError, StatusError, TransportError, error_for
 from headwater.protocol.tap.consumer import (
     SILENCE_SECONDS_MAX,
     ConnectRefused,
@@ -153,7 +153,7 @@ class TapStream:
             raise LocalProtocolError("this stream was interrupted in the middle of its work; begin another one")
         while True:
             try:
-                message = blocking.run(self._steps(until), clock)
+                message = blocking.run(noting_interruptions(self, self._next(until)), clock)
             except (TransportError, StatusError) as lost:
                 begun = self._link is not None
                 self.close()
@@ -272,24 +272,6 @@ class TapStream:
         if now >= give_up:
             raise lost
         yield Ready((), now + backoff.next_seconds())
-
-    def _steps(self, until: float | None) -> Steps[TapMessage | None]:
-        """The steps to the next message; `_torn` wherever they don't wait, until the call after the one that had it."""
-        steps, answer = self._next(until), None
-        with closing(steps):
-            while True:
-                self._torn = True
-                try:
-                    wanted = steps.send(answer)
-                except StopIteration as stop:
-                    message: TapMessage | None = stop.value
-                    self._torn = message is not None
-                    return message
-                except HeadwaterError:
-                    self._torn = False
-                    raise
-                self._torn = False
-                answer = yield wanted
 
     def _next(self, until: float | None) -> Steps[TapMessage | None]:
         link = yield from self._open()

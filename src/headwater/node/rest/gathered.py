@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.node.connections.worker_call import number_of, own_number
+from headwater.node.connections.worker_call import RECEIVE_BYTES, number_of, own_number
 from headwater.node.rest.made import Made
 from headwater.wire.header import HEADER_BYTES, Frame, Magic, frame_bytes
 from headwater.wire.opcodes import Opcode
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 GATHERED: Final = frozenset({"/metrics", "/readyz"})
 """The paths of these pages."""
 ANSWER_SECONDS_MAX: Final = 2.0
-RECEIVE_BYTES: Final = 256 << 10
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?( .*)")
 _UP: Final = "headwater_worker_up"
 
