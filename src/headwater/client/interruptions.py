@@ -11,13 +11,13 @@ from headwater.transport.waiting import Steps
 Returned = TypeVar("Returned")
 
 
-class Reader(Protocol):
+class InterruptibleReader(Protocol):
     """A reader that knows whether an interruption would lose what it was about to return."""
 
     _torn: bool
 
 
-def noting_interruptions(reader: Reader, steps: Steps[Returned]) -> Steps[Returned]:
+def noting_interruptions(reader: InterruptibleReader, steps: Steps[Returned]) -> Steps[Returned]:
     """Run the steps of a reader. Where they wait they may be abandoned, and the next call goes on.
 
     Elsewhere an interruption may keep what was read from the caller: `_torn` is True there, and behind the last step
