@@ -105,6 +105,8 @@ class FakeConnection:
         self.is_crowded = False
         self.kept_bytes = self.relayed_bytes = 0
         self.session: KvSession
+        self.awaits_others: Callable[[], bool] = lambda: False
+        self.others_have_answered = False
 
     @property
     def is_paused(self) -> bool:
@@ -130,6 +132,9 @@ class FakeConnection:
     def finish(self) -> None:
         self.finished = True
         self.pause("finishing")
+
+    def others_answered(self) -> None:
+        self.others_have_answered = True
 
     def wake(self) -> None:
         pass

@@ -13,7 +13,7 @@ from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from tests.node.support import FakeConnection, desk
 
-WHO = {"peer": "10.0.0.9:5", "user": "ann", "bucket": "gone", "named_at": 0, "features": []}
+WHO = {"peer": "10.0.0.9:5", "user": "ann", "bucket": "gone", "named_at": 0, "first_opaque": 0, "features": []}
 FIRST = Frame(0x80, Opcode.HELLO, value=json.dumps(WHO).encode()).encode()
 
 

@@ -57,6 +57,7 @@ class IntroducedCall:
         connection.peer = who["peer"]
         session = KvSession(connection, self._server, who["user"])
         session.features, session.named_at = frozenset(who["features"]), who["named_at"]
+        session.first_opaque = who["first_opaque"]
         session.select(server)
         connection.session = session
         return len(frame)

@@ -294,6 +294,31 @@ def test_whoever_stops_sending_still_gets_its_answers() -> None:
     run(story)
 
 
+def test_a_peer_that_ends_its_input_waits_for_what_others_have_to_say_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
+        answered = False
+        connection.awaits_others = lambda: not answered
+        await send(peer, b"word.")
+        peer.shutdown(socket.SHUT_WR)
+        while not connection._eof:
+            await asyncio.sleep(0)
+        assert await read(peer, 5) == b"WORD." and connection.is_paused and not connection.is_closed
+        if is_answered:
+            connection.send(b"theirs.")
+            answered = True
+            connection.others_answered()
+            assert await read(peer, 100) == b"theirs."
+        else:
+            assert await read(peer, 100) == b""
+        assert connection.is_closed
+
+    for is_answered in (True, False):
+        monkeypatch.setattr(module, "FINISH_SECONDS", 10.0 if is_answered else 0.05)
+        run(story)
+
+
 def test_a_deadline_that_moved_later_is_kept() -> None:
     async def story(host: Host, connection: Connection, session: Lines, peer: socket.socket) -> None:
         now = host.loop.time()

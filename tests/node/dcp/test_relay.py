@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -403,6 +404,23 @@ def test_a_node_that_is_told_to_stop_ends_streams_and_calls_and_itself() -> None
         assert node.start().is_running
         with Consumer(node.port) as again:
             opened(again)
+
+
+def test_a_consumer_that_ends_its_input_gets_the_answers_of_all_workers(
+    filled: tuple[Node, dict[bytes, bytes]],
+) -> None:
+    node, _ = filled
+    for name in (b"a", b"b"):
+        with Consumer(node.port, name) as consumer:
+            for vb in ALL:
+                consumer.send(Frame(0x80, Opcode.DCP_GET_FAILOVER_LOG, vbucket=vb, opaque=vb).encode())
+                consumer.send(stream_request(vb, start=9, uuid=5))
+            consumer.socket.shutdown(socket.SHUT_WR)
+            answers = set()
+            while (frame := consumer.read()) is not None:
+                answers.add((frame.opcode, frame.opaque, frame.status))
+            logs = {(Opcode.DCP_GET_FAILOVER_LOG, vb, Status.SUCCESS) for vb in ALL}
+            assert answers == logs | {(Opcode.DCP_STREAM_REQ, 100 + vb, Status.ROLLBACK) for vb in ALL}
 
 
 def test_a_worker_that_does_not_answer_holds_up_its_own_requests_and_nobody_else() -> None:

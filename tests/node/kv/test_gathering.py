@@ -6,7 +6,7 @@ import pytest
 
 from headwater.node.kv.gathering import Gathering, merged, seqnos_in, shares_of, states_in, vbucket_in
 from headwater.node.refused import CommandRefused
-from headwater.wire import meta
+from headwater.wire import meta, tap
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -79,3 +79,25 @@ def test_counts_are_summed_and_of_other_statistics_one_is_told() -> None:
     assert dict(merged(own, [*theirs, *again])) == {
         "curr_items": "6", "pid": "7", "0x0:0x8:items": "5", "vb_1": "active", "vb_2": "active",
     }  # fmt: skip
+
+
+def test_a_worker_without_a_document_refuses_no_random_one() -> None:
+    gathering = Gathering()
+    gathering.answers += [
+        Frame(0x81, Opcode.GET_RANDOM_KEY, vbucket=each) for each in (Status.KEY_ENOENT, Status.UNKNOWN_COLLECTION)
+    ]
+    assert gathering.outcome() is None
+    gathering.answers.append(Frame(0x81, Opcode.GET_RANDOM_KEY, vbucket=Status.EACCESS))
+    refused = gathering.outcome()
+    assert refused is not None and refused.status == Status.EACCESS
+    assert asked(Frame(0x80, Opcode.GET_RANDOM_KEY)) == dict.fromkeys(PATHS, Frame(0x80, Opcode.GET_RANDOM_KEY))
+
+
+def test_messages_of_a_feed_go_to_the_worker_of_their_vbucket_and_what_is_about_all_of_it_to_all() -> None:
+    begins = tap.Opaque(vbucket=5, engine_specific=tap.code_or_state(tap.OpaqueCode.INITIAL_VBUCKET_STREAM)).frame()
+    for frame in (tap.Mutation(vbucket=5, key=b"k").frame(), tap.VbucketSet(vbucket=5).frame(), begins):
+        assert vbucket_in(frame) == 5 and asked(frame) == {}
+    for frame in (tap.Flush().frame(), tap.Opaque(engine_specific=bytes(4)).frame()):
+        assert vbucket_in(frame) is None and asked(frame) == dict.fromkeys(PATHS, frame)
+    for frame in (tap.Opaque().frame(), Frame(0x80, Opcode.TAP_OPAQUE)):
+        assert vbucket_in(frame) is None and asked(frame) == {}

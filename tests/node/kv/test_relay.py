@@ -18,11 +18,12 @@ import pytest
 from harness.nodes import until
 from headwater import testing
 from headwater.testing.node import Node
+from headwater.wire import tap
 from headwater.wire.features import Feature
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from headwater.wire.vbucket import vbucket_of
+from headwater.wire.vbucket import State, vbucket_of
 from tests.cluster.nodes import command
 from tests.node.wire import Client
 from tests.node.workers.test_supervising import workers_of
@@ -326,6 +327,87 @@ def test_seqnos_statistics_and_observed_keys_are_those_of_all_workers() -> None:
                 client.send(Frame(0x80, Opcode.STAT, b"nothing").encode())
                 refused = client.read()
                 assert refused is not None and refused.status == Status.KEY_ENOENT
+
+
+ACK = tap.MessageFlag.ACK | tap.MessageFlag.NETWORK_BYTE_ORDER
+
+
+def fed(client: Client, *messages: tap.Mutation | tap.Flush | tap.Opaque | tap.VbucketSet) -> list[int]:
+    """Send messages of a TAP feed that ask for answers; the statuses, in order."""
+    client.send(b"".join(replace(each, flags=ACK, opaque=at).encode() for at, each in enumerate(messages)))
+    answers = [client.read() for _ in messages]
+    assert [each.opaque for each in answers if each is not None] == list(range(len(messages)))
+    return [each.status for each in answers if each is not None]
+
+
+def state(vb: int, state_: State) -> tap.VbucketSet:
+    return tap.VbucketSet(vbucket=vb, engine_specific=tap.code_or_state(state_))
+
+
+def change(vb: int, key: bytes) -> tap.Mutation:
+    return tap.Mutation(vbucket=vb, key=key, value=b"v")
+
+
+def documents_of(client: Client, vb: int, *keys: bytes) -> list[bool]:
+    return [client.ask(Opcode.GET, key=key, vbucket=vb).status == 0 for key in keys]
+
+
+def test_a_feed_by_tap_fills_the_vbuckets_of_all_workers() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=2) as node:
+        for _ in range(2):  # each worker has one of the connections
+            with Client(node.port) as feed, Client(node.port) as client:
+                assert fed(feed, *(state(vb, State.REPLICA) for vb in range(VBUCKETS))) == [0] * VBUCKETS
+                assert fed(feed, *(change(vb, b"a") for vb in range(VBUCKETS) for _ in range(3))) == [0] * 3 * VBUCKETS
+                feed.send(b"".join(change(vb, b"quiet").encode() for vb in range(VBUCKETS)))
+                begins = tap.code_or_state(tap.OpaqueCode.INITIAL_VBUCKET_STREAM)
+                assert fed(feed, tap.Opaque(vbucket=1, engine_specific=begins), change(1, b"b")) == [0, 0]
+                assert fed(feed, *(state(vb, State.ACTIVE) for vb in range(4))) == [0] * 4
+                assert documents_of(client, 0, b"a", b"quiet", b"b") == [True, True, False]
+                assert documents_of(client, 1, b"a", b"quiet", b"b") == [False, False, True], "from scratch"
+                assert fed(feed, tap.Flush(), *(state(vb, State.ACTIVE) for vb in range(4, 8))) == [0] * 5
+                assert [documents_of(client, vb, b"a") for vb in range(VBUCKETS)] == [
+                    [True], [False], [True], [True], *[[False]] * 4,
+                ]  # fmt: skip
+                assert fed(feed, change(1, b"c"), change(2, b"c")) == [Status.NOT_MY_VBUCKET] * 2, "they are active"
+                feed.send(tap.Opaque(engine_specific=bytes(4)).encode())  # errors are answered from now on
+                for vb in (1, 2):
+                    feed.send(change(vb, b"c").encode())
+                    answer = feed.read()
+                    assert answer is not None and answer.status == Status.NOT_MY_VBUCKET
+
+
+@pytest.mark.parametrize("vb", [0, 1])
+def test_a_feed_is_over_when_a_worker_dies_that_has_heard_of_it(vb: int) -> None:
+    """The worker forgets what it has heard: a flush would leave documents there that the producer has dropped."""
+    with testing.node(vbuckets=VBUCKETS, workers=2) as node:
+        with Client(node.port) as feed:
+            assert fed(feed, state(0, State.REPLICA), state(1, State.REPLICA)) == [0, 0]
+            os.kill(workers_of(node)[vb], signal.SIGKILL)
+            assert feed.read() is None
+        until(lambda: f"worker {vb} ended by signal 9" in node.log, "its death")
+
+
+def test_a_random_document_is_one_of_any_worker() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=2) as node:
+        assert random_keys(node, 6) == {None}
+        with Client(node.port) as client:
+            for vb, key in ((1, b"odd"), (2, b"even")):
+                assert client.ask(Opcode.SET, key=key, vbucket=vb, extras=SET_EXTRAS, value=b"v").status == 0
+                if vb == 1:
+                    assert random_keys(node, 6) == {b"odd"}
+            assert {client.ask(Opcode.GET_RANDOM_KEY).key for _ in range(60)} == {b"odd", b"even"}
+        assert random_keys(node, 6) <= {b"odd", b"even"}
+
+
+def random_keys(node: Node, connections: int) -> set[bytes | None]:
+    """The keys that some connections get, which the workers take in turn; None for the answer that there is none."""
+    keys = set[bytes | None]()
+    for _ in range(connections):
+        with Client(node.port) as client:
+            answer = client.ask(Opcode.GET_RANDOM_KEY, opaque=9)
+            assert answer.opaque == 9 and answer.status in (0, Status.KEY_ENOENT)
+            keys.add(None if answer.status else answer.key)
+    return keys
 
 
 def test_what_concerns_all_workers_fails_for_now_while_one_is_away_and_the_connection_stays() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import RemoteProtocolError
+from headwater.protocol.dcp.consumer import Consumer
+from headwater.protocol.dcp.controls import Negotiated
 from headwater.protocol.dcp.events import (
     Advanced,
     Changed,
@@ -184,3 +186,33 @@ def test_a_change_that_comes_twice_in_one_piece_is_refused() -> None:
     assert [type(event) for event in events] == [Marked, Changed]
     (answer,) = talk.sent()
     assert answer.status == Status.ERANGE
+
+
+def test_another_end_may_begin_the_negotiation_and_go_by_its_outcome() -> None:
+    talk = Talk()
+    assert talk.end.controls is None
+    talk.end.negotiate()
+    talk.end.negotiate()
+    asked, _ = talk.control_all("enable_expiry_opcode")
+    assert talk.end.controls == {key: value for key, value in asked if key != "enable_expiry_opcode"}
+    assert len(asked) == len(dict(asked)) > 5
+
+
+def test_what_another_end_has_processed_is_acknowledged_here() -> None:
+    talk = Talk()
+    talk.open()
+    talk.end.heard_at = 1.0
+    talk.end.counted_elsewhere(60_000, 5.0)
+    (acknowledged,) = talk.sent()
+    assert dcp.BufferAck.decode(acknowledged).acked_bytes == 60_000 and talk.end.heard_at == 1.0
+
+
+def test_opaques_are_chosen_from_where_they_are_told_to_begin_and_are_known_afterwards() -> None:
+    end = Consumer(Negotiated(), ConsumerSettings(), 0.0, first_opaque=1 << 22)
+    stream, _ = end.add(VB, 0)
+    assert stream.opaque == (1 << 22) + 1
+    (control,) = FrameBuffer().receive_data(end.data_to_send())
+    assert control.opaque == (1 << 22) + 2
+    assert end.knows(stream.opaque) and not end.knows(1)
+    end.close(stream)
+    assert end.knows(stream.opaque)

@@ -86,6 +86,10 @@ class ConnectionSession(Protocol):
         """The newest batch with a write of this session; 0 for none. If it is lost, the connection is dropped."""
 
 
+def _awaits_nobody() -> bool:
+    return False
+
+
 class _Nobody:
     """The session of a connection that is closed."""
 
@@ -147,6 +151,8 @@ class Connection:
         committer: the committer of the selected bucket, whose batches output waits for.
         is_on_trial: True if the connection is beyond the limit, and has to log in soon as a member or administrator.
         is_inner: True if another worker opened it for one of its clients, and closes it when that client leaves.
+        awaits_others: called when the peer has ended its input; True if other workers have yet to answer what came of
+            it, and `others_answered` tells when they have.
     """
 
     session: ConnectionSession
@@ -164,6 +170,7 @@ class Connection:
         self.kernel_bytes: int = 0
         self._stirred_bytes = self._held_bytes = self._session_bytes = self._relayed_bytes = self._tls_bytes = 0
         self._turn_ends = 0.0
+        self.awaits_others: Callable[[], bool] = _awaits_nobody
         self._sock = sock
         self.tls: TlsSocket | None = sock if isinstance(sock, TlsSocket) else None
         self._raw = sock.raw if isinstance(sock, TlsSocket) else sock
@@ -254,6 +261,7 @@ class Connection:
         (garbage.py).
         """
         session, self.session = self.session, NOBODY
+        self.awaits_others = _awaits_nobody
         session.closed()
 
     def notice_reset(self) -> None:
@@ -479,7 +487,19 @@ class Connection:
         if self._paused:
             self.loop.remove_reader(self._fd)
         else:
+            self._end()
+
+    def _end(self) -> None:
+        """Close, for the peer has ended its input: once other workers have answered it, or FINISH_SECONDS are over."""
+        if self.awaits_others():
+            self.pause("others")
+            self.loop.call_later(FINISH_SECONDS, self.finish)
+        else:
             self.finish()
+
+    def others_answered(self) -> None:
+        """Go on to close, if the peer has ended its input."""
+        self.resume("others")
 
     def _feed_pending(self) -> None:
         if self.is_closed or self._paused:
@@ -487,8 +507,8 @@ class Connection:
         begun = self._time()
         self._feed(self._inbox.pending(), begun)
         self._account()
-        if self._eof and not self._paused:
-            self.finish()
+        if self._eof and not self._paused and not self.is_closed:
+            self._end()
         self._run_queue.spend(self._time() - begun)
 
     def _feed(self, data: memoryview, now: float) -> None:

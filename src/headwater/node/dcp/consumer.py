@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from headwater.errors import DiskFull, RemoteProtocolError, StorageError
 from headwater.node.committer import FULL_DISK_SECONDS
 from headwater.node.connections.inbox import whole_frame
+from headwater.node.dcp.consumer_relay import ConsumerRelay
 from headwater.node.dcp.end import DcpEnd
 from headwater.node.dcp.inbound import InboundStream
 from headwater.node.dcp.intake import Intake
@@ -93,6 +94,10 @@ class StreamListener(Protocol):
 class ConsumerSession(DcpEnd[Consumer]):
     """One connection on which this node consumes.
 
+    Args:
+        listener: the owner of streams, on a connection that this node opened. opened: the client's OPEN, with which
+            other workers are called.
+
     Attributes:
         consumer: the protocol's end of the connection.
         streams: the inbound streams of this connection, by vbucket.
@@ -102,7 +107,15 @@ class ConsumerSession(DcpEnd[Consumer]):
     is_producer = False
     _needs = REPLICATE
 
-    def __init__(self, kv: Session, hub: DcpHub, consumer: Consumer, *, listener: StreamListener | None = None) -> None:
+    def __init__(
+        self,
+        kv: Session,
+        hub: DcpHub,
+        consumer: Consumer,
+        *,
+        listener: StreamListener | None = None,
+        opened: Frame | None = None,
+    ) -> None:
         super().__init__(kv, hub, consumer)
         self.consumer = consumer
         self.streams: dict[int, InboundStream] = {}
@@ -110,6 +123,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         self._gaps: set[int] = set()  # vbuckets that lack changes they refused
         self._committer = kv.server.committer
         self._listener = listener
+        self._relay = ConsumerRelay(kv, consumer, self, opened) if kv.relays and opened is not None else None
 
     # --- what the connection calls ----------------------------------------------------------------------------------
 
@@ -124,6 +138,8 @@ class ConsumerSession(DcpEnd[Consumer]):
         for stream in tuple(self.streams.values()):
             stream.close()
         self.streams.clear()
+        if self._relay is not None:
+            self._relay.close()
 
     def users_changed(self) -> None:
         """Look up the user's rights again, as any session; a producer that this node called has no user."""
@@ -143,6 +159,17 @@ class ConsumerSession(DcpEnd[Consumer]):
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def _take_many(self, data: memoryview, offset: int) -> int:
+        """Take the changes that the kernel knows, and frames of other workers; return the offset of the first other."""
+        relay, begun = self._relay, -1
+        while offset > begun and not self.connection.is_paused:
+            begun, offset = offset, self._take_own(data, offset)
+            if relay is not None and not self.connection.is_paused:
+                offset = relay.take_run(data, offset)
+            if relay is None:
+                break
+        return offset
+
+    def _take_own(self, data: memoryview, offset: int) -> int:
         """Let the kernel take as many changes as it can; return the offset where it stopped."""
         end = self.intake.take(data, offset, self._loop.time())
         if self.intake.is_full and end == offset and self._has_room(whole_frame(data, offset)):
@@ -197,6 +224,8 @@ class ConsumerSession(DcpEnd[Consumer]):
         if self.consumer.refusals.total > refused and frame.opcode in LACKED:
             self._lack(frame)
         self._answer_markers()
+        if self._relay is not None and frame.is_response and frame.opcode == Opcode.DCP_CONTROL:
+            self._relay.answer_controls()
 
     def _prepared_bytes(self, frame: Frame) -> int:
         """Return the size of the document that a commit is about to make of its prepare."""
@@ -280,6 +309,16 @@ class ConsumerSession(DcpEnd[Consumer]):
         """Send the output of the protocol object."""
         self._answer()
         self.connection.rearm()
+
+    def say(self) -> None:
+        """Send the output of the protocol object, for other workers have added to it."""
+        self.answer()
+
+    def _answer(self) -> None:
+        if self._relay is not None:
+            self._relay.flush()
+            self.connection.keeps(self._relay.memory_bytes)
+        super()._answer()
 
     def _follow(self, inbound: InboundStream, log: FailoverLog) -> None:
         inbound.follow(log)
@@ -447,7 +486,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         consumer, window = self.consumer, self.consumer.window
         yield "type", "consumer"
         yield "peer", self.connection.peer
-        yield "num_streams", str(len(self.streams))
+        yield "num_streams", str(len(self.streams) + (0 if self._relay is None else self._relay.stream_count))
         yield "max_buffer_bytes", str(window.window_bytes)
         yield "unacked_bytes", str(window.owed_bytes)
         yield "total_acked_bytes", str(window.acknowledged_bytes)

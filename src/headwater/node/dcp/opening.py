@@ -7,6 +7,7 @@ the same receive included. Source: dcp 1, 2.1.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -54,8 +55,10 @@ def open_session(session: Session, frame: Frame) -> None:
     else:
         name = consumer_name_in(request)
         settings = ConsumerSettings(deleted_user_xattrs=negotiated.deleted_user_xattrs, consumer_name=name)
-        consumer = Consumer(negotiated, settings, now)
-        session.connection.session = ConsumerSession(session, session.server.dcp, consumer)
+        if session.connection.is_inner:  # the client's window is another worker's to keep, which hears of each byte
+            settings = replace(settings, window_bytes=1)
+        consumer = Consumer(negotiated, settings, now, session.first_opaque)
+        session.connection.session = ConsumerSession(session, session.server.dcp, consumer, opened=frame)
 
 
 @passes(

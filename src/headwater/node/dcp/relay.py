@@ -58,7 +58,7 @@ _OF_NOOPS: Final = frozenset({b"enable_noop", b"set_noop_interval"})
 FOR_THE_CLIENT: Final = frozenset({Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM})
 """The requests whose answers are the client's; those to OPEN and CONTROL it has had from here."""
 _NO_SUCH_STREAM: Final = frozenset({Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUND})
-_AWAY: Final = "the process that has it can't take it now: it is being started again, is full, or is not in the map"
+AWAY: Final = "the process that has it can't take it now: it is being started again, is full, or is not in the map"
 
 StreamKey = tuple[int, bytes]
 """A vbucket, and the framing extras that name a stream of it; empty without stream ids."""
@@ -144,6 +144,7 @@ class StreamRelay:
         self._controls: list[Frame] = []
         self._calls: dict[str, _Call] = {}
         self._turns: deque[_Call] = deque()
+        kv.connection.awaits_others = self.awaits_answers
         for path in kv.relays.values():
             self._call(path)
 
@@ -161,6 +162,10 @@ class StreamRelay:
     def stream_count(self) -> int:
         """Return how many streams other workers have for the client."""
         return sum(len(each.streams) for each in self._calls.values())
+
+    def awaits_answers(self) -> bool:
+        """Return True if a worker owes the client an answer."""
+        return any(frame.opcode in FOR_THE_CLIENT for each in self._calls.values() for frame in each.owed)
 
     @property
     def deadline(self) -> float | None:
@@ -193,7 +198,7 @@ class StreamRelay:
             return False
         call = self._call(path)
         if call is None:
-            self._producer.refuse(frame, Status.ETMPFAIL, _AWAY)
+            self._producer.refuse(frame, Status.ETMPFAIL, AWAY)
         else:
             call.ask(frame)
         return True
@@ -283,6 +288,8 @@ class StreamRelay:
     def say(self) -> None:
         """Send what was refused here, and ask for a turn if something waits."""
         self._relaying.say()
+        if not self.awaits_answers():
+            self._kv.connection.others_answered()
 
     def pass_on(self, answer: Frame) -> None:
         """Send another worker's answer."""
@@ -302,7 +309,7 @@ class StreamRelay:
         self._calls = {path: each for path, each in self._calls.items() if each is not call}
         for frame in call.owed:
             if frame.opcode in FOR_THE_CLIENT:
-                self._producer.refuse(frame, Status.ETMPFAIL, _AWAY)
+                self._producer.refuse(frame, Status.ETMPFAIL, AWAY)
         call.owed.clear()
         ends = _held([self._end(key, opaque) for key, opaque in call.streams.items()])
         call.streams.clear()

@@ -245,6 +245,8 @@ class Session(Protocol):
         durability: what the request being handled asks for; None for nothing.
         named_at: the time at which the client's DCP connection took its name, at whichever worker: monotonic
             nanoseconds; 0 as long as it has none.
+        first_opaque: the opaques of this node's requests on the client's DCP connection are above this one: on a call
+            of another worker they differ from those of all others.
         others: the answers of other workers that belong to the request being handled.
         relays: the path at which each other worker is called for this client, by its address; none, unless workers
             share the address at which the client called.
@@ -264,6 +266,7 @@ class Session(Protocol):
     written_gate: int
     durability: DurabilityInfo | None
     named_at: int
+    first_opaque: int
     others: tuple[Frame, ...]
     relays: Mapping[Address, str]
 

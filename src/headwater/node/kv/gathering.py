@@ -12,18 +12,30 @@ from typing import Final, TypeAlias
 
 from headwater.errors import BadMessage
 from headwater.node.refused import CommandRefused
-from headwater.wire import admin, meta
+from headwater.wire import admin, meta, tap
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.tap import OpaqueCode
 
 OF_VBUCKETS: Final = frozenset({
     Opcode.GET_REPLICA, Opcode.OBSERVE_SEQNO, Opcode.GET_FAILOVER_LOG, Opcode.SEQNO_PERSISTENCE, Opcode.GET_KEYS,
     Opcode.SET_VBUCKET, Opcode.GET_VBUCKET, Opcode.DEL_VBUCKET, Opcode.COMPACT_DB,
     Opcode.RANGE_SCAN_CREATE, Opcode.RANGE_SCAN_CONTINUE, Opcode.RANGE_SCAN_CANCEL,
+    Opcode.TAP_MUTATION, Opcode.TAP_DELETE, Opcode.TAP_VBUCKET_SET, Opcode.TAP_CHECKPOINT_START,
+    Opcode.TAP_CHECKPOINT_END,
 })  # fmt: skip
 """Requests that are about the vbucket in their header, in whatever state it is."""
-_OF_ALL: Final = frozenset({Opcode.GET_ALL_VB_SEQNOS, Opcode.DEREGISTER_TAP_CLIENT, Opcode.CHANGE_VB_FILTER})
+_REMARKS_ON_VBUCKETS: Final = frozenset({
+    OpaqueCode.INITIAL_VBUCKET_STREAM, OpaqueCode.OPEN_CHECKPOINT, OpaqueCode.CLOSE_BACKFILL,
+})  # fmt: skip
+"""Of a TAP feed's remarks those that are about the vbucket in their header; the others are about the whole feed."""
+_OF_ALL: Final = frozenset({
+    Opcode.GET_ALL_VB_SEQNOS, Opcode.GET_RANDOM_KEY, Opcode.DEREGISTER_TAP_CLIENT, Opcode.CHANGE_VB_FILTER,
+    Opcode.TAP_FLUSH,
+})  # fmt: skip
+_HAS_NONE: Final = frozenset({Status.KEY_ENOENT, Status.UNKNOWN_COLLECTION})
+"""The answers to GET_RANDOM_KEY that refuse nothing: a worker has no document, or has not heard of the collection."""
 _GROUPS: Final = frozenset({
     "vbucket", "vbucket-seqno", "vbucket-details", "vbucket-copies", "failovers", "checkpoint", "durability-monitor",
     "range-scans", "collections", "dcp", "",
@@ -45,7 +57,7 @@ _SUMMED_ENDS: Final = (":items", ":data_size", ":tombstones")
 
 def vbucket_in(frame: Frame) -> int | None:
     """Return the vbucket that a request is about which names no document of an active one; None for none."""
-    if frame.opcode in OF_VBUCKETS:
+    if frame.opcode in OF_VBUCKETS or (frame.opcode == Opcode.TAP_OPAQUE and _remark(frame) in _REMARKS_ON_VBUCKETS):
         return frame.vbucket
     if frame.opcode == Opcode.STAT:
         group, _, argument = frame.key.partition(b" ")
@@ -62,7 +74,17 @@ def shares_of(frame: Frame, paths: Iterable[str], path_of: Callable[[int], str |
     """
     if frame.opcode in _OF_ALL or (frame.opcode == Opcode.STAT and _is_of_node(frame)):
         return dict.fromkeys(paths, frame)
+    if frame.opcode == Opcode.TAP_OPAQUE and _remark(frame) is not None and vbucket_in(frame) is None:
+        return dict.fromkeys(paths, frame)
     return _observed_shares(frame, path_of) if frame.opcode == Opcode.OBSERVE else {}
+
+
+def _remark(frame: Frame) -> int | None:
+    """Return the code of a TAP feed's remark; None if it has none, which is for the handler to say."""
+    try:
+        return tap.Opaque.decode(frame).code
+    except BadMessage:
+        return None
 
 
 def _is_of_node(frame: Frame) -> bool:
@@ -100,8 +122,12 @@ class Gathering:
         """Return why the request is refused, if one of them refuses its share."""
         if self.refused is not None:
             return self.refused
-        status = next((each.status for each in self.answers if each.status), Status.SUCCESS)
+        status = next((each.status for each in self.answers if each.status and not _has_none(each)), Status.SUCCESS)
         return CommandRefused(status, "another process has refused it") if status else None
+
+
+def _has_none(answer: Frame) -> bool:
+    return answer.opcode == Opcode.GET_RANDOM_KEY and answer.status in _HAS_NONE
 
 
 def seqnos_in(answers: Iterable[Frame]) -> list[tuple[int, int]]:

@@ -177,7 +177,7 @@ async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[by
 
 @handles(GetRandomKey)
 def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
-    """Return a document of a random active vbucket: the first live one after a random row."""
+    """Return a document of a random active vbucket, whichever worker has it: the first live one after a random row."""
     bucket, collection = session.store_bucket, request.collection_id or 0
     if request.collection_id is not None and not session.has(Feature.COLLECTIONS):
         raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
@@ -185,10 +185,27 @@ def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
         raise bucket.collections.unknown_collection(collection)
     session.collection = collection
     active = [vb for vb in bucket.vbuckets if bucket.is_active(vb) and bucket.store.index.items(vb)]
+    if (theirs := _random_of_others(session, len(active))) is not None:
+        return theirs
     while active:
         vb = active.pop(secrets.randbelow(len(active)))
         if key := bucket.random_key(vb, collection):
             document = bucket.store.document(vb, key, collection)
             if document is not None and not document.deleted and document.durable:
                 return documents.answer_hit(session, document, GetKeyResponse, key=documents.sent_key(session, key))
+    if (theirs := _random_of_others(session, 0)) is not None:
+        return theirs
     raise CommandRefused(Status.KEY_ENOENT)
+
+
+def _random_of_others(session: Session, own_count: int) -> GetKeyResponse | None:
+    """Draw a vbucket among `own_count` of this worker's and those of the others that have answered with a document;
+    return the document if it is one of theirs.
+    """
+    answers = {where: each for where, each in zip(session.relays, session.others, strict=False) if not each.status}
+    if not answers:
+        return None
+    owners = map(session.server.cluster.owner, range(session.store_bucket.vbucket_count))
+    places = [where for where in owners if where in answers] or list(answers)
+    drawn = secrets.randbelow(own_count + len(places))
+    return None if drawn < own_count else GetKeyResponse.decode(answers[places[drawn - own_count]])

@@ -9,6 +9,9 @@ This worker's own answers wait here behind those that other workers still owe, a
 The answer to a NOOP after each burst shows that the quiet requests before it have no answer. The next burst is read
 when all of this one is answered.
 
+A TAP feed is such requests, too: each message goes to the worker of its vbucket, and what is about the whole feed to
+all. A worker keeps what the feed has said before, so a feed that loses one begins anew.
+
 If the other worker can't be called, or refuses the introduction, it has carried out no request: a temporary failure. If
 it is lost with unanswered requests, it is unknown which were carried out, and the client loses its connection, as if it
 had called that worker itself.
@@ -31,6 +34,7 @@ from headwater.node.kv.answering import failure_of
 from headwater.node.kv.command import COMMANDS
 from headwater.node.kv.gathering import Gathering, shares_of, vbucket_in
 from headwater.node.refused import CommandRefused
+from headwater.protocol.tap.consumer import MESSAGES
 from headwater.wire.address import Address
 from headwater.wire.features import Feature
 from headwater.wire.header import HEADER_BYTES, Frame, Magic, frame_bytes, opaque_of, put_opaque
@@ -122,7 +126,7 @@ class Relay:
         self._waiting: deque[_Place | tuple[bytes, int]] = deque()
         self._flush: _Flush | None = None
         self._gathering: Gathering | None = None
-        self._is_stale = False
+        self._is_stale = self._feeds = False
         self._held_bytes = 0
 
     @property
@@ -177,10 +181,20 @@ class Relay:
             return False
         call = self._call(path)
         if call is None:
-            self._relaying.turn_down(frame, CommandRefused(Status.ETMPFAIL, _AWAY))
+            self._fail(frame, CommandRefused(Status.ETMPFAIL, _AWAY))
         else:
             self._waiting.append(call.ask(frame))
+            self._feeds = self._feeds or frame.opcode in MESSAGES
         return True
+
+    def _fail(self, frame: Frame, refused: CommandRefused) -> None:
+        """Refuse a request. A feed's message may want no answer, and its producer would go on as if it had arrived:
+        then the connection ends.
+        """
+        if frame.opcode in MESSAGES:
+            self._session.connection.drop(f"a message of its feed is lost: {refused.context}", fault=False)
+        else:
+            self._relaying.turn_down(frame, refused)
 
     def handled(self) -> None:
         """Note that this worker has carried out a request. A FLUSH may be handled again before, for lack of room; the
@@ -222,7 +236,9 @@ class Relay:
         if not shares or self._path_of(frame) is not None:
             return
         self._gathering = Gathering()
-        if not self._ask_all(shares):
+        if self._ask_all(shares):
+            self._feeds = self._feeds or frame.opcode in MESSAGES
+        else:
             self._gathering.refused = CommandRefused(Status.ETMPFAIL, _AWAY)
         self.flush()
 
@@ -232,7 +248,7 @@ class Relay:
             self._session.others = tuple(gathering.answers)
             return False
         self._gathering = None
-        self._relaying.turn_down(frame, refused)
+        self._fail(frame, refused)
         return True
 
     def _go_on_flushing(self, frame: Frame) -> None:
@@ -281,6 +297,9 @@ class Relay:
     def _call(self, path: str) -> _Call | None:
         """Return the connection to a worker; None if it can't be opened."""
         if self._is_stale and not self._waiting:
+            if self._feeds:  # which the others would have to hear again from its beginning
+                self._session.connection.drop("its user, bucket or features have changed amid a feed", fault=False)
+                return None
             self.close()
             self._is_stale = False
         if path not in self._calls:
@@ -347,6 +366,9 @@ class Relay:
     def turned_away(self, call: _Call) -> None:
         """Fail the requests of a call for now: the worker could not take it, and has carried out none of them."""
         self._forget(call)
+        if self._feeds:
+            self._session.connection.drop("a worker can't take its feed", fault=False)
+            return
         for place in self._waiting:
             if isinstance(place, _Place) and place.call is call:
                 request = Frame(Magic.CLIENT_REQUEST, place.opcode, opaque=place.opaque)
@@ -361,7 +383,9 @@ class Relay:
     def lost(self, call: _Call) -> None:
         """Forget a lost worker, and drop the client's connection if it owes an answer."""
         self._forget(call)
-        if any(isinstance(each, _Place) and each.call is call and not each.is_over for each in self._waiting):
+        if self._feeds or any(
+            isinstance(each, _Place) and each.call is call and not each.is_over for each in self._waiting
+        ):
             self._session.connection.drop("the worker that had its requests is gone", fault=False)
 
 
@@ -456,15 +480,19 @@ def path_of(session: Session, vbucket: int) -> str | None:
     return next((session.relays[each] for each in holders if each in session.relays), None)
 
 
-def introduction(session: Session) -> bytes:
+def introduction(session: Session, first_opaque: int = 0) -> bytes:
     """Return the first frame of a call, which names the client; a HELLO of a private form, answered by
     `refusal` only.
+
+    Args:
+        first_opaque: the opaques that the worker chooses for requests to the client are above this one.
     """
     who = {
         "peer": session.connection.peer,
         "user": session.user,
         "bucket": session.store_bucket.name,
         "named_at": session.named_at,
+        "first_opaque": first_opaque,
         "features": sorted({int(each) for each in session.features} - {int(each) for each in UNASKED}),
     }
     return Frame(Magic.CLIENT_REQUEST, Opcode.HELLO, value=json.dumps(who).encode()).encode()

@@ -93,6 +93,7 @@ class KvSession:
         self._states: dict[type, object] = {}
         self._fast: TakeRequests | None = None
         self.named_at: int = 0
+        self.first_opaque: int = 0
         self.others: tuple[Frame, ...] = ()
         self.relays: Mapping[Address, str] = relays
         self.relay: Relay | None = Relay(self, self, relays) if relays else None

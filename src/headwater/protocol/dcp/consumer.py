@@ -18,7 +18,7 @@ changes that they confirm are durable. Source: dcp 1, 2, 3, 6, 7, 9.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from headwater.errors import BadMessage, RemoteProtocolError
@@ -79,6 +79,7 @@ class Consumer:
         negotiated: results of HELLO and OPEN.
         settings: settings to request from the producer.
         now: seconds of a monotonic clock, as in every later call.
+        first_opaque: the opaques of its requests are above this one.
 
     Attributes:
         streams: open streams, by vbucket. table: the same for the kernel, which checks changes against it.
@@ -87,7 +88,7 @@ class Consumer:
     `receive_frame` raises RemoteProtocolError if the connection must be closed.
     """
 
-    def __init__(self, negotiated: Negotiated, settings: ConsumerSettings, now: float) -> None:
+    def __init__(self, negotiated: Negotiated, settings: ConsumerSettings, now: float, first_opaque: int = 0) -> None:
         self.negotiated = negotiated
         self.settings = settings
         self.refusals: Refusals = Refusals(negotiated)
@@ -96,6 +97,7 @@ class Consumer:
             ConsumerWindow(0, owed_bytes_max=SMALL_ACK_BYTES),
             runs_ahead=False,
             unknown_is_rollback=False,
+            first_opaque=first_opaque,
         )
         self._live = LiveStreams(self._core, negotiated.upr_states_as_printed, knows_collections=negotiated.collections)
         self.streams: dict[int, ConsumerStream] = self._core.streams
@@ -183,6 +185,10 @@ class Consumer:
     def counted(self, size_bytes: int, now: float, *, more_waits: bool = False) -> None:
         """Report that the kernel has processed changes of `size_bytes`. `more_waits`: there are further bytes."""
         self.heard_at = now
+        self.counted_elsewhere(size_bytes, now, more_waits=more_waits)
+
+    def counted_elsewhere(self, size_bytes: int, now: float, *, more_waits: bool = False) -> None:
+        """Report that messages of `size_bytes` were processed at another end, for which this one acknowledges them."""
         self.window.receive(size_bytes)
         self.window.process(now)
         self._core.acknowledge(now, more_waits=more_waits)
@@ -205,6 +211,19 @@ class Consumer:
         self.streams[vbucket] = stream
         self._out += self._negotiation.begin()
         return stream, [PositionNeeded(stream)] if self._negotiation.is_over else []
+
+    def negotiate(self) -> None:
+        """Begin to request controls, unless that was done: another end has a stream that this one has not."""
+        self._out += self._negotiation.begin()
+
+    @property
+    def controls(self) -> Mapping[str, str] | None:
+        """The controls that the producer has taken, with their values; None until it has answered all."""
+        return self._negotiation.accepted if self._negotiation.is_over else None
+
+    def knows(self, opaque: int) -> bool:
+        """Return True if a stream of this end has an opaque, or had."""
+        return opaque in self._core.past or any(each.opaque == opaque for each in self.streams.values())
 
     def refuse_stream(self, wanted: StreamWanted, status: Status, reason: str) -> None:
         """Answer an ADD_STREAM: "the opaque in extras is 0 when the failure was local" (dcp 2.2)."""

@@ -52,6 +52,7 @@ class ConsumerCore:
             never taken for another's. Otherwise the row opens with the answer, and all requests of a stream have one
             opaque (dcp 9: "with the same opaque").
         with_ids: Collections were negotiated: keys begin with the id of their collection.
+        first_opaque: opaques are chosen above this one.
         unknown_is_rollback: KEY_ENOENT is a rollback to 0 in any dialect; otherwise in UPR only, whose producers answer
             so for an unknown history (dcp 14, erratum U4).
 
@@ -70,6 +71,7 @@ class ConsumerCore:
         runs_ahead: bool,
         unknown_is_rollback: bool,
         with_ids: bool = False,
+        first_opaque: int = 0,
     ) -> None:
         self.dialect: Dialect = dialect
         self.window: Final = window
@@ -79,7 +81,7 @@ class ConsumerCore:
         self.past: set[int] = set()
         self.out: bytearray = bytearray()
         self._runs_ahead, self._unknown_is_rollback = runs_ahead, unknown_is_rollback
-        self._opaque = 0
+        self._opaque = first_opaque
         self._acks: dict[int, tuple[int, int]] = {}  # vbucket: (end of snapshot, opaque) of markers to answer
 
     # --- asking -----------------------------------------------------------------------------------------------------
