@@ -196,11 +196,10 @@ class NodeConfig:
         if self.host in ("", "0.0.0.0", "::"):  # noqa: S104 - which is refused
             wanted = "an address of this machine alone: the cluster map of its workers has it, and clients call it"
             raise OptionError("host", self.host, wanted)
-        for name, default in (("http_port", -1), ("without_tls", "anywhere")):
-            if (value := getattr(self, name)) != default:
-                raise OptionError(
-                    name.replace("_", "-"), value, "possible with --workers yet: each has a port of its own"
-                )
+        if self.without_tls != "anywhere":
+            raise OptionError(
+                "without-tls", self.without_tls, "possible with --workers yet: each has a port of its own"
+            )
 
     def _check_tls(self) -> None:
         if self.tls_clients != "off" and not self.tls_ca:

@@ -143,7 +143,8 @@ class Server:
         self.strangers: Budget = Budget(STRANGERS_BYTES_MAX, STRANGER_BYTES_MAX, "all that have not logged in")
         self.connections: set[Connection] = set()
         workers = 1 if worker is None else len(worker.layout.ports)
-        self._places = ConnectionPlaces(config.connections_max, has_pages=config.http_port >= 0, workers=workers)
+        has_pages = config.http_port >= 0 or (worker is not None and worker.public_pages is not None)
+        self._places = ConnectionPlaces(config.connections_max, has_pages=has_pages, workers=workers)
         self.accepted: int = 0
         self.rejected: int = 0
         self.kernel_bytes: int = 0
@@ -281,7 +282,8 @@ class Server:
     @property
     def _shared(self) -> list[socket.socket]:
         """The sockets at which all workers accept."""
-        shared = () if self.worker is None else (self.worker.public, self.worker.public_tls)
+        worker = self.worker
+        shared = () if worker is None else (worker.public, worker.public_tls, worker.public_pages)
         return [each for each in shared if each is not None]
 
     async def close(self) -> None:
@@ -388,7 +390,9 @@ class Server:
                 self.loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
                 return
             peer = f"{address[0]}:{address[1]}" if address else "a worker"
-            pages = listener is self._http_listener
+            pages = listener is self._http_listener or (
+                self.worker is not None and listener is self.worker.public_pages
+            )
             if listener is self._relay_listener:
                 self._admit_worker(sock)
                 continue
@@ -447,7 +451,7 @@ class Server:
             sock.close()
             return
         first = FirstBytes(connection, self.first, relays)
-        connection.session = HttpSession(connection, self.first) if has_pages_only else first
+        connection.session = HttpSession(connection, self.first, relays=relays) if has_pages_only else first
         self.accepted += 1
         if (longest := self._places.take(connection, place)) is not None:
             self._turn_away(longest, "connections are open, the limit, and others wait to log in")

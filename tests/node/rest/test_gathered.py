@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from contextlib import ExitStack, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,9 +29,9 @@ from tests.node.workers.test_supervising import workers_of
 VBUCKETS = 8
 
 
-def asked(node: Node, path: str, **headers: str) -> tuple[int, str]:
+def asked(node: Node, path: str, *, port: int | None = None, **headers: str) -> tuple[int, str]:
     """The status and the body of a page."""
-    connection = HTTPConnection(node.host, node.port, timeout=60)
+    connection = HTTPConnection(node.host, port or node.port, timeout=60)
     try:
         connection.request("GET", path, headers=headers)
         reply = connection.getresponse()
@@ -44,6 +45,32 @@ def series(text: str) -> dict[tuple[str, str], float]:
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     assert len({(each.name, *sorted(each.labels.items())) for each in samples}) == len(samples)
     return {(each.name, each.labels["worker"]): each.value for each in samples}
+
+
+def test_the_port_for_pages_is_of_all_workers_and_answers_though_clients_have_filled_them() -> None:
+    with testing.node(vbuckets=VBUCKETS, workers=2, http_port=0, connections_max=2) as node, ExitStack() as stack:
+        served: list[Client] = []
+
+        def are_full() -> bool:
+            client = stack.enter_context(Client(node.port))
+            with suppress(OSError, AssertionError):  # one too many for the worker that has taken it
+                for vb in (0, 1):
+                    client.ask(Opcode.GET, key=b"k", vbucket=vb)
+                served.append(client)
+            return len(served) == 4
+
+        until(are_full, "each worker has as many as it takes")
+        for _ in range(6):  # whichever worker is reached
+            status, text = asked(node, "/metrics", port=node.http_port)
+            ups = [series(text)["headwater_worker_up", str(number)] for number in range(2)]
+            assert status == 200 and ups == [1.0, 1.0]
+            assert asked(node, "/readyz", port=node.http_port)[0] == 200
+            assert asked(node, "/healthz", port=node.http_port)[0] == 200
+        stack.close()  # or it is not heard by the other, which is full
+        dies = workers_of(node)[1]
+        os.kill(dies, signal.SIGKILL)
+        until(lambda: len(workers_of(node)) == 2 and dies not in workers_of(node), "another worker")
+        until(lambda: asked(node, "/readyz", port=node.http_port)[0] == 200, "it is ready")
 
 
 def test_one_scrape_has_the_metrics_of_all_workers() -> None:

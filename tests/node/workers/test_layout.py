@@ -75,7 +75,6 @@ def test_no_workers_mean_those_of_the_folder_whatever_cores_there_are_by_now(
         ({"workers": -1}, "workers"),
         ({"workers": 17, "vbuckets": 16}, "workers"),
         ({"workers": 2, "host": "0.0.0.0"}, "host"),
-        ({"workers": 2, "http_port": 8091}, "http-port"),
         ({"workers": 2, "tls_certificate": "c", "without_tls": "loopback"}, "without-tls"),
     ],
 )
@@ -92,6 +91,11 @@ def test_a_folder_is_served_as_it_was_founded(tmp_path: Path) -> None:
     for change in ({"workers": 3}, {"host": "127.0.0.2"}, {"bucket": "b"}, {"vbuckets": 8}, {"tls_certificate": "c"}):
         with pytest.raises(OptionError):
             layout_of(replace(config, **change))
+    for name in ("port", "http_port"):
+        with pytest.raises(OptionError) as caught:
+            layout_of(replace(config, **{name: founded.ports[1]}))
+        assert caught.value.name == name.replace("_", "-"), "it is a worker's"
+    assert founded.config(replace(config, http_port=0), 1).http_port == -1, "the node has it, not each worker"
     replace(founded, complete=True).save(tmp_path)
     with pytest.raises(CorruptStore, match="put it back"):
         layout_of(config)

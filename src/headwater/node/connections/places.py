@@ -63,8 +63,11 @@ class ConnectionPlaces:
         return PlaceKind.TRUSTED if len(self._trusted) < trusted else None
 
     def has_inner_room(self, *, has_users: bool) -> bool:
-        """Return True if there is room for one more call of another worker: as many as clients have places there."""
-        return len(self._inner) < (self._workers - 1) * sum(self._room(has_users=has_users))
+        """Return True if there is room for one more call of another worker: as many as clients, and those who ask for
+        pages, have places there.
+        """
+        places = sum(self._room(has_users=has_users)) + self._pages_room
+        return len(self._inner) < (self._workers - 1) * places
 
     def take_inner(self, connection: Connection) -> None:
         """Count a call of another worker, for one of its clients."""
@@ -115,6 +118,6 @@ class ConnectionPlaces:
         trusted = max(TRUSTED_PLACES_MIN, self._most // TRUSTED_PART) if has_users else 0
         if soft == resource.RLIM_INFINITY:
             return self._most, trusted
-        room = max(0, soft - DESCRIPTORS_RESERVED - self._pages_room) // (3 * self._workers - 2)
+        room = max(0, max(0, soft - DESCRIPTORS_RESERVED) // (3 * self._workers - 2) - self._pages_room)
         trusted = min(trusted, max(TRUSTED_PLACES_MIN, room // TRUSTED_PART)) if has_users else 0
         return max(1, min(self._most, room - trusted)), trusted

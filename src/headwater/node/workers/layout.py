@@ -81,6 +81,7 @@ class WorkersLayout:
             data=whole.data / f"worker-{number}",
             port=self.ports[number],
             tls_port=self.tls_ports[number] if self.tls_ports else whole.tls_port,
+            http_port=-1,
             group=whole.group or self.group,
             vbucket_state="none",
             memory_mib=share,
@@ -172,6 +173,9 @@ def _refuse_others(config: NodeConfig, known: WorkersLayout) -> None:
     ):
         if given != kept:
             raise OptionError(name, given, f"{kept}, which the workers of {folder} were founded with")
+    for name, port in _of_node(config).items():
+        if port in (*known.ports, *known.tls_ports):
+            raise OptionError(name, port, f"a port that none of the workers of {folder} has")
     if config.tls_certificate and not known.tls_ports:
         raise OptionError(
             "tls-certificate", config.tls_certificate, f"possible yet for {folder}, whose workers have no ports for TLS"
@@ -198,8 +202,7 @@ def _ports(config: NodeConfig, count: int) -> tuple[tuple[int, ...], tuple[int, 
     wanted = count * (2 if config.tls_certificate else 1)
     first = config.worker_port or (config.port and config.port + PORTS_APART)
     numbers = [first + at if first else 0 for at in range(wanted)]
-    own = {config.port, config.tls_port} if config.tls_certificate else {config.port}
-    if first and (numbers[-1] > PORT["most"] or own & set(numbers)):
+    if first and (numbers[-1] > PORT["most"] or set(_of_node(config).values()) & set(numbers)):
         raise OptionError(
             "worker-port", first, f"the first of {wanted} ports that are nobody's: {first} to {numbers[-1]}"
         )
@@ -207,6 +210,16 @@ def _ports(config: NodeConfig, count: int) -> tuple[tuple[int, ...], tuple[int, 
         sockets = [taken.enter_context(bound("worker-port", config.host, number)) for number in numbers]
         had = [int(each.getsockname()[1]) for each in sockets]
     return tuple(had[:count]), tuple(had[count:])
+
+
+def _of_node(config: NodeConfig) -> dict[str, int]:
+    """Return the node's own ports, by the names of their options."""
+    ports = {"port": config.port}
+    if config.tls_certificate:
+        ports["tls-port"] = config.tls_port
+    if config.http_port >= 0:
+        ports["http-port"] = config.http_port
+    return ports
 
 
 def load(folder: Path) -> WorkersLayout | None:

@@ -88,15 +88,16 @@ def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Star
             taken.enter_context(_bound("worker-port", config.host, port, layout))
         public = taken.enter_context(_public("port", config, config.port, layout))
         with_tls = _public("tls-port", config, config.tls_port, layout) if config.tls_certificate else None
-        if with_tls is not None:
-            taken.enter_context(with_tls)
+        pages = _public("http-port", config, config.http_port, layout) if config.http_port >= 0 else None
+        for each in filter(None, (with_tls, pages)):
+            taken.enter_context(each)
         relays = _relay_folder(config.data, layout.uuid)
         descriptor = os.open(relays, os.O_RDONLY | os.O_DIRECTORY)
         taken.callback(os.close, descriptor)
         load()
         config = replace(config, group_secret=secrets.token_hex(32))
         group = config.group or layout.group
-        first = NodeWorker(0, layout, group, config.data, public, with_tls, _reached(relays, descriptor))
+        first = NodeWorker(0, layout, group, config.data, public, with_tls, _reached(relays, descriptor), pages)
         try:
             return Supervisor(config, first, start).run(out)
         finally:
@@ -310,8 +311,9 @@ class Supervisor:
         shown = f"[{host}]" if ":" in host else host
         facts: dict[str, object] = {"bucket": self._layout.bucket, "vbuckets": self._layout.vbuckets}
         facts["workers"] = len(self._lives)
-        if self._first.public_tls is not None:
-            facts["tls"] = self._first.public_tls.getsockname()[1]
+        for name, listener in (("tls", self._first.public_tls), ("http", self._first.public_pages)):
+            if listener is not None:
+                facts[name] = listener.getsockname()[1]
         if self._config.log_format == "json":
             extra = event("node.ready", host=host, port=port, **facts)
             line = log_lines.json_line(log, f"ready on {shown}:{port}", extra)

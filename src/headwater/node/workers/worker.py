@@ -27,6 +27,7 @@ class NodeWorker:
         folder: the folder of the node, which holds the users of all workers.
         public: the node's own address, at which all of them accept; public_tls: the one for TLS.
         relays: the folder of the sockets by which workers call each other, as their processes reach it.
+        public_pages: the address for the HTTP pages alone.
     """
 
     number: int
@@ -36,6 +37,7 @@ class NodeWorker:
     public: socket.socket
     public_tls: socket.socket | None
     relays: Path
+    public_pages: socket.socket | None = None
 
     @property
     def siblings(self) -> dict[Address, int]:
