@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.scale import CONSTANT, LINEAR, Axis
+from benchmarks.growth import CONSTANT, LINEAR, Axis
 from headwater import testing
 from headwater.backup.archive import Archive, folder
 from headwater.backup.manifest import MANIFEST, BackupManifest, BackupPart, digest
