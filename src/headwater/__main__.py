@@ -38,8 +38,8 @@ def _stopped(number: int, _frame: object) -> None:
 
 
 def replace_closed() -> None:
-    """Open what was closed by whoever started us (`<&-`, a daemon): stdin and stdout so that using them is an error
-    of the system, and not an empty document or a result that nobody gets; stderr as one that takes all."""
+    """Open the standard streams that the parent process had closed (`<&-`, a daemon). A use of stdin or stdout is an
+    error of the system then, not an empty document or a lost result; stderr takes all and shows nothing."""
     for number, name, flags in ((0, "stdin", os.O_WRONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, flags)

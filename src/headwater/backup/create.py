@@ -169,8 +169,9 @@ class _Run:
         return (newest is not None and newest.collections is not None) or holds_more(self._manifest())
 
     def _manifest(self) -> CollectionsManifest:
-        """Ask all nodes that send rows: a row whose collection is missing in the manifest could not be restored. A user
-        with rights in parts of the bucket is shown those parts alone, with the uid of the whole.
+        """Return the newest manifest of all nodes that send rows: rows of a collection it lacks could not be restored.
+
+        Nodes show a user with rights in parts of the bucket those parts alone, under the uid of the whole manifest.
 
         Raises:
             BackupError: the user may read parts of the bucket only.
@@ -330,7 +331,7 @@ class _Run:
     # ------------------------------------------------------------------ reading
 
     def _attempt(self, begun: _Begun) -> bool:
-        """Read all that is missing; return False if a vbucket has another start, or another end by now."""
+        """Read all that is missing; return False if a vbucket was rolled back: starts and ends must be made anew."""
         starts = self._starts(begun)
         ends = self._ends()
         pending = self._pending(starts, ends)

@@ -241,8 +241,10 @@ class NodeAdmin:
         await self._open()
 
     async def release(self, *, over: bool = False) -> None:
-        """Let others work on the node; do nothing without a lease. `over`: the run has come to its end, so the vbuckets
-        that it let go may follow the map.
+        """Release the lease, so that other operators may work on the node; do nothing without a lease.
+
+        Args:
+            over: True if the run has come to its end: vbuckets that it let go follow the map again.
         """
         operator, self._operator = self._operator, None
         self._stop_renewing()

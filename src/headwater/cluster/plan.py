@@ -205,9 +205,11 @@ def _check_settles(settlement: Settlement) -> None:
 
 
 def _check_sound(survey: Survey, before: ClusterMap, after: ClusterMap) -> None:
-    """Check that no damaged copy becomes the owner, for its damaged changes would be out of reach, or stays as a
-    replica, for copies that leave are deleted once it is level, which it never is. Whole copies of a damaged owner must
-    not go either.
+    """Refuse a map that would make a damaged copy the owner, or keep it as a replica, or take the whole copies of a
+    damaged owner away.
+
+    A damaged owner could not send the changes that it lost. A damaged replica is never level, and the copies that leave
+    are deleted only when all that stay are level.
     """
     for address, node in survey.nodes.items():
         spoiled = [

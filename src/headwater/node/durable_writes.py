@@ -232,8 +232,8 @@ class DurableWrites:
                 self.advance(vbucket)
 
     def follows_from(self, vbucket: int, node: str, seqno: int) -> None:
-        """Learn that a replica follows from a seqno on: it has nothing above, even if it had before it lost its disk or
-        was rolled back.
+        """Learn that a replica begins to follow from a seqno: it has no prepare above, though it may have acknowledged
+        some before it lost its disk or was rolled back.
         """
         known = self._acknowledged.get(vbucket, {})
         if seqno < known.get(node, 0):

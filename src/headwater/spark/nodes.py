@@ -319,7 +319,7 @@ class SourceNodes:
         return client.persisted_seqnos({vb: log[0][0] for vb, log in self._logs.items()}, wanted)
 
     def _is_seen(self, highs: Mapping[int, int]) -> bool:
-        """Return True if nothing has changed since the last observation, and all were looked at not long ago."""
+        """Return True if no seqno has changed since the last observation, and all vbuckets were looked at recently."""
         # Changes that wait for other copies become readable though no seqno changes.
         same = highs == {vb: history.readable_seqno for vb, history in self._histories.items()}
         return same and self._clock() < self._whole_at + WHOLE_LOOK_SECONDS

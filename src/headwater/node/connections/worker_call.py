@@ -65,11 +65,11 @@ class WorkerCall(ABC):
 
     @property
     def kept_bytes(self) -> int:
-        """Return the memory of what waits to leave, and of what came in part."""
+        """The bytes of the output that waits to be sent, and of a message that came in part."""
         return len(self._out) + len(self._in)
 
     def watch(self) -> None:
-        """Read what it sends."""
+        """Read what the other worker sends."""
         if not self._is_watched and not self.is_closed:
             self._is_watched = True
             self._loop.add_reader(self._sock.fileno(), self._readable)

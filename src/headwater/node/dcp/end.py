@@ -217,7 +217,7 @@ class DcpEnd(ABC, Generic[End]):
         self._gate = max(self._gate, gate)
 
     def _answer(self) -> None:
-        """Send the output of the protocol object, once it is true on disk as well."""
+        """Send the output of the protocol object; it leaves when the batch that it depends on is on disk."""
         if self._end.refusals:
             self._log_refusals()
         data = self._end.data_to_send()

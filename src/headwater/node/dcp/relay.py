@@ -382,7 +382,7 @@ class _Call(WorkerCall):
     # --- what it says -------------------------------------------------------------------------------------------------
 
     def _take(self, data: bytearray) -> int:
-        """Hold the messages of streams in one piece, but for what lies between them: answers and no-ops."""
+        """Keep the messages of streams as one piece of bytes; handle the answers and no-ops between them at once."""
         scanned = scan(data)
         offsets, consumed = scanned.offsets, scanned.consumed
         whole = bytes(memoryview(data)[:consumed])
@@ -459,7 +459,7 @@ class _Call(WorkerCall):
             self._vbuckets[key[0]] -= 1
 
     def answered(self, frame: Frame) -> None:
-        """Pass on an answer of the client's to what it was sent, where its streams have the opaque."""
+        """Pass an answer of the client on to this worker, if one of the worker's streams has its opaque."""
         keys = [key for key, opaque in self.streams.items() if opaque == frame.opaque]
         if keys:
             self.tell(frame.encode())

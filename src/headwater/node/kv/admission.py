@@ -197,7 +197,7 @@ def _let_short_ones_first(session: Session, bucket: Bucket, request: Request) ->
 
 
 def check_stranger(data: memoryview, offset: int) -> None:
-    """Check the header of a connection that has not logged in as soon as it is there.
+    """Check the header of a request, as soon as it is complete, on a connection that has not logged in.
 
     Raises:
         RemoteProtocolError: the frame is longer than any that a stranger may send.

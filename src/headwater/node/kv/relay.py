@@ -197,8 +197,8 @@ class Relay:
             self._relaying.turn_down(frame, refused)
 
     def handled(self) -> None:
-        """Note that this worker has carried out a request. A FLUSH may be handled again before, for lack of room; the
-        other workers, which have carried it out, are not asked again.
+        """Note that this worker has carried out a request. Until then, for lack of room, it may handle a FLUSH several
+        times; the other workers, which have flushed, are asked once.
         """
         self._flush = self._gathering = None
         self._session.others = ()
@@ -231,7 +231,7 @@ class Relay:
         return None if owner is None else self._paths.get(owner)
 
     def _gather(self, frame: Frame) -> None:
-        """Ask the others for what they have to add to the answer, if anything."""
+        """Ask the other workers for their parts of the answer, if the request needs any."""
         shares = shares_of(frame, self._paths.values(), partial(path_of, self._session))
         if not shares or self._path_of(frame) is not None:
             return
@@ -243,7 +243,7 @@ class Relay:
         self.flush()
 
     def _is_refused(self, frame: Frame, gathering: Gathering) -> bool:
-        """Refuse a request that another worker refused its share of; else have that ready for who answers it."""
+        """Return True, and refuse the request, if another worker refused its part; else keep the parts of all."""
         if (refused := gathering.outcome()) is None:
             self._session.others = tuple(gathering.answers)
             return False

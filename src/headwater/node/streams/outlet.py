@@ -39,7 +39,7 @@ class Sink(Protocol):
 
 
 class Outlet:
-    """The arena while one connection has its turn.
+    """The memory into which a connection's streams write while the connection has its turn to send.
 
     Attributes:
         is_over: True if the turn is over, perhaps with room left: a message did not fit behind the others.

@@ -116,7 +116,7 @@ class TapMerge:
         return self._kv.written_gate
 
     def users_changed(self) -> None:
-        """Cut the connection of a user who is none any more, or may stream no more."""
+        """Close the connection of a user who was removed, or may stream no more."""
         self._kv.users_changed()
         if not self._kv.access.rights & STREAM and not self.connection.is_closed:
             self.connection.drop(f"user {self._kv.user!r} may stream no more", fault=False)
@@ -174,7 +174,7 @@ class TapMerge:
         self._weigh()
 
     def is_heard(self, message: Frame) -> bool:
-        """Return False for a message that the client has heard from another worker, or is to hear once from all."""
+        """Return True if the client gets a message: of messages that every worker sends, it gets one of all."""
         code = Opaque.decode(message).code if message.opcode == Opcode.TAP_OPAQUE else None
         if code == OpaqueCode.COMPLETE_VB_FILTER_CHANGE:
             self._filters_changed += 1
@@ -259,7 +259,7 @@ class _Call(WorkerCall):
             self._merge.pass_on(self, data[begin:end], offsets)
 
     def _heard(self, message: Frame) -> None:
-        """Take what the client is not to hear, or not as one of the stream."""
+        """Handle a message that is no part of the stream: an answer, a no-op, or one the client has already."""
         if message.is_response and message.opcode == Opcode.HELLO and message.status == Status.SUCCESS:
             self.is_complete = True
         elif message.is_response:

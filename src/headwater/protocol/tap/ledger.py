@@ -142,7 +142,7 @@ class Ledger:
         return touched
 
     def restart(self, stream: Hashable, place: TapPlace) -> None:
-        """Have a stream go back to a place, and to no place before it, if what it has sent must be sent again."""
+        """Make a place the one to which a stream goes back when its unacknowledged messages must be sent again."""
         for run in self._runs:
             if run.stream is stream:
                 run.before, run.seqnos = place, ()

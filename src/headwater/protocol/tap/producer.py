@@ -175,8 +175,8 @@ class TapProducer:
             self.ledger.restart(stream, stream.place)
 
     def sent_before(self, stream: TapProducerStream, seqno: int, high_seqno: int) -> bool:
-        """Return True if a stream has begun to send a state of before a seqno that is durable by now; 0: there is no
-        such seqno."""
+        """Return True if a stream has begun to send a state older than `seqno`, which is durable meanwhile; `seqno` is
+        0 if there is none."""
         step, reached = stream.place.step, stream.place.seqno
         if step is TapStep.BACKFILL:
             reached = stream.upto
