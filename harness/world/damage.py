@@ -79,8 +79,8 @@ class DamagedWorld(ProgramsWorld, Protocol):
     orders: Orders | None
 
     @property
-    def is_failing_over(self) -> bool:
-        """Whether an operator is about a failover."""
+    def leaving(self) -> set[Address]:
+        """The machines that operators fail over or remove just now."""
 
     def newest_map(self, bucket: str = operators.BUCKET) -> ClusterMap | None:
         """The newest map of a bucket that a machine which is up has."""
@@ -161,7 +161,7 @@ class Damages:
 
     def begin(self, step: Step) -> Callable[[], None] | None:
         """Flip a bit, if that may be; returns what lets an operator replace the machine."""
-        chosen = None if self.current or self.world.is_failing_over else self._choose(step)
+        chosen = None if self.current or self.world.leaving else self._choose(step)
         if chosen is None:
             self.world.counts["bits not flipped"] += 1
             return None
@@ -233,6 +233,14 @@ class Damages:
         damaged, other = self.world.addresses[flip.node], self.world.addresses[node]
         chains = (set(known.copies(vb)) for vb in range(known.vbuckets))
         return any(damaged in chain and not chain - {damaged, other} for chain in chains)
+
+    def is_removal_put_off(self, node: int) -> bool:
+        """Whether a removal of this machine must wait: it would leave the damaged one alone, with the only copies."""
+        flip, known = self.current, self.world.newest_map()
+        if flip is None or known is None or node == flip.node:
+            return False
+        addresses = self.world.addresses
+        return not set(known.servers) - self.world.leaving - {addresses[flip.node], addresses[node]}
 
     def is_put_off_in_the_second_bucket(self, node: int) -> bool:
         """Whether a failover of this machine in the second bucket must wait: the damaged one would be left alone."""

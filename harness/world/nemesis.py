@@ -40,6 +40,8 @@ def _put_off(world: World, step: Step) -> str:
     """Why a step is left out, as it is counted; "" if it is not."""
     if step.fault is Fault.FAILOVER and world.damage.is_put_off(step.node):
         return "failovers put off"
+    if step.fault is Fault.REMOVE and world.damage.is_removal_put_off(step.node):
+        return "removals put off"
     if step.fault is Fault.ORDERS_FAILOVER and world.damage.is_put_off_in_the_second_bucket(step.node):
         return "failovers in the second bucket put off"
     if step.fault in {Fault.MAKE_BUCKET, Fault.DROP_BUCKET} and world.orders is not None:

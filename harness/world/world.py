@@ -93,7 +93,7 @@ class World:
         self._blocking: list[BlockingProgram] = []
         self._working: list[Program] = []
         self._reading: list[Program] = []
-        self._failing_over: list[Program] = []
+        self._taking_out: list[tuple[Program, Address]] = []
         self._numbers = count(1)
         self._vbuckets: dict[str, int] = {}
         self._dead: list[SimLoop] = []
@@ -223,8 +223,8 @@ class World:
             f"operator-{next(self._numbers)}",
             partial(operators.do, work, self.addresses, self.addresses[node], random),
         )
-        if work is Work.FAILOVER:
-            self._failing_over.append(started)
+        if work in (Work.FAILOVER, Work.REMOVE):
+            self._taking_out.append((started, self.addresses[node]))
 
         def kill() -> None:
             self.counts["operators killed"] += not started.is_over
@@ -233,9 +233,9 @@ class World:
         return kill if killed_after else None
 
     @property
-    def is_failing_over(self) -> bool:
-        """Whether an operator is about a failover."""
-        return any(not each.is_over for each in self._failing_over)
+    def leaving(self) -> set[Address]:
+        """The machines that operators fail over or remove just now."""
+        return {address for operator, address in self._taking_out if not operator.is_over}
 
     def run(self, name: str, work: Callable[[], object]) -> Program:
         """Let a program begin, at a place of that name."""

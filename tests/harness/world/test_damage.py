@@ -217,6 +217,27 @@ def test_who_has_the_only_other_copy_is_not_failed_over_meanwhile() -> None:
         assert not world.damage.is_put_off(0)
 
 
+def test_no_removal_leaves_the_damaged_machine_alone() -> None:
+    with a_written_world() as world:
+        assert begin(world, flip(LATE_IN_A_VALUE)) is not None
+        others = range(1, len(world.machines))
+        assert not any(world.damage.is_removal_put_off(at) for at in range(len(world.machines)))
+        for at in others[:-1]:
+            begin(world, Step(0.0, Fault.REMOVE, at, 0, 0.0, 0.5))
+        assert world.leaving == {world.addresses[at] for at in others[:-1]}
+        assert begin(world, Step(0.0, Fault.REMOVE, others[-1], 0, 0.0, 0.5)) is None
+        assert world.counts["removals put off"] == 1
+        assert not world.damage.is_removal_put_off(0)
+
+
+def test_no_bit_flips_while_a_machine_is_removed() -> None:
+    with a_written_world() as world:
+        begin(world, Step(0.0, Fault.REMOVE, 1, 0, 0.0, 0.5))
+        assert begin(world, flip(LATE_IN_A_VALUE)) is None
+        assert world.schedule.run(60, lambda: not world.leaving)
+        assert begin(world, flip(LATE_IN_A_VALUE)) is not None
+
+
 def test_damage_that_nobody_finds_breaks_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     with a_written_world() as world:
         begin(world, flip(LATE_IN_A_VALUE))
