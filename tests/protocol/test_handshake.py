@@ -172,6 +172,16 @@ def test_flags_that_an_old_server_does_not_know_are_left_out():
     assert asked.extras == bytes(7) + b"\x01"
 
 
+def test_of_flags_that_an_old_server_may_not_know_the_youngest_is_left_out_first():
+    opening = open_producer(Opening("me", 0x05, 0x120))
+    asked = next(opening)
+    assert asked.extras == bytes(6) + b"\x01\x25"
+    asked = opening.send(response(asked, Status.EINVAL))
+    assert asked.extras == bytes(7) + b"\x25"
+    asked = opening.send(response(asked, Status.EINVAL))
+    assert asked.extras == bytes(7) + b"\x05"
+
+
 def test_a_required_control_that_is_refused_ends_the_handshake():
     lines = [(Op.DCP_OPEN, None, 0, b""), (Op.DCP_CONTROL, None, Status.EINVAL, b"")]
     with pytest.raises(InvalidArguments, match="a=1"):

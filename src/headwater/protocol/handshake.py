@@ -270,7 +270,8 @@ class Opening:
     Args:
         name: unique among the connections of the bucket: a second one of the same name ends the first (dcp.md 2.1).
         flags: flags of DCP_OPEN.
-        optional_flags: flags that a server may not know; left out if it refuses them.
+        optional_flags: flags that a server may not know; if it refuses, they are left out one after the other, the
+            youngest first, which is the highest.
         required: controls that must succeed, as (key, value), in the order to send them.
         optional: controls that may be refused; a refusal means "feature absent" (dcp.md 4).
     """
@@ -288,10 +289,11 @@ def open_producer(opening: Opening) -> Conversation[frozenset[str]]:
     Raises:
         StatusError: the open or a required control was refused.
     """
-    name = opening.name.encode()
-    answer = yield dcp.Open(key=name, flags=opening.flags | opening.optional_flags).frame()
-    if answer.status == Status.EINVAL and opening.optional_flags:
-        answer = yield dcp.Open(key=name, flags=opening.flags).frame()
+    name, optional = opening.name.encode(), opening.optional_flags
+    answer = yield dcp.Open(key=name, flags=opening.flags | optional).frame()
+    while answer.status == Status.EINVAL and optional:
+        optional ^= 1 << (optional.bit_length() - 1)
+        answer = yield dcp.Open(key=name, flags=opening.flags | optional).frame()
     if answer.status:
         raise refused(f'open the DCP connection "{opening.name}"', answer)
     accepted = []

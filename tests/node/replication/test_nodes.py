@@ -9,9 +9,13 @@ import pytest
 
 from headwater.testing.node import Node, node
 from headwater.testing.proxy import Fault, FaultProxy, Way
+from headwater.wire.features import Feature
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from headwater.wire.subdoc import DocumentFlag, PathFlag, SubdocDictUpsert, SubdocGet
 from headwater.wire.vbucket import State
+from tests.node.aware import Aware
 from tests.node.membership.support import stats
 from tests.node.replication.support import (
     Writer,
@@ -54,6 +58,24 @@ def test_a_replica_holds_what_its_producer_holds(owner: Node, other: Node) -> No
     assert content(other, 0) == content(owner, 0)
     assert failover_log(other, 0) == failover_log(owner, 0)
     leave(other, owner.address)
+
+
+def test_an_insert_that_a_transaction_has_staged_is_whole_at_the_replica_that_takes_its_owners_place(
+    owner: Node, other: Node
+) -> None:
+    """The insert waits in a user's attribute of a tombstone, of which a replica had the system attributes alone."""
+    staged, path, text = DocumentFlag.MKDOC | DocumentFlag.ACCESS_DELETED | DocumentFlag.CREATE_AS_DELETED, b"txn", b"7"
+    attribute = {"key": b"staged", "vbucket": 62, "path_bytes": len(path), "flags": int(PathFlag.XATTR)}
+    with Aware(owner.port, Feature.XATTR, Feature.XERROR) as writer:
+        change = SubdocDictUpsert(**attribute, value=path + text, doc_flags=int(staged))
+        assert writer.request(change).status == Status.SUBDOC_SUCCESS_DELETED
+    replicate(other, owner.address, "62")
+    until(lambda: caught_up(owner, other, 62), "the replica is there")
+    leave(other, owner.address)
+    set_state(other, 62, State.ACTIVE)
+    with Aware(other.port, Feature.XATTR, Feature.XERROR) as reader:
+        found = reader.request(SubdocGet(**attribute, value=path, doc_flags=int(DocumentFlag.ACCESS_DELETED)))
+        assert (found.status, found.value) == (Status.SUBDOC_SUCCESS_DELETED, text)
 
 
 def test_what_the_producer_answered_stands_beside_the_vbucket_that_waits_and_in_the_log(owner: Node) -> None:

@@ -55,6 +55,8 @@ IDLE_SECONDS = 3 * NOOP_INTERVAL_SECONDS
 FEATURES = (*DCP_FEATURES, Feature.XATTR, Feature.SNAPPY, Feature.COLLECTIONS)
 OPTIONAL_FLAGS = OpenFlag.INCLUDE_DELETE_TIMES
 """A producer that knows no delete times may refuse the flag; either layout of deletions is taken."""
+OPTIONAL_FLAGS_OF_XATTRS = OpenFlag.INCLUDE_DELETED_USER_XATTRS
+"""A copy that lacked a part of a tombstone would not be the same after a failover; transactions stage inserts there."""
 
 
 _REASONS = {int(reason): reason.name.lower().replace("_", " ") for reason in EndReason}
@@ -307,6 +309,7 @@ class Dialer:
         settings = ConsumerSettings(
             noop_interval_seconds=NOOP_INTERVAL_SECONDS,
             idle_seconds=IDLE_SECONDS,
+            deleted_user_xattrs=negotiated.xattrs,
             takes_movers=False,
             consumer_name=self._own_name(),
         )
@@ -347,11 +350,12 @@ class Dialer:
             greeting = await converse(loop, sock, greet(login), str(source))
             self._check_member(greeting.config)
             # "UPR: only bit 0x01 is defined" (dcp 2.1); xattrs are those of producers that know HELLO.
-            xattrs = OpenFlag.INCLUDE_XATTRS if Feature.XATTR in greeting.features else OpenFlag(0)
+            flags, optional = OpenFlag.PRODUCER, OPTIONAL_FLAGS
+            if Feature.XATTR in greeting.features:
+                flags, optional = flags | OpenFlag.INCLUDE_XATTRS, optional | OPTIONAL_FLAGS_OF_XATTRS
             if Feature.COLLECTIONS in greeting.features:
                 self._check_manifest(await converse(loop, sock, _manifest(), str(source)))
-            opening = Opening(self._name(), int(OpenFlag.PRODUCER | xattrs), int(OPTIONAL_FLAGS))
-            await converse(loop, sock, open_producer(opening), str(source))
+            await converse(loop, sock, open_producer(Opening(self._name(), int(flags), int(optional))), str(source))
         except BaseException:
             sock.close()
             raise
