@@ -5,8 +5,9 @@ from typing import Never
 import pytest
 
 from headwater.node.buckets import locks
-from headwater.node.buckets.locks import DocumentLock, Locks
+from headwater.node.buckets.locks import CAS_OF_LOCKED, DocumentLock, Locks
 from headwater.node.refused import CommandRefused
+from headwater.wire.numbers import HELD_MAX
 
 
 def test_a_lock_is_over_at_its_time_and_all_are_forgotten_with_the_last() -> None:
@@ -17,6 +18,12 @@ def test_a_lock_is_over_at_its_time_and_all_are_forgotten_with_the_last() -> Non
     assert held.get(1, b"a", 10) is None and held.get(2, b"b", 9) is None
     assert held.any(19) and len(held.held[1]) == 2
     assert not held.any(20) and not held.held
+
+
+def test_every_token_is_above_the_highest_cas_and_below_that_of_a_locked_document() -> None:
+    held = Locks(2 * (CAS_OF_LOCKED - HELD_MAX - 1) - 3)
+    tokens = [held.next_token() for _ in range(4)]
+    assert tokens == [CAS_OF_LOCKED - 2, CAS_OF_LOCKED - 1, HELD_MAX + 1, HELD_MAX + 2]
 
 
 def test_a_released_lock_is_no_lock() -> None:

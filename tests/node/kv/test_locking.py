@@ -5,6 +5,7 @@ from struct import pack
 import pytest
 
 from headwater.wire.header import Frame
+from headwater.wire.meta import MetaOption
 from headwater.wire.vbucket import State
 from tests.node.support import Talk
 
@@ -104,6 +105,35 @@ def test_a_lock_ends_by_itself(told: Talk, extras: bytes, seconds: int) -> None:
     told.desk.clock.seconds += seconds - 1
     assert put(told, b"w").status == LOCKED
     told.desk.clock.seconds += 1
+    assert put(told, b"w").status == 0
+
+
+@pytest.mark.parametrize("hour", [-3600, 3600])
+def test_a_lock_lasts_as_long_when_the_time_of_day_jumps(told: Talk, hour: int) -> None:
+    told.one(LOCK, key=b"k", extras=pack(">I", 5))
+    told.desk.clock.jumped_seconds = hour
+    told.desk.clock.seconds += 4
+    assert put(told, b"w").status == LOCKED
+    told.desk.clock.seconds += 1
+    assert put(told, b"w").status == 0
+
+
+def test_no_change_ever_has_the_token_of_a_lock_that_is_over_for_its_cas(told: Talk) -> None:
+    """While CAS values are ahead of the time of day each is one more than the last; so was a token, and so was the CAS
+    of what another client wrote once the lock was over. Who then used the token replaced that unseen."""
+    told.desk.clock.jumped_seconds = -3600
+    token = told.one(LOCK, key=b"k", extras=pack(">I", 1)).cas
+    told.desk.clock.seconds += 1
+    assert put(told, b"of another client").status == 0
+    assert put(told, b"of who had the lock", cas=token).status == 2
+    assert told.one(GET, key=b"k").value == b"of another client"
+
+
+def test_the_same_version_with_its_metadata_and_the_token_unlocks(told: Talk) -> None:
+    cas = told.one(GET, key=b"k").cas
+    token = told.one(LOCK, key=b"k").cas
+    extras = pack(">IIQQI", 0, 0, 1, cas, MetaOption.FORCE)
+    assert told.one(0xA2, key=b"k", extras=extras, value=b"v", cas=token).status == 0
     assert put(told, b"w").status == 0
 
 

@@ -86,7 +86,7 @@ class Bucket:
         self.stat_groups: dict[str, StatGroup] = {}
         self.fenced: set[int] = set()
         self.traffic_disabled = False
-        self.locks: Final = Locks()
+        self.locks: Final = Locks(clock.time_ns())
         self.collections: Final = Collections(self, store.disk, store.path)
         self.durable_writes: Final = DurableWrites(self)
         self.scans: Final = RangeScans(self)
@@ -288,7 +288,7 @@ class Bucket:
         """Return the lock of a document; it ends when the document gets another CAS, or its time is over."""
         if not self.locks.held:
             return None
-        lock = self.locks.get(vbucket, key, self.now(), collection)
+        lock = self.locks.get(vbucket, key, self.clock.monotonic(), collection)
         if lock is None:
             return None
         document = self.store.document(vbucket, key, collection)

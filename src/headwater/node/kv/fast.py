@@ -77,7 +77,7 @@ class FastPath:
             return offset  # the plain path knows what must not be told
         if not bucket.collections.default_is_plain:
             return offset
-        if bucket.locks.held and bucket.locks.any(bucket.now()):
+        if bucket.locks.held and bucket.locks.any(bucket.clock.monotonic()):
             return offset  # and what is locked
         looks_up = _begins_lookup(data, offset)
         if looks_up and not _is_simple(data, offset):

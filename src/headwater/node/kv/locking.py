@@ -44,8 +44,7 @@ def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
     if bucket.lock_of(vbucket, request.key, session.collection) is not None:
         raise _refused(session, Status.LOCKED, "the document is locked already")
     seconds = min(request.lock_seconds or SECONDS_DEFAULT, SECONDS_MAX)
-    token = bucket.next_cas(vbucket)
-    now = bucket.now()
+    token, now = bucket.locks.next_token(), bucket.clock.monotonic()
     lock = DocumentLock(token, document.cas, now + seconds)
     bucket.locks.take(vbucket, request.key, lock, now, session.collection)
     return documents.answer_hit(session, document, wire.GetResponse, cas=token)

@@ -132,6 +132,7 @@ def set_with_meta(session: Session, request: wire.SetWithMeta) -> Stored:
         collection=session.collection,
     )
     session.store_bucket.counters["cmd_set"] += 1
+    documents.end_lock(session, request)  # the version may come again, with the CAS that the lock goes by
     return documents.changed(session, request.vbucket, seqno, cas)
 
 
@@ -159,6 +160,7 @@ def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
         collection=session.collection,
     )
     bucket.counters["cmd_delete"] += 1
+    documents.end_lock(session, request)
     return documents.changed(session, request.vbucket, seqno, cas)
 
 
