@@ -442,6 +442,31 @@ def test_a_write_of_before_waits_for_the_copies_that_are_left_and_no_others(
             assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain").status == 0
 
 
+READS_OF_ALL: dict[Opcode, dict[str, Any]] = {
+    Opcode.RANGE_SCAN_CREATE: {"value": b'{"range":{"start":"YQ==","end":"eg=="}}', "datatype": 1},
+    Opcode.GET_KEYS: {"key": b"a"},
+    Opcode.GET_RANDOM_KEY: {},
+    Opcode.OBSERVE: {"value": b"\0\0\0\1k"},
+}
+
+
+def test_no_list_and_no_scan_shows_what_was_before_a_write_that_a_client_may_have_been_told_of(owner: Node) -> None:
+    with Writer(owner.port) as writer, Replica(owner.port) as replica:
+        assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"before").status == 0
+        replica.asks(flags=0)
+        writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"after")
+        next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        owner.kill()
+    owner.restart()
+    take(owner, three(owner, chain=(0, 2), rev=2))
+    with Writer(owner.port) as asked:
+        refused = {opcode: asked.ask(opcode, **sections).status for opcode, sections in READS_OF_ALL.items()}
+        assert set(refused.values()) <= {Status.ETMPFAIL, Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS}, refused
+        take(owner, three(owner, chain=(0, -1, -1), rev=3))
+        assert asked.got(b"k") == b"after"
+        assert not any(asked.ask(opcode, **sections).status for opcode, sections in READS_OF_ALL.items())
+
+
 def test_a_replica_acknowledges_nothing_behind_a_change_that_it_refused(tmp_path: Path) -> None:
     with closing(StreamDesk(tmp_path)) as desk:
         vbucket, told = desk.bucket.vbuckets[0], list[int]()

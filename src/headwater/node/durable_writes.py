@@ -165,6 +165,16 @@ class DurableWrites:
         if writes:
             raise CommandRefused(Status.SYNC_WRITE_IN_PROGRESS, "another durable write of the document is in flight")
 
+    def refuse_unsettled(self, vbucket: int, collection: int) -> None:
+        """Refuse a request that reads the documents of a collection, of which one may be about to be what a client has
+        read that it is: no read shows what was before (`refuse_in_flight`).
+        """
+        if vbucket not in self.held:
+            return
+        for key in self._bucket.vbuckets[vbucket].prepares.pending:
+            if key.collection == collection and (vbucket, key) not in self._writes:
+                raise CommandRefused(Status.ETMPFAIL, "a write of an owner before is being settled")
+
     def is_in_flight(self, vbucket: int, collection: int, key: bytes) -> bool:
         """Return True if a durable write of a document waits."""
         return vbucket in self.held and Key(collection, key) in self._bucket.vbuckets[vbucket].prepares.pending
@@ -206,12 +216,14 @@ class DurableWrites:
         waits. The others are aborted when it does.
 
         The commits are made on this node's word alone, for their clients may have read that the writes happened.
-        Returns False if there is no room yet; the vbucket's readers, one of which hands it over, hear when there may
-        be.
+        Returns False if there is no room yet, or if the vbucket is fenced, so that nothing is settled here; the
+        vbucket's readers, one of which hands it over, hear when that may have changed.
         """
         vbucket_ = self._bucket.vbuckets[vbucket]
-        if not vbucket_.prepares.pending or not self._bucket.is_active(vbucket):
+        if not vbucket_.prepares.pending or vbucket_.state is not State.ACTIVE:
             return True
+        if not self._bucket.is_active(vbucket):
+            return False
         self._settling.add(vbucket)
         self.advance(vbucket)
         self._settling.discard(vbucket)
@@ -400,6 +412,8 @@ class DurableWrites:
         def again() -> None:
             self._retries.discard(vbucket)
             self.advance(vbucket)
+            if (vbucket_ := self._bucket.vbuckets.get(vbucket)) is not None:
+                vbucket_.advanced()  # a fence may have kept it from changing hands
 
         self._loop.call_later(seconds, again)
         self._retries.add(vbucket)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from headwater.errors import InvariantBroken
@@ -14,6 +16,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.streams.support import COLLECTIONS, Producer, StreamDesk, told
+from tests.node.test_durable_writes import lose_batch
 
 
 def answer(reader: Producer, opcode: int, status: int = 0) -> None:
@@ -79,6 +82,78 @@ def test_what_a_former_owner_may_have_told_to_have_happened_goes_along_as_a_docu
     answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
     desk.commit()
     assert [(each.key, each.value) for each in reader.read() if each.opcode == Opcode.DCP_MUTATION] == [(b"\0k", b"v")]
+
+
+class Later:
+    """A loop whose callbacks wait until the test runs them."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def call_later(self, _: float, callback: Callable[[], None]) -> None:
+        self.calls.append(callback)
+
+    def run(self) -> None:
+        for callback in self.calls:
+            callback()
+
+
+def of_before(desk: StreamDesk) -> None:
+    """A durable write of a former owner waits for copies that have not said that they have it."""
+    desk.bucket.durable_writes.copies_of = lambda _: Copies(3, frozenset({"b:1", "c:1"}))
+    prepare = dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", value=b"v", cas=1 << 16)
+    desk.bucket.vbuckets[0].prepares.add(prepare)
+    desk.bucket.durable_writes.look_at(0)
+    desk.commit()
+
+
+def catches_up(reader: Producer) -> list[int]:
+    """The states that are sent once the consumer has all there is."""
+    frames = reader.read()
+    answer(reader, Opcode.DCP_SNAPSHOT_MARKER)
+    return states(frames + reader.read())
+
+
+def documents(frames: list[Frame]) -> list[tuple[bytes, bytes]]:
+    return [(each.key, each.value) for each in frames if each.opcode == Opcode.DCP_MUTATION]
+
+
+def test_what_was_settled_for_a_hand_over_and_lost_with_its_batch_is_settled_again(desk: StreamDesk) -> None:
+    """The write was aborted, as what waits is: its document, of which a client may have been told, was gone."""
+    of_before(desk)
+    reader = Producer(desk, "c", features=(COLLECTIONS,))
+    reader.stream(flags=1)
+    assert catches_up(reader) == [State.PENDING]
+    lose_batch(desk)
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    desk.commit()
+    assert state(desk) is State.DEAD and documents(reader.read()) == [(b"\0k", b"v")]
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["while it catches up", "while it asks"])
+def test_a_fenced_vbucket_is_not_handed_over_before_what_was_written_before_is_settled(
+    desk: StreamDesk, asked: bool
+) -> None:
+    of_before(desk)
+    reader = Producer(desk, "c", features=(COLLECTIONS,))
+    reader.stream(flags=1)
+    if asked:
+        assert catches_up(reader) == [State.PENDING]
+        lose_batch(desk)
+        desk.bucket.fence([0])
+        answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+        assert told(reader.read())[-1] == ("end", 2) and state(desk) is State.ACTIVE
+        return
+    desk.bucket.fence([0])
+    assert catches_up(reader) == []
+    later, reader.connection.woken = Later(), False
+    desk.bucket.durable_writes.start(later)  # type: ignore[arg-type]
+    desk.bucket.unfence(0)
+    later.run()
+    assert reader.connection.woken and states(reader.read()) == [State.PENDING]
+    answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
+    desk.commit()
+    assert documents(reader.read()) == [(b"\0k", b"v")]
 
 
 def test_a_hand_over_that_waits_for_room_goes_on_once_there_is_some(

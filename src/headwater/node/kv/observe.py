@@ -99,6 +99,8 @@ def _observed(session: Session, vb: int, key: bytes, others: KeyStates) -> tuple
     collection, logical = _split(session, key)
     if collection not in bucket.vbuckets[vb].collections.alive:
         raise bucket.collections.unknown_collection(collection)
+    if vb in bucket.durable_writes.held and bucket.is_active(vb):
+        bucket.durable_writes.refuse_in_flight(vb, collection, logical, writes=False)
     return vb, key, *_observe_one(bucket, vb, logical, collection)
 
 
@@ -137,6 +139,7 @@ def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[
     span = _KeySpan(request.vbucket, *_split(session, request.key, is_start=True), wanted)
     if span.collection not in bucket.vbuckets[request.vbucket].collections.alive:
         raise bucket.collections.unknown_collection(span.collection)
+    bucket.durable_writes.refuse_unsettled(span.vbucket, span.collection)
     session.collection = span.collection
     if bucket.store.index.rows(request.vbucket) > AT_ONCE:
         return _keys_of_many(session, span)
@@ -190,6 +193,7 @@ def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
     while active:
         vb = active.pop(secrets.randbelow(len(active)))
         if key := bucket.random_key(vb, collection):
+            bucket.durable_writes.refuse_unsettled(vb, collection)
             document = bucket.store.document(vb, key, collection)
             if document is not None and not document.deleted and document.durable:
                 return documents.answer_hit(session, document, GetKeyResponse, key=documents.sent_key(session, key))

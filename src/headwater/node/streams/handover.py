@@ -138,6 +138,9 @@ class Handover:
             if status != Status.SUCCESS:
                 return EndReason.STATE_CHANGED
             failpoint("takeover.pending_acked")
+            # A batch with what was settled may have been lost by now, or a fence may have come.
+            if not self._bucket.may_hand_over(self._vbucket.id):
+                return EndReason.STATE_CHANGED
             self._bucket.hand_over(self._vbucket.id)
             failpoint("takeover.dead")
             self.stage = HandoverStage.DRAINING
