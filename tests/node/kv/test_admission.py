@@ -15,9 +15,11 @@ from headwater.node.users.logins import Users
 from headwater.node.users.roles import read_grants
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
+from headwater.wire.manifest import CollectionsManifest
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
+from tests.node.aware import manifest
 from tests.node.support import Desk, Talk
 
 XERROR, COLLECTIONS = 0x07, 0x12
@@ -45,6 +47,23 @@ def fill(monkeypatch: pytest.MonkeyPatch, is_full: bool = True) -> None:
 def becomes(talk: Talk, vbucket: int, state: State) -> None:
     """Give a vbucket another state."""
     assert talk.one(Opcode.SET_VBUCKET, extras=bytes([state]), vbucket=vbucket).status == 0
+
+
+def test_a_collection_that_the_node_has_and_a_vbucket_is_about_to_have_is_a_temporary_failure(counter: Desk) -> None:
+    """A thousand vbuckets get a new one after the other, and one that was promoted a moment later. A client that had
+    its id from the manifest was told that there is no such collection, and raised that error."""
+    talk, bucket = counter.session(), counter.bucket
+    talk.hello(XERROR, COLLECTIONS)
+    bucket.collections.manifest = CollectionsManifest.decode(manifest(1, a=8))
+    asked = [
+        {"opcode": Opcode.SET, "key": b"\x08k", "extras": bytes(8)},
+        {"opcode": Opcode.GET_KEYS, "key": b"\x08k"},
+        {"opcode": Opcode.OBSERVE, "value": b"\0\0\0\2\x08k"},
+    ]
+    assert [talk.one(**each).status for each in asked] == [Status.ETMPFAIL] * 3
+    assert talk.one(Opcode.SET, key=b"\x09k", extras=bytes(8)).status == Status.UNKNOWN_COLLECTION
+    bucket.vbuckets[0].become(bucket.collections.manifest, lambda: bucket.next_cas(0))
+    assert [talk.one(**each).status for each in asked] == [0] * 3
 
 
 def answer_of(talk: Talk, opcode: int, **sections: object) -> tuple[int, str]:

@@ -152,6 +152,16 @@ class Collections:
         """
         return self.unknown(Status.UNKNOWN_COLLECTION, f"there is no collection 0x{collection:x}")
 
+    def missing_in(self, vbucket: VBucket, collection: int) -> CommandRefused:
+        """Return the refusal of a collection that a vbucket does not have. If the node has it, the vbucket is about to
+        have it: vbuckets are brought up one after the other, and those that were promoted a moment later.
+        """
+        if collection in self._ttls and vbucket.collections.uid < self.manifest.uid:
+            return CommandRefused(
+                Status.ETMPFAIL, f"collection 0x{collection:x} is new, and not in vbucket {vbucket.id} yet"
+            )
+        return self.unknown_collection(collection)
+
     def unknown(self, status: Status, context: str) -> CommandRefused:
         """Return the refusal of a collection or scope that is not in the manifest, with the manifest's uid."""
         details = {"manifest_uid": f"{self.manifest.uid:x}", "error": {"context": context}}

@@ -82,7 +82,7 @@ def _admit_document(session: Session, bucket: Bucket, command: Command, frame: F
     request = command.read(frame)  # 8. the declaration: lengths, key, value, CAS
     _check_vbucket(session, bucket, frame)  # 9. the vbucket is active here
     if session.collection not in bucket.vbuckets[frame.vbucket].collections.alive:  # 10. the vbucket has the collection
-        raise bucket.collections.unknown_collection(session.collection)
+        raise bucket.collections.missing_in(bucket.vbuckets[frame.vbucket], session.collection)
     if bucket.durable_writes.held or session.durability is not None:  # 11. durable writes, its own and those in flight
         _check_durability(session, bucket, command, request)
     if not command.writes:

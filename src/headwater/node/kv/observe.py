@@ -98,7 +98,7 @@ def _observed(session: Session, vb: int, key: bytes, others: KeyStates) -> tuple
         raise session.not_my_vbucket()
     collection, logical = _split(session, key)
     if collection not in bucket.vbuckets[vb].collections.alive:
-        raise bucket.collections.unknown_collection(collection)
+        raise bucket.collections.missing_in(bucket.vbuckets[vb], collection)
     if vb in bucket.durable_writes.held and bucket.is_active(vb):
         bucket.durable_writes.refuse_in_flight(vb, collection, logical, writes=False)
     return vb, key, *_observe_one(bucket, vb, logical, collection)
@@ -138,7 +138,7 @@ def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[
     session.saw_unstable()
     span = _KeySpan(request.vbucket, *_split(session, request.key, is_start=True), wanted)
     if span.collection not in bucket.vbuckets[request.vbucket].collections.alive:
-        raise bucket.collections.unknown_collection(span.collection)
+        raise bucket.collections.missing_in(bucket.vbuckets[request.vbucket], span.collection)
     bucket.durable_writes.refuse_unsettled(span.vbucket, span.collection)
     session.collection = span.collection
     if bucket.store.index.rows(request.vbucket) > AT_ONCE:

@@ -148,7 +148,7 @@ def _active(session: Session, vbucket: int) -> VBucket:
 
 def _check_alive(session: Session, vbucket: VBucket, collection: int) -> None:
     if collection not in vbucket.collections.alive:
-        raise session.store_bucket.collections.unknown_collection(collection)
+        raise session.store_bucket.collections.missing_in(vbucket, collection)
 
 
 def _find(session: Session, request: wire.RangeScanContinue | wire.RangeScanCancel) -> RangeScan:

@@ -236,7 +236,7 @@ def _view_again(session: Session, request: wire.SubdocMultiLookup) -> DocumentVi
     if not bucket.is_active(request.vbucket):
         raise session.not_my_vbucket()
     if session.collection not in bucket.vbuckets[request.vbucket].collections.alive:
-        raise bucket.collections.unknown_collection(session.collection)
+        raise bucket.collections.missing_in(bucket.vbuckets[request.vbucket], session.collection)
     try:
         return _view(session, request, counts=False)
     except ArenaFull:  # it has expired, and there is no room to write that down
