@@ -294,6 +294,16 @@ def test_the_commit_of_a_prepare_that_is_not_here_is_not_taken(desk: StreamDesk)
     assert replica.vbucket.high_seqno == 0
 
 
+def test_the_commit_of_a_prepare_that_was_refused_does_not_commit_an_older_one_of_its_key(desk: StreamDesk) -> None:
+    """The document had what was prepared first, under the seqno of what was prepared last."""
+    replica = Replica(desk)
+    replica.marked(1, 4)
+    tell(replica, prepare(1, value=b"first"))
+    # In the snapshot its abort, 2, was replaced by another prepare, 3, which could not be taken.
+    assert tell(replica, dcp.Commit(key=b"k", prepared_seqno=3, commit_seqno=4)) == [False]
+    assert desk.store.document(VB, b"k") is None and list(replica.vbucket.prepares.pending.values()) == [1]
+
+
 def test_the_commit_of_a_prepare_that_was_found_damaged_is_not_taken_so_both_are_fetched_again(
     desk: StreamDesk,
 ) -> None:
@@ -308,6 +318,18 @@ def test_the_commit_of_a_prepare_that_was_found_damaged_is_not_taken_so_both_are
     replica.marked(1, 2)
     assert tell(replica, prepare(1), dcp.Commit(key=b"k", prepared_seqno=1, commit_seqno=2)) == [True, True]
     assert desk.store.document(VB, b"k") is not None
+
+
+def test_a_prepare_whose_document_was_found_damaged_waits_and_keeps_no_other_change_back(desk: StreamDesk) -> None:
+    """Each change that came looked whether the prepare is over, could not see it, and ended the connection."""
+    replica = Replica(desk)
+    replica.marked(1, 1)
+    replica.changed(1)
+    desk.commit()
+    spoil(desk)
+    replica.marked(2, 3)
+    assert tell(replica, prepare(2, b"k1"), prepare(3, b"other")) == [True, True]
+    assert list(replica.vbucket.prepares.pending.values()) == [2, 3]
 
 
 def test_a_document_behind_a_prepare_ends_it_and_is_not_taken_for_it_after_a_rollback(desk: StreamDesk) -> None:

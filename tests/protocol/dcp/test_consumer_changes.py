@@ -98,6 +98,15 @@ def test_a_value_that_is_not_what_its_datatype_says_is_refused(value: bytes, dat
         check_durable(Frame(0x80, Opcode.DCP_PREPARE, b"k", bytes(31), value, datatype))
 
 
+@pytest.mark.parametrize(("value", "datatype"), [lie for lie in LIES if lie[1] & Datatype.XATTR])
+def test_a_tombstone_whose_attributes_can_not_be_read_is_refused_before_it_is_applied(
+    value: bytes, datatype: int
+) -> None:
+    """Such a tombstone ended the connection and came first on the next one, so that no later change ever came."""
+    with pytest.raises(BadMessage):
+        check_change(deletion(value, datatype))
+
+
 def test_delete_times_are_not_taken_for_metadata() -> None:
     check_change(Frame(0x80, Opcode.DCP_DELETION, b"k", bytes(16) + b"\xff" * 5))
 

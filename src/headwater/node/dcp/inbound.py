@@ -142,7 +142,8 @@ class InboundStream:
     def change_durability(self, message: Prepare | Commit | Abort, *, collections: bool) -> bool:
         """Apply a prepare, a commit or an abort.
 
-        Returns False for the commit of a prepare that is missing or was found damaged, so that it is fetched again.
+        Returns False for the commit of a prepare that is missing (an older one of its key may be here) or was found
+        damaged, so that it is fetched again.
         """
         if not collections:
             message = replace(message, key=b"\0" + message.key)
@@ -154,7 +155,7 @@ class InboundStream:
             self._bucket.durable_writes.held.add(vbucket.id)
         elif isinstance(message, Abort):
             prepares.abort(key, now, message.abort_seqno)
-        elif not prepares.can_commit(key):
+        elif not prepares.can_commit(key, message.prepared_seqno):
             return False
         else:
             prepares.commit(key, now, message.commit_seqno)

@@ -93,9 +93,10 @@ class VBucketPrepares:
         self._note(committed, prepare.by_seqno)
         return committed
 
-    def can_commit(self, key: Key) -> bool:
-        """Return True if the prepare of a key waits, and can be read."""
-        return key in self.pending and self._store.prepares.find(self._vbucket, joined(key)) is not None
+    def can_commit(self, key: Key, seqno: int) -> bool:
+        """Return True if the prepare of a key that has this seqno waits, and can be read."""
+        waits = self.pending.get(key) == seqno
+        return waits and self._store.prepares.find(self._vbucket, joined(key)) is not None
 
     def abort(self, key: Key, now: int, seqno: int = 0) -> int:
         """Stage the abort of a prepare, with a seqno or (0) the next one; return the seqno. Raises as `add`."""
@@ -105,10 +106,10 @@ class VBucketPrepares:
         return aborted
 
     def settle(self, now: int) -> None:
-        """Add the missing marks of prepares that a document or the drop of a collection ended. ArenaFull, DiskFull: try
-        again later.
+        """Add the missing marks of prepares that a document or the drop of a collection ended, as far as damage lets it
+        be seen. ArenaFull, DiskFull: try again later.
         """
-        for key in [key for key, seqno in self.pending.items() if self._is_over(key, seqno)]:
+        for key in [key for key, seqno in self.pending.items() if self._seems_over(key, seqno)]:
             self._store.prepares.stage_over(self._vbucket, joined(key), now)
             del self.pending[key]
 

@@ -105,7 +105,7 @@ def check_change(frame: Frame, *, collections: bool = False) -> None:
         problem = f"revision {revision}, the highest taken is {HELD_MAX}"
     if not problem and collections:
         problem = _key_problem(frame.key)
-    if not problem and frame.opcode == Opcode.DCP_MUTATION:
+    if not problem and (frame.opcode == Opcode.DCP_MUTATION or frame.datatype & Datatype.XATTR):
         problem = _value_problem(frame)
     if problem:
         raise BadMessage("change", frame.opcode, problem)

@@ -40,6 +40,7 @@ def test_a_name_is_short_and_not_made_up() -> None:
         ((), Status.XATTR_EINVAL),
         ((0,), Status.XATTR_EINVAL),
         (("x" * 16,), Status.XATTR_EINVAL),
+        (("a\0b",), Status.XATTR_EINVAL),
         (("$nope",), Status.SUBDOC_XATTR_UNKNOWN_VATTR),
     ):
         with pytest.raises(CommandRefused) as caught:

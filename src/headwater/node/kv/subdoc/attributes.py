@@ -36,8 +36,8 @@ def name_of(path: Path) -> str:
             computed one.
     """
     name = path[0] if path else ""
-    if not isinstance(name, str) or not 1 <= len(name.encode()) <= XATTR_KEY_BYTES_MAX:
-        raise CommandRefused(Status.XATTR_EINVAL, f"an attribute's name has 1 to {XATTR_KEY_BYTES_MAX} bytes")
+    if not isinstance(name, str) or not 1 <= len(name.encode()) <= XATTR_KEY_BYTES_MAX or "\0" in name:
+        raise CommandRefused(Status.XATTR_EINVAL, f"an attribute's name has 1 to {XATTR_KEY_BYTES_MAX} bytes, none 0")
     if name.startswith("$") and name not in ("$document", "$vbucket", "$XTOC"):
         raise CommandRefused(Status.SUBDOC_XATTR_UNKNOWN_VATTR, f"there is no {name}")
     return name
