@@ -15,6 +15,7 @@ from headwater import testing
 from headwater.node.users.file import Account, UsersFile
 from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
+from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from tests.node.aware import COLLECTIONS, JSON, XERROR, Aware, manifest, told
@@ -256,6 +257,20 @@ def test_a_stream_ends_when_its_reader_loses_the_right_and_the_others_go_on() ->
             give(node, {"eve": "read[default]"})
             while eve.read() is not None:
                 pass
+
+
+def test_who_has_no_right_in_a_bucket_any_more_streams_it_no_more_whatever_he_may_in_another() -> None:
+    """Without a bucket a session has the rights of all buckets: those kept the connection, and opened more streams."""
+    with testing.node(vbuckets=1) as node:
+        give(node, {"eve": "stream[default],stream[elsewhere]", "root": "administer"})
+        with User(node, "eve", "default") as eve, User(node, "eve", "default", XERROR) as tapper:
+            eve.opens(b"eve's")
+            assert eve.asks(flags=0).status == 0
+            tapper.send(Frame(0x80, Opcode.TAP_CONNECT, key=b"eve's", extras=bytes(4)).encode())
+            give(node, {"eve": "stream[elsewhere]"})
+            for each in (eve, tapper):
+                while each.read() is not None:
+                    pass
 
 
 def test_rights_change_for_requests_of_a_connection_that_is_open() -> None:

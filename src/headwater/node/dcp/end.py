@@ -134,9 +134,13 @@ class DcpEnd(ABC, Generic[End]):
         return self._kv.named_at
 
     def users_changed(self) -> None:
-        """Close the connection of a user who was removed, or lost the right to open it."""
+        """Close the connection of a user who was removed, or lost the right to open it.
+
+        Without any right in the bucket none is selected, and the rights that are looked up are those in other buckets.
+        """
         self._kv.users_changed()
-        if (missing := self._needs & ~self._kv.access.anywhere) and not self.connection.is_closed:
+        rights = 0 if self._kv.bucket is None else self._kv.access.anywhere
+        if (missing := self._needs & ~rights) and not self.connection.is_closed:
             self._kv.server.audit(self._kv, f"may not stream any more: it needs {in_words(missing)}")
             self.connection.drop(f"user {self.user!r} has no right to it any more", fault=False)
 

@@ -92,7 +92,8 @@ class TapSession:
     def users_changed(self) -> None:
         """Close the connection of a user who was removed, or may stream no more."""
         self._kv.users_changed()
-        if not self._kv.access.rights & STREAM and not self.connection.is_closed:
+        may_stream = self._kv.bucket is not None and self._kv.access.rights & STREAM  # without one: in other buckets
+        if not may_stream and not self.connection.is_closed:
             self.connection.drop(f"user {self._kv.user!r} may stream no more", fault=False)
 
     def closed(self) -> None:
