@@ -1,4 +1,4 @@
-"""The key-value front end: durable quiet sets by the pipeline, and fifty clients that wait for each answer.
+"""The key-value front end: durable quiet sets by the pipeline. Requests one at a time: bench_small.py.
 
 Every set is on the disk before the no-op behind it is answered. Beside it take turns: the disk alone (the bytes that
 the log must hold, written and synced in pieces as large as its batches), and memcached 1.6 with one thread, which
@@ -13,16 +13,13 @@ import os
 import select
 import shutil
 import socket
-import statistics
 import struct
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
-from benchmarks.harness import Figure, measure, publish
+from benchmarks.harness import measure
 from headwater import testing
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -36,8 +33,6 @@ FRAME_OVERHEAD_BYTES = 55  # of a stored mutation: header and extras
 BATCH_BYTES = 16 << 20
 PIECE_ITEMS = 4000
 CONNECTIONS = 50
-LATENCY_SECONDS = 3.0
-LATENCY_MS_MAX = 3.0
 ITEMS_TARGET = 1.0  # M items/s
 READY_SECONDS = 10.0
 REPETITIONS = 5
@@ -93,6 +88,13 @@ def writing(folder: str, count: int) -> Callable[[], None]:
 @contextlib.contextmanager
 def memcached() -> Iterator[int | None]:
     """The port of a memcached with one thread and 2 GiB; None where it is not installed."""
+    with memcached_process() as found:
+        yield None if found is None else found[0]
+
+
+@contextlib.contextmanager
+def memcached_process() -> Iterator[tuple[int, int] | None]:
+    """The port and the process of the same."""
     program = shutil.which("memcached")
     if program is None:
         print("  memcached is not installed: its comparisons are left out", flush=True)
@@ -111,7 +113,7 @@ def memcached() -> Iterator[int | None]:
             if time.monotonic() > deadline:
                 raise AssertionError("memcached did not come up")
             time.sleep(0.02)
-        yield port
+        yield port, process.pid
     finally:
         process.terminate()
         process.wait()
@@ -167,35 +169,8 @@ def round_trips(port: int, opcode: int, seconds: float) -> list[float]:
     return taken
 
 
-def latency(node: testing.Node, other: int | None, opcode: Opcode) -> None:
-    """The median time of an answer, the node and memcached in turn."""
-    what = "a durable set" if opcode == Opcode.SET else "a get"
-    turns: list[tuple[list[float], list[float]]] = []
-    for _ in range(3):
-        ours = round_trips(node.port, opcode, LATENCY_SECONDS / 3)
-        turns.append((ours, round_trips(other, opcode, LATENCY_SECONDS / 3) if other is not None else []))
-    ours = [each for mine, _ in turns for each in mine]
-    theirs = [each for _, their in turns for each in their]
-    median = statistics.median(ours)
-    beside = statistics.median(theirs) if theirs else None
-    publish(
-        Figure(
-            f"{what}, {CONNECTIONS} connections one at a time, median (best to 99 %)",
-            "ms",
-            median,
-            min(ours),
-            float(np.percentile(ours, 99)),
-            "memcached" if beside else None,
-            beside,
-            median / beside if beside else None,
-        )
-    )
-    met = "met" if median < LATENCY_MS_MAX else "MISSED"
-    print(f"  {len(ours) / LATENCY_SECONDS:,.0f} answers/s; target below {LATENCY_MS_MAX:g} ms: {met}", flush=True)
-
-
 def main() -> None:
-    """Pipelines of two value sizes, then round trips."""
+    """Pipelines of two value sizes."""
     with (
         tempfile.TemporaryDirectory() as folder,
         memcached() as other,
@@ -203,5 +178,3 @@ def main() -> None:
     ):
         for value_bytes in (64, 256):
             quiet_sets(node, other, folder, value_bytes)
-        for opcode in (Opcode.SET, Opcode.GET):
-            latency(node, other, opcode)
