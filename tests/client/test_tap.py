@@ -1,10 +1,12 @@
 """The TAP client and the node's producer, over a real socket."""
 
+import inspect
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from functools import partial
 
 import pytest
@@ -13,6 +15,7 @@ from headwater import testing
 from headwater.client import Client, tap
 from headwater.errors import ConnectionLost, LocalProtocolError, NoAccess, OptionError, TemporaryFailure, TransportError
 from headwater.protocol.tap.consumer import MESSAGES, TapMessage
+from headwater.protocol.tap.options import TapOptions
 from headwater.testing.peers import Peer, serve
 from headwater.testing.proxy import Fault, FaultProxy, Way
 from headwater.transport.backoff import Backoff
@@ -295,6 +298,12 @@ def test_a_live_node_understands_every_published_connect(node: testing.Node, vec
 def test_options_that_cannot_be_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError):
         tap.connect("couchbase://127.0.0.1:1/b", **options)  # type: ignore[arg-type]
+
+
+def test_each_option_of_a_stream_is_a_keyword_of_connect() -> None:
+    without_effect = {"registered", "closed_checkpoints_only"}
+    options = {field.name for field in fields(TapOptions)} - without_effect
+    assert options - inspect.signature(tap.connect).parameters.keys() == set()
 
 
 def test_a_feed_goes_on_behind_the_checkpoint_that_the_target_has_whole() -> None:

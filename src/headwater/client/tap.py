@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from headwater.client.interruptions import noting_interruptions
 from headwater.client.link import Link
@@ -307,7 +307,13 @@ def connect(
     on_gap: Callable[[], None] = lambda: None,
     user: str | None = None,
     password: str | None = None,
-    **options: Any,
+    since: int | None = None,
+    dump: bool = False,
+    takeover: bool = False,
+    acknowledge: bool = True,
+    keys_only: bool = False,
+    checkpoints: dict[int, int] | None = None,
+    network_byte_order: bool = True,
 ) -> TapStream:
     """Return a TAP stream of a node; it connects when it is first read, or by `open`.
 
@@ -318,17 +324,26 @@ def connect(
         patience_seconds: how long to try to reconnect.
         on_gap: called before the first message after a reconnect that may have lost changes. That is possible in a
             stream of changes only, if the node did not keep the session or the stream acknowledges nothing.
-        options: the others of `TapOptions`: since, dump, takeover, acknowledge and network_byte_order (both unless
-            given as False), keys_only, checkpoints.
+        user, password: a login; None for none, or for that of the address.
+        since, dump, takeover, keys_only, checkpoints, network_byte_order: as of `TapOptions`.
+        acknowledge: acknowledge messages that ask for it, once they are processed.
 
     Raises:
         OptionError: an invalid value.
     """
-    wanted = () if vbuckets is None else tuple(dict.fromkeys(vbuckets))
-    given = {"acknowledge": True, "network_byte_order": True, **options}
+    options = TapOptions(
+        name=name.encode(),
+        since=since,
+        dump=dump,
+        vbuckets=() if vbuckets is None else tuple(dict.fromkeys(vbuckets)),
+        takeover=takeover,
+        acknowledge=acknowledge,
+        keys_only=keys_only,
+        checkpoints=checkpoints,
+        network_byte_order=network_byte_order,
+    ).check()
     settings = settings_for(connection, user, password, clock=time.monotonic)
-    options_ = TapOptions(name=name.encode(), vbuckets=wanted, **given).check()
-    return TapStream(settings, options_, patience_seconds=patience_seconds, on_gap=on_gap)
+    return TapStream(settings, options, patience_seconds=patience_seconds, on_gap=on_gap)
 
 
 def closed_checkpoints(stats: Mapping[str, str]) -> dict[int, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from headwater.client.link import Link
 from headwater.client.nodes import ConnectSettings
@@ -52,7 +52,7 @@ class TapNodes:
             at once, either.
         owners_only: follow each vbucket at its owner only; needs a name.
         poll_seconds: how often nodes and owners are looked at.
-        options: as `tap.connect`: since, keys_only.
+        since, keys_only, acknowledge: as of `tap.connect`.
 
     Attributes:
         deaf: the nodes that are not heard at the moment.
@@ -70,14 +70,15 @@ class TapNodes:
         poll_seconds: float = 1.0,
         user: str | None = None,
         password: str | None = None,
-        **options: Any,
+        since: int | None = None,
+        keys_only: bool = False,
+        acknowledge: bool = True,
     ) -> None:
         if owners_only and not name:
             raise OptionError("name", name, "a name, by which the list of a session's vbuckets is changed")
-        given = {"acknowledge": True, "network_byte_order": True, **options}
-        self.options: TapOptions = TapOptions(name=name.encode(), **given).check()
-        if self.options.ends:
-            raise OptionError("options", "dump or takeover", "those of a stream without an end")
+        self.options: TapOptions = TapOptions(
+            name=name.encode(), since=since, keys_only=keys_only, acknowledge=acknowledge, network_byte_order=True
+        ).check()
         self.settings: ConnectSettings = settings_for(connection, user, password)
         self.deaf: set[Address] = set()
         self.owners: dict[int, Address] = {}
