@@ -116,7 +116,7 @@ class ProducerSession(DcpEnd[Producer]):
             self._others_first = not self._others_first
         # Else nothing is to be said, no deadline has moved, and nothing of others was kept.
         if self.producer.waiting_bytes or self._handovers or relay is not None:
-            self._say()
+            self._send_output()
 
     def _pump_own(self) -> None:
         outlet, flow = self._hub.outlet, self.producer.flow
@@ -204,16 +204,16 @@ class ProducerSession(DcpEnd[Producer]):
                 if (stream := self.streams.get(entry)) is not None:
                     stream.close()
             case MarkerAnswered(stream=entry):
-                self._answered(entry, lambda stream: stream.marker_answered())
+                self._tell_stream(entry, lambda stream: stream.marker_answered())
             case StateAnswered(stream=entry, status=status):
-                self._answered(entry, lambda stream: stream.state_answered(status))
+                self._tell_stream(entry, lambda stream: stream.state_answered(status))
             case PreparesAcknowledged(stream=entry, seqno=seqno):
                 name = self.producer.settings.consumer_name
                 self._bucket.durable_writes.acknowledged(entry.vbucket, name, seqno)
             case FailoverLogRequested(frame=frame):
                 if self._relay is not None and self._relay.takes(frame):
                     return
-                self.producer.answer_log(event, self._log(frame.vbucket))
+                self.producer.answer_log(event, self._failover_log(frame.vbucket))
             case NotDcp(frame=frame):
                 self._pass_on(frame)
             case PeerGone():
@@ -314,11 +314,11 @@ class ProducerSession(DcpEnd[Producer]):
 
     def _encoding(self, entry: ProducerStream) -> Encoding:
         """Return the encoding of a stream that begins now: that of the last stream, unless a CONTROL came since."""
-        settings = self.producer.settings
-        compression = settings.value_compression, settings.force_value_compression
-        key = (settings.expiry_opcode, compression, entry.framing, entry.dialect)
+        producer = self.producer
+        key = (producer.controls_obeyed, entry.framing, entry.dialect)
         if self._latest_encoding is None or self._latest_encoding[0] != key:
-            encoding = encoding_of(self.producer.negotiated, settings, self._open_flags, entry.framing, entry.dialect)
+            negotiated, settings = producer.negotiated, producer.settings
+            encoding = encoding_of(negotiated, settings, self._open_flags, entry.framing, entry.dialect)
             self._latest_encoding = (key, encoding)
         return self._latest_encoding[1]
 
@@ -327,11 +327,11 @@ class ProducerSession(DcpEnd[Producer]):
         self._handovers.add(handover)
         return handover
 
-    def _answered(self, entry: ProducerStream, what: Callable[[Stream], None]) -> None:
+    def _tell_stream(self, entry: ProducerStream, what: Callable[[Stream], None]) -> None:
         if (stream := self.streams.get(entry)) is not None:
             what(stream)
 
-    def _log(self, vb: int) -> bytes | None:
+    def _failover_log(self, vb: int) -> bytes | None:
         """Return a vbucket's failover log; the answer waits until the record that holds it is durable."""
         vbucket = self._bucket.vbuckets.get(vb)
         if vbucket is None:
@@ -342,7 +342,7 @@ class ProducerSession(DcpEnd[Producer]):
     def _refuse(self, frame: Frame, status: Status, reason: str) -> None:
         self.producer.refuse(frame, status, reason)
 
-    def _say(self) -> None:
+    def _send_output(self) -> None:
         """Send the output of the protocol object, and count the memory of the open streams, and of ends that a full
         window holds back.
         """
@@ -357,7 +357,7 @@ class ProducerSession(DcpEnd[Producer]):
     def _answer(self) -> None:
         if self._relay is not None:
             self._relay.flush()
-        self._say()
+        self._send_output()
         has_more = self._turns or (self._relay is not None and self._relay.is_ready)
         if has_more and not self.producer.flow.is_full:
             self.connection.wake()

@@ -63,6 +63,7 @@ class Producer:
         now: seconds of a monotonic clock, as in every later call.
 
     Attributes:
+        controls_obeyed: how many CONTROLs have changed the settings: the encoding of streams is made anew after each.
         refusals: requests that were refused, and why, for the log.
 
     `receive_frame` and `tick` raise RemoteProtocolError if the connection must be closed; the methods that send
@@ -72,6 +73,7 @@ class Producer:
     def __init__(self, negotiated: Negotiated, now: float) -> None:
         self.negotiated = negotiated
         self.settings: ControlSettings = settings_for(negotiated)
+        self.controls_obeyed: int = 0
         self.dialect = Dialect.DCP if negotiated.speaks_dcp else Dialect.AUTO
         self.flow: FlowLedger = FlowLedger()
         self.refusals: Refusals = Refusals(negotiated)
@@ -342,6 +344,7 @@ class Producer:
         if status is not Status.SUCCESS:
             self.refuse(frame, status, why_refused(control.key))
             return []
+        self.controls_obeyed += 1
         self._out += response(frame).encode()
         self.noop.interval_seconds = self.settings.noop_interval_seconds
         if self.settings.enable_noop:
