@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,40 @@ def test_a_collection_that_somebody_dropped_at_the_target_is_not_quietly_begun_i
     create(target, drop=["shop.orders"])
     with pytest.raises(OptionError, match="not at the target any more"):
         settle(pair, tmp_path)
+
+
+def test_a_collection_that_somebody_made_again_at_the_target_is_not_quietly_begun_in_the_middle(
+    pair: tuple[Node, Node], tmp_path: Path
+) -> None:
+    source, target = pair
+    create(source, "shop.orders", "shop.carts")
+    settle(pair, tmp_path, scope="shop")
+    settle(pair, tmp_path)
+    create(target, "shop.orders", drop=["shop.orders"])
+    with pytest.raises(OptionError, match=r'"shop\.orders" is not at the target any more.*made again there'):
+        settle(pair, tmp_path)
+    (tmp_path / "old").mkdir()
+    carried = CarriedFile(tmp_path).load()
+    assert carried is not None
+    CarriedFile(tmp_path / "old").save(replace(carried, filled={}))  # an older release noted none
+    settle(pair, tmp_path / "old")
+    create(target, "shop.orders", drop=["shop.orders"])
+    with pytest.raises(OptionError, match="made again there"):
+        settle(pair, tmp_path / "old")
+
+
+@pytest.mark.parametrize("dropped", ["keep", "drop"])
+def test_a_collection_that_somebody_made_again_at_the_target_is_not_dropped_for_that_of_before(
+    dropped: str, pair: tuple[Node, Node], tmp_path: Path
+) -> None:
+    source, target = pair
+    create(source, "shop.orders")
+    settle(pair, tmp_path, dropped=dropped)
+    create(target, "shop.orders", drop=["shop.orders"])
+    theirs = ids(target, "shop.orders")
+    create(source, "shop.orders", drop=["shop.orders"])
+    assert settle(pair, tmp_path, dropped=dropped) == (0, *ids(source, "shop.orders"))
+    assert ids(target, "shop.orders") == theirs
 
 
 def test_a_copy_goes_on_with_the_choice_that_it_began_with(pair: tuple[Node, Node], tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Carried:
         into: the target's collection, in a copy of a single one; None for the same names.
         manifest_uid: the uid of the newest seen manifest of the source.
         known: the ids of the source's collections, by their names at the target.
+        filled: the ids of the target's collections that they went into, by name; fewer in a file of an older release.
     """
 
     collections: str | None = None
@@ -50,6 +51,7 @@ class Carried:
     into: str | None = None
     manifest_uid: int = 0
     known: dict[str, int] = field(default_factory=dict)
+    filled: dict[str, int] = field(default_factory=dict)
 
     @property
     def chooses(self) -> bool:
@@ -81,7 +83,8 @@ class Carried:
             "scope": self.scope,
             "into": self.into,
             "manifest_uid": f"{self.manifest_uid:x}",
-            "known": {path: f"{number:x}" for path, number in sorted(self.known.items())},
+            "known": _hex(self.known),
+            "filled": _hex(self.filled),
         }
 
     @classmethod
@@ -94,12 +97,19 @@ class Carried:
         try:
             if saved["format"] != FORMAT:
                 raise OptionError("checkpoint", saved["format"], f"of format {FORMAT}, which this version knows")
-            known = {path: int(number, 16) for path, number in saved["known"].items()}
-            return cls(saved["collections"], saved["scope"], saved["into"], int(saved["manifest_uid"], 16), known)
+            ids = [
+                {path: int(number, 16) for path, number in each.items()}
+                for each in (saved["known"], saved.get("filled", {}))
+            ]
+            return cls(saved["collections"], saved["scope"], saved["into"], int(saved["manifest_uid"], 16), *ids)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, OptionError):
                 raise
             raise OptionError("checkpoint", FILE, "a file of this copy: take another checkpoint") from None
+
+
+def _hex(ids: Mapping[str, int]) -> dict[str, str]:
+    return {path: f"{number:x}" for path, number in sorted(ids.items())}
 
 
 class CarriedFile:
@@ -260,8 +270,8 @@ class CarriedCollections:
         ]
         lacking = [each for each in lacking if not each.path.is_in(there)]
         if lacking:
-            self._change(additions(lacking), ", ".join(str(each.path) for each in lacking), "made")
-        self._note(manifest, wanted)
+            there = self._change(additions(lacking), ", ".join(str(each.path) for each in lacking), "made")
+        self._note(manifest, wanted, there)
         return tuple(sorted(collections))
 
     def check_left_out(self, ids: Collection[int]) -> None:
@@ -298,7 +308,7 @@ class CarriedCollections:
     def _to_let_go(self, manifest: CollectionsManifest, there: CollectionsManifest) -> str | None:
         """Return the first collection that `_drop` would drop or forget."""
         gone = self._gone(manifest)
-        keeps = self._dropped == "keep" and any(CollectionPath(*parse_path(path)).is_in(there) for path in gone)
+        keeps = self._dropped == "keep" and any(self._is_left(path, there) for path in gone)
         return gone[0] if gone and not keeps else None
 
     def _drop(
@@ -306,8 +316,7 @@ class CarriedCollections:
     ) -> CollectionsManifest:
         """Handle collections that were dropped at the source since; return the target's manifest after that."""
         gone = self._gone(manifest)
-        paths = [CollectionPath(*parse_path(path)) for path in gone]
-        left = [path for path in paths if path.is_in(there)]
+        left = [CollectionPath(*parse_path(path)) for path in gone if self._is_left(path, there)]
         if left and self._dropped == "drop":
             self._check_buckets()  # a source that was made anew has none of those of before
             there = self._change(removals(left), ", ".join(map(str, left)), "dropped")
@@ -320,26 +329,42 @@ class CarriedCollections:
         if self._dropped == "drop" or not left:
             for path in gone:
                 del self.carried.known[path]
+                self.carried.filled.pop(path, None)
             if gone:
                 self._file.save(self.carried)
         return there
 
+    def _is_left(self, path: str, there: CollectionsManifest) -> bool:
+        """Return True if the target still has the collection of this name that the copy has filled. One that somebody
+        made again under the name is another one, with none of the copy's documents.
+        """
+        present = there.collection(*parse_path(path))
+        return present is not None and self.carried.filled.get(path, present.id) == present.id
+
     def _check(self, wanted: Mapping[str, int], there: CollectionsManifest) -> None:
-        """Raise OptionError if a collection that this copy has filled was dropped at the target: it would lack all
-        earlier documents.
+        """Raise OptionError if a collection that this copy has filled was dropped at the target, and perhaps made
+        again: it would lack all earlier documents.
         """
         for path, number in self.carried.known.items():
-            if wanted.get(path) == number and not CollectionPath(*parse_path(path)).is_in(there):
+            if wanted.get(path) == number and not self._is_left(path, there):
                 message = "at the target any more, though this copy has filled it: begin anew, with another checkpoint"
+                if there.collection(*parse_path(path)) is not None:
+                    message = f"{message} (it was dropped and made again there)"
                 raise OptionError("target", path, message)
 
-    def _note(self, manifest: CollectionsManifest, wanted: Mapping[str, int]) -> None:
+    def _note(self, manifest: CollectionsManifest, wanted: Mapping[str, int], there: CollectionsManifest) -> None:
         """Save the collections of the copy, before the first document of a new one is written."""
         uid = max(manifest.uid, self.carried.manifest_uid)
-        known = {**self.carried.known, **wanted}
-        if known != self.carried.known or uid != self.carried.manifest_uid:
-            self.carried = replace(self.carried, manifest_uid=uid, known=known)
-            self._file.save(self.carried)
+        present = {path: each.id for path in wanted if (each := there.collection(*parse_path(path))) is not None}
+        now = replace(
+            self.carried,
+            manifest_uid=uid,
+            known={**self.carried.known, **wanted},
+            filled={**self.carried.filled, **present},
+        )
+        if now != self.carried:
+            self.carried = now
+            self._file.save(now)
 
     def _change(self, edit: Edit, names: str, done: str) -> CollectionsManifest:
         from headwater.client.routing import parse as parse_url
