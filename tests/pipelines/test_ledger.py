@@ -55,6 +55,24 @@ def test_a_failure_within_a_batch_takes_all_of_it_back(tmp_path: Path) -> None:
     assert (rows(ledger), ledger.record.end) == (0, BEGINNING)
 
 
+def test_a_full_disk_is_told_as_such_and_the_next_batch_goes_in_once_there_is_room(tmp_path: Path) -> None:
+    ledger = made(tmp_path)
+    with ledger.transaction() as database:
+        (pages,) = database.execute("PRAGMA page_count").fetchone()
+    ledger._database.execute(f"PRAGMA max_page_count = {pages}")
+
+    def bring() -> None:
+        with ledger.advance(ledger.record.digest, END) as database:
+            database.executemany("INSERT INTO rows VALUES (?)", [(n,) for n in range(10_000)])
+
+    for _ in range(2):
+        with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
+            bring()
+    ledger._database.execute("PRAGMA max_page_count = 1000000")
+    bring()
+    assert (rows(ledger), ledger.record.batch) == (10_000, 1)
+
+
 @pytest.mark.parametrize(("place", "kept"), [("ledger.before_commit", 0), ("ledger.after_commit", 1)])
 def test_a_process_that_is_killed_around_a_commit_leaves_both_or_none(place: str, kept: int, tmp_path: Path) -> None:
     script = (

@@ -139,6 +139,17 @@ class JobLedger:
         """Values that the job keeps beside its tables."""
         return dict(json.loads(self._row()["notes"]))
 
+    def note_of_new(self, name: str, value: str) -> str:
+        """Return a note that is kept from before the first batch; `value` becomes it in a new file. A file that had
+        batches without it has none: "".
+        """
+        with self.transaction() as database:
+            notes = self.notes
+            if name not in notes and not self.record.batch:
+                notes[name] = value
+                database.execute("UPDATE ledger SET notes = ?", (_text(notes),))
+        return str(notes.get(name, ""))
+
     def begin(self, end: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
         """Note the end of the next batch, before any of its tasks begins."""
         with self.transaction() as database:
@@ -176,10 +187,11 @@ class JobLedger:
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield self._database
+                self._database.execute("COMMIT")
             except BaseException:
-                self._database.execute("ROLLBACK")
+                if self._database.in_transaction:  # a full disk may have ended it
+                    self._database.execute("ROLLBACK")
                 raise
-            self._database.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file."""
