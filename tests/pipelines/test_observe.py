@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from re import fullmatch
 from typing import Any
 
 import polars as pl
@@ -147,10 +150,46 @@ def test_a_batch_that_is_done_again_and_closes_nothing_leaves_no_window_of_its_f
     with armed("ledger.before_commit=raise"), pytest.raises(InjectedFault):
         sink.commit(sink.refresh().digest, END.to_json(), [LedgerAnswer(found.to_json(), [], 2, 0)])
     left = [*(tmp_path / "to" / "rates").iterdir(), *(tmp_path / "to" / "hot").iterdir()]
-    assert [path.name for path in left] == ["windows-00000001.parquet"] * 2
+    names = {path.name for path in left}
+    assert len(left) == 2 and len(names) == 1
+    assert fullmatch(r"windows-[0-9a-f]{16}-00000001\.parquet", names.pop())
     sink = ObserveSink(tmp_path / "state", "default", WindowLook(rules), to=str(tmp_path / "to"))
     sink.commit(sink.refresh().digest, END.to_json(), [LedgerAnswer(Windows().to_json(), [], 0, 0)])
     assert [*(tmp_path / "to" / "rates").iterdir(), *(tmp_path / "to" / "hot").iterdir()] == []
+
+
+def rows_of(place: Path) -> list[tuple[Any, ...]]:
+    rows = pl.read_parquet(place / "rates" / "*.parquet")
+    return rows.group_by("prefix").agg(pl.col("stored").sum()).sort("prefix").rows()
+
+
+def test_observers_that_keep_their_windows_in_one_place_leave_those_of_the_others(bucket: Node, tmp_path: Path) -> None:
+    """By cron without a checkpoint each run begins anew, with its first batch."""
+    write(bucket)
+    go(bucket, to=str(tmp_path))
+    assert rows_of(tmp_path) == [("order:", 10), ("user:", 15)]
+    go(bucket, to=str(tmp_path), since="latest")  # nothing is written meanwhile, so it closes no window
+    assert rows_of(tmp_path) == [("order:", 10), ("user:", 15)]
+    with bucket.client() as client:
+        client.set("new:1", "1")
+    go(bucket, to=str(tmp_path))
+    assert rows_of(tmp_path) == [("new:", 1), ("order:", 20), ("user:", 30)]
+
+
+def test_an_observer_of_an_older_release_goes_on_with_the_names_of_its_files(tmp_path: Path) -> None:
+    rules = WindowRules(seconds=1, delay_seconds=0, hot=0)
+    ends = [Offset({0: Position(0, 1, seqno, seqno, seqno)}).to_json() for seqno in (2, 4)]
+
+    def bring(end: dict[str, Any], newest_ns: int) -> None:
+        sink = ObserveSink(tmp_path / "state", "default", WindowLook(rules), to=str(tmp_path / "to"))
+        found = Windows({newest_ns - 2_000_000_000: Window()}, newest_ns=newest_ns)
+        sink.commit(sink.refresh().digest, end, [LedgerAnswer(found.to_json(), [], 1, 0)])
+
+    bring(ends[0], 10_000_000_000)
+    with closing(sqlite3.connect(tmp_path / "state" / "windows.sqlite")) as base, base:
+        base.execute("UPDATE ledger SET notes = json_remove(notes, '$.name')")
+    bring(ends[1], 20_000_000_000)
+    assert (tmp_path / "to" / "rates" / "windows-00000002.parquet").exists()
 
 
 def test_deletions_that_were_purged_before_they_were_counted_are_told(bucket: Node, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 Open windows and the position in the bucket's history move by one transaction (ledger.py), and changes that a replay
 brings again after a node's restart or a failover are left out, so each change is counted once even after a crash.
 Closed windows are reported, and written to Parquet, one file for each batch, whose name a repeated batch uses again.
+The name begins with that of the ledger: observers that begin anew, or work at the same time, leave each other's files.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,6 +43,9 @@ NAMES = ("event", "key", "cas", "expiry")
 OF_COLLECTIONS = ("scope", "collection")
 _NOT_KEPT = ("hot", "prefixes_max", "by_collection")
 """Rules that may change from run to run, and the one that the positions hold: which collections were chosen."""
+
+_NAME = "name"
+"""The note with the name of the ledger, for its files."""
 
 _COUNTS = ("stored", "deleted", "expired", "expiring", "bytes", "largest")
 _TIME = pa.timestamp("us", "UTC")
@@ -102,6 +107,8 @@ class ObserveSink(LedgerSink):
         shape = {name: value for name, value in asdict(self.rules).items() if name not in _NOT_KEPT}
         super().__init__(place, bucket, look, shape=shape, beginning=beginning)
         self._to = to
+        name = self.ledger.note_of_new(_NAME, uuid4().hex[:16])
+        self._name = f"windows-{name}" if name else "windows"  # a release of before gave none
         self.closed: list[tuple[int, Window]] = []
         self.windows: Windows = Windows.from_json(self.ledger.notes)
 
@@ -118,7 +125,8 @@ class ObserveSink(LedgerSink):
         windows = Windows.from_json(self.ledger.notes)
         windows.merge(self.rules, map(Windows.from_json, findings))
         closed = windows.close(self.rules, all_of_them=all_of_them)
-        with self.ledger.advance(after, end, windows.to_json()):
+        named = {_NAME: self.ledger.notes.get(_NAME, "")}
+        with self.ledger.advance(after, end, windows.to_json() | named):
             self._keep(closed, self.refresh().batch + 1)
         self.windows, self.closed = windows, closed
 
@@ -138,7 +146,11 @@ class ObserveSink(LedgerSink):
         rates = [row for start, window in closed for row in _rates(start, window, self.rules)]
         hot = [row for start, window in closed for row in _hot(start, window, self.rules)]
         for name, rows, schema in zip(("rates", "hot"), (rates, hot), schemas(self.rules), strict=True):
-            _write(f"{self._to}/{name}", f"windows-{batch:08d}", pa.Table.from_pylist(rows, schema) if closed else None)
+            _write(
+                f"{self._to}/{name}",
+                f"{self._name}-{batch:08d}",
+                pa.Table.from_pylist(rows, schema) if closed else None,
+            )
 
 
 def _rates(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
