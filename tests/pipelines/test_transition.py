@@ -20,6 +20,7 @@ from headwater import failpoints
 from headwater.client.routing import Address
 from headwater.cluster.admin import Endpoint
 from headwater.errors import HeadwaterError, MoveError, OptionError, TransportError
+from headwater.pipelines import transition
 from headwater.pipelines.jobs import Transition, TransitionProgress
 from headwater.pipelines.transition import MoveJournal, TransitionNodes
 from headwater.testing.node import Node, node
@@ -127,6 +128,32 @@ def test_two_nodes_share_what_one_had_and_a_journal_tells_of_each_move(three: Th
     assert states(three[0]) == {}
     is_moved(three, before, tmp_path)
     assert go(three, tmp_path).moved == 8
+
+
+def test_a_journal_of_an_earlier_transition_says_nothing_of_the_moves_to_other_nodes(
+    three: Three, tmp_path: Path
+) -> None:
+    """Its rows are of the same vbuckets: without a look at both ends the old owner's copy would be removed."""
+    owner, one, other = three
+    asked: dict[str, Any] = {"engine": "local", "workers": 0, "at_once": 4, "retry_seconds": 0.0}
+    first = Transition([endpoint(owner)], [endpoint(one)], tmp_path, vbuckets=[0, 1], **asked).run()
+    assert (first.moved, first.total) == (2, 2)
+    second = Transition([endpoint(one)], [endpoint(other)], tmp_path, delete=True, **asked)
+    with failpoints.armed("transition.answered=raise"), pytest.raises(HeadwaterError):
+        second.run()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MoveError, match="looked at"):
+        patch.setattr(transition, "checked", _refuses)
+        second.run()
+    assert states(one) == {0: "dead", 1: "dead"}
+    done = second.run()
+    assert (done.moved, done.total, states(one)) == (2, 2, {})
+    assert {(row["vbucket"], row["source"], row["target"]) for row in MoveJournal(tmp_path).rows()} == {
+        (vb, one.address, other.address) for vb in (0, 1)
+    }
+
+
+async def _refuses(pair: Any, moved: Any) -> list[dict[str, Any]]:
+    raise MoveError(0, "both ends are looked at", "here")
 
 
 def test_only_the_vbuckets_that_are_named_move_and_a_job_that_is_to_end_ends_between_batches(

@@ -136,6 +136,11 @@ class NodePair:
     source: Endpoint
     target: Endpoint
 
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """Their addresses, as the journal has them."""
+        return str(self.source.address), str(self.target.address)
+
 
 @dataclass(frozen=True)
 class TransitionSurvey:
@@ -236,7 +241,7 @@ async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[
     Raises:
         MoveError: a target does not own its vbucket, or has not all of its source's history.
     """
-    source, target = str(pair.source.address), str(pair.target.address)
+    source, target = pair.addresses
     rows = []
     async with await NodeAdmin.connect(pair.source) as old, await NodeAdmin.connect(pair.target) as new:
         highs, details = await new.seqnos(State.ACTIVE), await old.stats("vbucket-details")
@@ -275,10 +280,10 @@ class _Transition:
     def attempt(self) -> None:
         """Go on until all is moved or the job is to end."""
         survey = asyncio.run(self._nodes.look())
-        noted = {row["vbucket"] for row in self._journal.rows()}
+        noted = {vb: ends for vb, ends in self._noted().items() if vb not in survey.left}
         counts = self._attempts.progress
-        counts.total = len(survey.left) + len(survey.moved.keys() | {vb for vb in noted if self._nodes.is_wanted(vb)})
-        self._unnoted({vb: pair for vb, pair in survey.moved.items() if vb not in noted})
+        counts.total = len(survey.left) + len(survey.moved.keys() | noted.keys())
+        self._unnoted({vb: pair for vb, pair in survey.moved.items() if noted.get(vb) != pair.addresses})
         if self._job.delete:
             for pair, moved in by_pair(survey.moved).items():
                 asyncio.run(cleared(pair, moved))
@@ -291,6 +296,17 @@ class _Transition:
             problem = "a source has a dead copy of it, and none of these nodes owns it"
             advice = "look for its owner; if that is another node, name the vbuckets to be moved"
             raise MoveError(min(survey.ownerless), problem, f"{advice} ({len(survey.ownerless)} are so)")
+
+    def _noted(self) -> dict[int, tuple[str, str]]:
+        """Return the nodes of each noted move. A journal may have moves of other transitions, which say nothing of
+        these nodes.
+        """
+        sources, targets = ({str(each.address) for each in ends} for ends in (self._nodes.sources, self._nodes.targets))
+        return {
+            row["vbucket"]: (row["source"], row["target"])
+            for row in self._journal.rows()
+            if self._nodes.is_wanted(row["vbucket"]) and row["source"] in sources and row["target"] in targets
+        }
 
     def _unnoted(self, moved: dict[int, NodePair]) -> None:
         """Check and note what was moved by a run that ended before it could: what it measured is lost."""
@@ -363,7 +379,7 @@ def work(job: Transition) -> TransitionProgress:
 async def plan(job: Transition) -> tuple[str, dict[str, Any]]:
     """Return what would be moved from where to where; nothing is changed. Raises as `TransitionNodes.look`."""
     survey = await _nodes(job).look()
-    pairs = Counter((str(pair.source.address), str(pair.target.address)) for pair in survey.left.values())
+    pairs = Counter(pair.addresses for pair in survey.left.values())
     lines = [f"{old} would hand {n:,} vbucket{'s' * (n != 1)} over to {new}" for (old, new), n in pairs.items()]
     lines.append(f"{len(survey.left):,} vbuckets would be moved, {len(survey.moved):,} have been")
     if survey.ownerless:
