@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from headwater.backup.manifest import BACKUPS, MANIFEST, BackupManifest, RolledB
 from headwater.backup.place import Folder, place_of
 from headwater.backup.restore import point_of, rows_of
 from headwater.backup.verify import verify
-from headwater.errors import BackupError
+from headwater.errors import BackupError, PeerSilent
 from headwater.testing import Node, node, processes
 from headwater.wire.opcodes import Opcode
 from tests.backup.support import backed_up, fill, held, restored
@@ -65,6 +66,49 @@ def test_a_backup_that_was_lost_during_a_run_is_not_forgotten(
         backed_up(bucket, tmp_path)
     assert {first.id, second.id} <= Archive(Folder(tmp_path)).index.backups.keys()  # type: ignore[union-attr]
     assert any("the file is missing" in problem for problem in verify(Archive(Folder(tmp_path))).problems)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_bucket_that_was_made_anew_between_two_parts_is_read_again_from_its_beginning(
+    parts: int, bucket: Node, empty: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the last part as well: what was read before is of no bucket that there is."""
+    fill(bucket, "old")
+    noted: list[str] = []
+
+    def make_anew(place: str) -> None:
+        noted.append(place)
+        if noted.count("backup.part_noted") == parts and place == "backup.part_noted":
+            bucket.stop()
+            shutil.rmtree(bucket.data)
+            bucket.restart()
+            fill(bucket, "new", 120)  # it comes to all ends that were planned
+
+    monkeypatch.setattr(create, "failpoint", make_anew)
+    made = backed_up(bucket, tmp_path, part_changes=100_000 if parts == 1 else 1)
+    assert verify(Archive(Folder(tmp_path))).problems == [] and made.kind == "full"
+    restored(tmp_path, empty)
+    assert held(empty) == held(bucket)
+
+
+def test_a_bucket_that_has_less_than_was_planned_after_a_failover_is_not_waited_for(
+    bucket: Node, empty: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(bucket, "a")
+    kept = [keep(bucket)]
+    fill(bucket, "lost")
+    whole = create._Run._drain
+
+    def drain(self: create._Run, *given: Any) -> Any:
+        if kept:
+            return_to(bucket, kept.pop())
+            raise PeerSilent("a drain with an end", 60.0)  # as a drain that stands still says
+        return whole(self, *given)
+
+    monkeypatch.setattr(create._Run, "_drain", drain)
+    backed_up(bucket, tmp_path)
+    restored(tmp_path, empty)
+    assert held(empty) == held(bucket) != {}
 
 
 def test_the_files_are_plain_parquet_for_polars_and_duckdb(bucket: Node, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from headwater.backup.manifest import (
 )
 from headwater.backup.place import BackupPlace
 from headwater.client.unread import may_read_all
-from headwater.errors import BackupError, DataLoss, RollbackRequired
+from headwater.errors import BackupError, DataLoss, RollbackRequired, TransportError
 from headwater.failpoints import failpoint
 from headwater.protocol.dcp.position import FailoverLog, Position, safe_point
 from headwater.spark.columns import RowMaker
@@ -150,6 +150,7 @@ class _Run:
         self._from: dict[int, Position] = {}
         self._rollbacks = 0
         self._reads_all = False
+        self._vbuckets = client.map.vbuckets
 
     def run(self) -> BackupManifest:
         """Read the bucket, and finish the backup."""
@@ -343,7 +344,24 @@ class _Run:
             except RollbackRequired as refused:
                 self._roll_back(begun, starts, refused)
                 return False
-        return True
+            except TransportError:
+                if not self._has_less(wanted, ends):
+                    raise
+                return False  # what was waited for will not come
+        return not self._reads_another_history(begun)
+
+    def _has_less(self, vbuckets: Iterable[int], ends: Mapping[int, int]) -> bool:
+        """Return True if a vbucket has not all by now that was to be read: a failover took it back."""
+        now_there = self._ends()
+        return any(now_there.get(vb, 0) < ends[vb] for vb in vbuckets)
+
+    def _reads_another_history(self, begun: _Begun) -> bool:
+        """Return True if a vbucket that was read is not in its present history: a bucket that was dropped and made anew
+        between two parts. No stream says so, as no vbucket was open; another attempt reads these vbuckets again.
+        """
+        read = joined(part for _, part in begun.parts).ends
+        logs = self.client.failover_logs(vb for vb in read if vb < self.client.map.vbuckets)
+        return any(read[vb].seqno and read[vb].vb_uuid not in {uuid for uuid, _ in log} for vb, log in logs.items())
 
     def _starts(self, begun: _Begun) -> dict[int, Position]:
         """Return the start of each vbucket: after this backup's notes, a rollback, the backup before, or 0."""
@@ -482,6 +500,9 @@ class _Run:
         mine = self.archive.newest
         if (newest and newest.id) != (mine and mine.id):
             raise BackupError(self.place.name, "another backup was made meanwhile; make this one again")
+        if self.client.map.vbuckets != self._vbuckets:
+            problem = f"the bucket had {self._vbuckets} vbuckets and was made anew with {self.client.map.vbuckets}"
+            raise BackupError(self.place.name, f"{problem} meanwhile; choose another place for what it is now")
         before = begun.chain[-1] if begun.chain else None
         manifest = BackupManifest(
             begun.id,
