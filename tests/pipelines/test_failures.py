@@ -1,7 +1,7 @@
 import pytest
 
 from headwater import errors
-from headwater.pipelines.failures import MirrorFailed, passes, reason
+from headwater.pipelines.failures import MirrorFailed, passes, passing_failovers, reason
 
 WRAPPED = """[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):
   File "tasks.py", line 1, in run
@@ -57,6 +57,17 @@ def test_what_may_pass_is_tried_again(name: str) -> None:
     assert passes(OSError(30, "Read-only file system"))
     assert passes(StreamError("Python worker failed to connect back"))
     assert passes(errors.TableChanged("/lake/t", "x"))
+
+
+@pytest.mark.parametrize("error", [errors.RollbackRequired(2, 9, 4, ""), errors.DataLoss({2: 9}, 4)])
+def test_a_failover_or_purge_during_a_second_look_at_the_source_is_tried_again(
+    error: errors.RollbackRequired,
+) -> None:
+    assert not passes(error)
+    told = pytest.raises(errors.ConnectionLost, match=r"read a second time: .*vbuckets? 2")
+    with told as caught, passing_failovers("couchbase://a"):
+        raise error
+    assert passes(caught.value)
 
 
 def test_a_certificate_that_is_refused_is_no_outage() -> None:

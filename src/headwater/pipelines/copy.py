@@ -4,7 +4,8 @@
 
 The version with the higher (revision, CAS) wins, as everywhere in this family, so a batch may come twice and others may
 write to the target. Changes that a failover takes back at the source are taken back at the target (restore.py): the
-conflict rule does not help there, for the lost revision may be the higher one.
+conflict rule does not help there, for the lost revision may be the higher one. What a failover takes back at the target
+is sent there again (target_histories.py).
 
 Documents keep their collections, by name; carried.py makes them at the target.
 """
@@ -12,30 +13,44 @@ Documents keep their collections, by name; carried.py makes them at the target.
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from headwater.errors import ConnectionLost
 from headwater.pipelines.attempts import Attempts, attempts_of
+from headwater.pipelines.beside import FileBeside
 from headwater.pipelines.carried import Carried, CarriedCollections, CarriedFile, as_source, choice
 from headwater.pipelines.job import follow
 from headwater.pipelines.jobs import BucketCopy, CopyProgress
 from headwater.pipelines.owners import COPY, CheckpointOwner, bucket_end, claim
 from headwater.pipelines.query import session_of
-from headwater.pipelines.restore import restore
-from headwater.spark import settings
-from headwater.spark.nodes import patiently
+from headwater.pipelines.restore import restore, send_again
+from headwater.pipelines.target_histories import FILE as HISTORIES
+from headwater.pipelines.target_histories import TargetHistories
+from headwater.spark import nodes, settings
+from headwater.spark.nodes import SourceNodes, patiently
 from headwater.spark.rows import check_columns
 from headwater.spark.schema import ON_REQUEST, ddl, types
 from headwater.spark.settings import SourceSettings, WriteSettings
 from headwater.spark.writing import WriteCounts, write
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _ID = "collection_id"
+_LOST = (
+    "%s: a failover took back copied changes in %d vbuckets; what the source has in %d of its vbuckets is sent again"
+)
+
+TRIES: Final = 3
+"""The times that a batch is written while new branches begin at the target under it."""
+
+log: Final = logging.getLogger(__name__)
 
 
 def work(job: BucketCopy) -> CopyProgress:
@@ -60,13 +75,15 @@ def work(job: BucketCopy) -> CopyProgress:
         reads, writes = settings.parse(options, streaming=True), ends[1]
         check = partial(_claim, file, reads, writes, seconds)
         collections = CarriedCollections(reads, writes, carried, file, job.dropped, check) if carried.chooses else None
-        batches = _Batches(reads, writes, attempts, collections, restores=job.rollback == "restore", check=check)
+        there = TargetHistories(as_source(writes), FileBeside(job.place, HISTORIES, spark))
+        batches = _Batches(reads, writes, attempts, collections, there, restores=job.rollback == "restore", check=check)
         columns = f"{ddl(collections=True)}, {_ID} {ON_REQUEST[_ID][0]}" if collections else ""
         try:
             if collections is not None:
                 patiently(collections.settle, seconds)  # what is missing is told before the first batch
-            return follow(job, spark, attempts, batches.take, options, columns)
+            return follow(job, spark, attempts, batches.take, options, columns, partial(batches.begin, spark))
         finally:
+            there.close()
             if collections is not None:
                 collections.close()
 
@@ -92,6 +109,15 @@ def _claim(file: CarriedFile, reads: SourceSettings, writes: WriteSettings, seco
     claim(file.checkpoint, CheckpointOwner(COPY, *ends), file.spark)
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """The counts of a batch: rows by what became of them, vbuckets that rolled back, and rows of no collection."""
+
+    written: WriteCounts
+    rollbacks: int
+    left_out: int
+
+
 class _Batches:
     """Copies each batch, and counts its changes."""
 
@@ -101,6 +127,7 @@ class _Batches:
         target: WriteSettings,
         attempts: Attempts[CopyProgress],
         collections: CarriedCollections | None,
+        there: TargetHistories,
         *,
         restores: bool,
         check: Callable[[], None],
@@ -110,11 +137,27 @@ class _Batches:
         if target.dead_letters is not None:
             target = replace(target, dead_letters=prepare_folder(located(target.dead_letters)))
         self._source, self._target, self._restores, self._attempts = source, target, restores, attempts
-        self._collections, self._check = collections, check
+        self._collections, self._there, self._check = collections, there, check
+
+    def begin(self, spark: SparkSession) -> None:
+        """Put right what the target has lost since the last batch, which may have been in another run."""
+        self._level(spark)
+        self._there.note()
 
     def take(self, batch: DataFrame, number: int) -> None:
         """Copy one batch; Spark calls this again if it has not noted that the batch was done."""
+        for _ in range(TRIES):
+            outcome = self._copied(batch, number)
+            if self._there.note():
+                self._count(outcome)
+                return
+        problem = "nodes are restarted or failed over again and again while a batch is written"
+        raise ConnectionLost(self._target.url, problem)
+
+    def _copied(self, batch: DataFrame, number: int) -> _Outcome:
+        """Write a batch, and put right what a failover took back at either end."""
         alive = None if self._collections is None else self._collections.settle()
+        self._level(batch.sparkSession)
         rows = batch.mapInArrow(_writing(self._target, number, alive), "counts string").collect()
         parts = [json.loads(row.counts) for row in rows]
         left_out = sum((Counter(part["left_out"]) for part in parts), Counter[str]())
@@ -123,31 +166,76 @@ class _Batches:
         written = sum((WriteCounts(**part["written"]) for part in parts), WriteCounts())
         lost = {int(vb): seqno for part in parts for vb, seqno in part["rollbacks"].items()}
         highs = {int(vb): seqno for part in parts for vb, seqno in part["highs"].items()}
-        done = self._attempts.progress
-        done.note_losses(vb for part in parts for vb in part["data_loss"])
+        self._attempts.progress.note_losses(vb for part in parts for vb in part["data_loss"])
+        ends = {vb: max(seqno, highs.get(vb, 0)) for vb, seqno in lost.items()}
         if lost and self._restores:
             self._check()  # what was made anew under its name is no history to go back in
-            ends = [(vb, max(seqno, highs.get(vb, 0))) for vb, seqno in sorted(lost.items())]
-            done.restored += self._restore(batch, ends)
-        done.batches, done.rollbacks = done.batches + 1, done.rollbacks + len(lost)
+            self._attempts.progress.restored += self._restored(batch.sparkSession, ends)
+            self._there.forced |= lost.keys()
+        self._there.copied |= {vb: max(seqno, self._there.copied.get(vb, 0)) for vb, seqno in highs.items()} | ends
+        return _Outcome(written, len(lost), left_out.total())
+
+    def _count(self, outcome: _Outcome) -> None:
+        done, written = self._attempts.progress, outcome.written
+        done.batches, done.rollbacks = done.batches + 1, done.rollbacks + outcome.rollbacks
         done.stored, done.deleted = done.stored + written.stored, done.deleted + written.deleted + written.absent
         done.behind, done.refused = done.behind + written.behind, done.refused + written.refused
-        done.left_out += left_out.total()
+        done.left_out += outcome.left_out
         self._attempts.batch_done()
 
-    def _restore(self, batch: DataFrame, ends: list[tuple[int, int]]) -> int:
-        source, target = self._source, self._target
+    def _level(self, spark: SparkSession) -> None:
+        """Send again what a failover took back at the target."""
+        lost = self._there.lost()
+        if not lost:
+            return
+        self._check()  # one that was made anew has nothing of what was copied, nor of what others wrote
+        with nodes.connect(self._source) as origin:
+            count = origin.map.vbuckets
+        wanted = self._source.vbuckets or range(count)
+        concerned = [vb for vb in wanted if vb in lost or count != self._there.vbuckets()]
+        log.warning(_LOST, self._target.url, len(lost), len(concerned))
+        ends = {vb: end for vb in concerned if (end := self._there.reached(vb))}
+        forced = {vb: end for vb, end in ends.items() if self._restores and vb in self._there.forced}
+        added = self._sent_again(spark, {vb: end for vb, end in ends.items() if vb not in forced})
+        self._attempts.progress.restored += self._restored(spark, forced) + added
 
-        def task(batches: Iterable[Any]) -> Iterator[Any]:
-            import pyarrow as pa
+    def _settled_source(self) -> SourceSettings:
+        """Return the source with the newest map of all of its nodes, as tasks of a batch get it. A former owner that
+        was cut off may still answer, and has what a failover took back.
+        """
+        with closing(SourceNodes(self._source)) as known:
+            return known.known().for_task(self._source)
 
-            mine = {row["vbucket"]: row["end"] for part in batches for row in part.to_pylist()}
-            if mine:
-                done = restore(source, target, mine)
-                yield pa.RecordBatch.from_pydict({"keys": [done.forced + done.removed]})
+    def _restored(self, spark: SparkSession, ends: Mapping[int, int]) -> int:
+        if not ends:
+            return 0
+        source, target = self._settled_source(), self._target
 
-        spread = batch.sparkSession.createDataFrame(ends, "vbucket int, end long").repartition("vbucket")
-        return sum(row["keys"] for row in spread.mapInArrow(task, "keys long").collect())
+        def work(mine: dict[int, int]) -> int:
+            done = restore(source, target, mine)
+            return done.forced + done.removed
+
+        return _spread(spark, ends, work)
+
+    def _sent_again(self, spark: SparkSession, ends: Mapping[int, int]) -> int:
+        if not ends:
+            return 0
+        source, target = self._settled_source(), self._target
+        return _spread(spark, ends, lambda mine: send_again(source, target, mine))
+
+
+def _spread(spark: SparkSession, ends: Mapping[int, int], work: Callable[[dict[int, int]], int]) -> int:
+    """Give vbuckets with their ends to tasks; return the sum of their answers."""
+
+    def task(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        mine = {row["vbucket"]: row["end"] for part in batches for row in part.to_pylist()}
+        if mine:
+            yield pa.RecordBatch.from_pydict({"done": [work(mine)]})
+
+    spread = spark.createDataFrame(sorted(ends.items()), "vbucket int, end long").repartition("vbucket")
+    return sum(row.done for row in spread.mapInArrow(task, "done long").collect())
 
 
 def _writing(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from headwater import errors
@@ -45,6 +47,17 @@ class MirrorFailed(HeadwaterError):  # noqa: N818 -- says what happened
 
     def __str__(self) -> str:
         return self.problem
+
+
+@contextmanager
+def passing_failovers(url: str) -> Iterator[None]:
+    """Make a failover or purge in the middle of a second look at the source an outage, which passes: the look is taken
+    again from its beginning.
+    """
+    try:
+        yield
+    except errors.RollbackRequired as error:
+        raise errors.ConnectionLost(url, f"history changed while it was read a second time: {error}") from error
 
 
 def reason(error: BaseException) -> HeadwaterError:

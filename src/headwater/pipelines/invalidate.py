@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import OptionError
 from headwater.pipelines.attempts import Attempts, attempts_of
 from headwater.pipelines.caches import KEYS_PER_CALL, address, chunks, expanded, names_collections, open_cache, template
+from headwater.pipelines.failures import passing_failovers
 from headwater.pipelines.job import follow
 from headwater.pipelines.jobs import Invalidation, InvalidationProgress
 from headwater.pipelines.owners import CheckpointOwner, JobEnd, bucket_end, claim
@@ -176,6 +177,6 @@ def _keys_of(source: SourceSettings, vbuckets: Sequence[int]) -> Iterator[tuple[
         reading = client.batches(
             vbuckets=vbuckets, until="now", no_value=True, patience_seconds=patience, collections=chosen
         )
-        with reading as batches:
+        with passing_failovers(source.url), reading as batches:
             for batch in batches:
                 yield from _keys_in(batch.records)

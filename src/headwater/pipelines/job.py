@@ -33,6 +33,7 @@ def follow(
     take: Callable[[DataFrame, int], None],
     options: Mapping[str, str],
     columns: str = "",
+    begin: Callable[[], None] = lambda: None,
 ) -> P:
     """Give each batch of a bucket's changes to `take`, until the job ends or is to end; returns the last progress.
 
@@ -41,6 +42,7 @@ def follow(
         take: handles one batch, which may come twice.
         options: the options of the source, with `url`.
         columns: the columns of the source, as a Spark schema; by default all.
+        begin: called before the query starts, in each attempt.
 
     Raises:
         HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
@@ -48,6 +50,7 @@ def follow(
     options = patient_source(options, attempts.retry_seconds)
 
     def attempt() -> None:
+        begin()
         beginning = {"startingOffsets": "earliest"} if mend(job.place) else {}
         reader = spark.readStream.format("dcp").options(**{**options, **beginning})
         stream = (reader.schema(columns) if columns else reader).load()

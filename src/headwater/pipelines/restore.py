@@ -1,4 +1,4 @@
-"""Make a copy's vbuckets equal to the source's again, after a failover took copied changes back.
+"""Make a copy's vbuckets equal to the source's again, after a failover took copied changes back, at either end.
 
 The conflict rule keeps the higher revision, and a lost one may be the higher. So the copy is compared key by key with
 the source as of the batch's end, and differing documents are forced. Documents that the source lacks are deleted under
@@ -6,21 +6,27 @@ the lowest revision there is, so that the source's next write of the key wins.
 
 It does not rely on earlier attempts: each restore compares everything, after any number of failovers. In a copy of
 collections, those that both sides have are compared, by their names; the others are left alone.
+
+After a failover at the target (target_histories.py) nothing there is wrong, some of it is missing: `send_again` writes
+it by the conflict rule, and deletes nothing of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater.client.collections import resolve
+from headwater.client.kv import as_key
 from headwater.client.unread import OWN_OF_SERVERS, required_manifest
+from headwater.errors import KeyExists, RowsRefused
+from headwater.pipelines.failures import passing_failovers
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark import nodes
 from headwater.spark.nodes import patiently
 from headwater.spark.settings import SourceSettings, WriteSettings
-from headwater.spark.writing import ROWS_PER_CALL
+from headwater.spark.writing import REFUSED_ROWS, ROWS_PER_CALL
 from headwater.spark.writing import connect as connect_target
 from headwater.wire.datatype import Datatype
 from headwater.wire.documents import TRANSACTIONS
@@ -29,6 +35,9 @@ from headwater.wire.opcodes import Opcode
 if TYPE_CHECKING:
     from headwater.client import Client
     from headwater.client.writes import WriteWithMeta
+
+BYTES_PER_CALL = 16 << 20
+"""The bytes of the documents of one call, about: a document may have 20 MiB."""
 
 LOWEST = 1
 """Revision and CAS of a deletion that loses against everything."""
@@ -70,11 +79,37 @@ def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, in
     """
 
     def attempt() -> Restored:
-        with nodes.connect(source) as origin, connect_target(target) as copy:
+        with passing_failovers(source.url), nodes.connect(source) as origin, connect_target(target) as copy:
             compared = _ComparedCollections.of(origin, copy, source, target)
-            return _restore(origin, copy, ends, source.retry_seconds, compared)
+            return _restore(origin, copy, _reachable(origin, ends), source.retry_seconds, compared)
 
     # From the beginning: what is right already is passed over.
+    return patiently(attempt, target.retry_seconds)
+
+
+def send_again(source: SourceSettings, target: WriteSettings, ends: Mapping[int, int]) -> int:
+    """Write what the source has up to these seqnos to the target, deletions included; return how many documents the
+    target lacked. A version that is newer there stays.
+
+    Nothing is sent from behind the ends: a failover of the source could take it back, and the planner would not know
+    that it was copied.
+
+    Args:
+        source: the settings of the read, with `xattrs`.
+        target: the settings of the write.
+        ends: vbucket of the source to the seqno that the copy has reached.
+
+    Raises:
+        RowsRefused: the target refuses documents for good, and there is no place for dead letters.
+        TransportError, StatusError: a node did not answer, or could not write, for `retrySeconds`.
+    """
+
+    def attempt() -> int:
+        with passing_failovers(source.url), nodes.connect(source) as origin, connect_target(target) as copy:
+            compared = _ComparedCollections.of(origin, copy, source, target)
+            chunks = _chunks(_present(origin, _reachable(origin, ends), source.retry_seconds, compared))
+            return sum(_add(copy, path, writes, target) for path, writes in chunks)
+
     return patiently(attempt, target.retry_seconds)
 
 
@@ -122,6 +157,14 @@ class _ComparedCollections:
         """Yield the changes to compare."""
         rows = _rows(records, with_value=with_value)
         return rows if self.transaction_records else (row for row in rows if not row["key"].startswith(TRANSACTIONS))
+
+
+def _reachable(origin: Client, ends: Mapping[int, int]) -> dict[int, int]:
+    """Return the ends, none behind the present history: after a second failover that may be shorter, and nobody knows
+    when it is as long again. The planner finds that failover with the next batch.
+    """
+    stats = origin.vbucket_stats(nodes.STATS)
+    return {vb: min(end, int(stats[vb]["high_seqno"])) if vb in stats else end for vb, end in ends.items()}
 
 
 _Held = dict[tuple[str, bytes], Meta]
@@ -175,6 +218,30 @@ def _differing(
     """Yield the writes of documents that differ at the source; remove from `held` every key that
     the source had within `ends`.
     """
+    for path, row in _within(origin, ends, patience_seconds, compared):
+        # What is newer comes with the next batch; until then the key is not there, rather than wrong.
+        if row["seqno"] > ends[row["vbucket"]] or held.pop((path, row["key"]), None) == _meta(row):
+            continue
+        yield path, _as_it_is(row)
+
+
+def _present(
+    origin: Client, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
+) -> Iterator[tuple[str, WriteWithMeta]]:
+    """Yield the writes of all documents and tombstones up to these ends, none of them forced."""
+    if compared.origin is not None and not compared.origin.collections:
+        return
+    for path, row in _within(origin, ends, patience_seconds, compared):
+        if row["seqno"] <= ends[row["vbucket"]]:
+            yield path, _as_it_is(row, force=False)
+
+
+def _within(
+    origin: Client, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what the source has, from its beginning up to these ends at least, with the collections' names at the
+    target.
+    """
     until = {vb: end for vb, end in ends.items() if end}
     if not until:
         return
@@ -188,14 +255,10 @@ def _differing(
     with reading as batches:
         for batch in batches:
             for row in compared.rows(batch.records, with_value=True):
-                path = _path(row, compared.origin_paths)
-                # What is newer comes with the next batch; until then the key is not there, rather than wrong.
-                if row["seqno"] > until[row["vbucket"]] or held.pop((path, row["key"]), None) == _meta(row):
-                    continue
-                yield path, _as_it_is(row)
+                yield _path(row, compared.origin_paths), row
 
 
-def _as_it_is(row: Mapping[str, Any]) -> WriteWithMeta:
+def _as_it_is(row: Mapping[str, Any], *, force: bool = True) -> WriteWithMeta:
     """Return the write that makes a document, or its tombstone, equal to the source's."""
     from headwater.client.writes import WriteWithMeta
 
@@ -210,7 +273,7 @@ def _as_it_is(row: Mapping[str, Any]) -> WriteWithMeta:
         datatype=attributes,
         deletes=deleted,
         expired=row["opcode"] == Opcode.DCP_EXPIRATION,
-        force=True,
+        force=force,
     )
 
 
@@ -240,18 +303,35 @@ def _meta(row: Mapping[str, Any]) -> Meta:
     return Meta(False, row["cas"], row["rev_seqno"], row["flags"], row["expiry"])
 
 
-def _chunks(writes: Iterator[tuple[str, WriteWithMeta]]) -> Iterator[tuple[str, list[WriteWithMeta]]]:
-    """Yield writes in groups of one collection, with a limited size."""
-    from itertools import islice
-
-    while chunk := list(islice(writes, ROWS_PER_CALL)):
-        by_path: dict[str, list[WriteWithMeta]] = {}
-        for path, write in chunk:
-            by_path.setdefault(path, []).append(write)
-        yield from by_path.items()
+def _chunks(writes: Iterable[tuple[str, WriteWithMeta]]) -> Iterator[tuple[str, list[WriteWithMeta]]]:
+    """Yield writes in groups of one collection, with limited numbers of documents and of bytes."""
+    by_path: dict[str, list[WriteWithMeta]] = {}
+    rows = size = 0
+    for path, write in writes:
+        by_path.setdefault(path, []).append(write)
+        rows, size = rows + 1, size + len(write.value or b"")
+        if rows >= ROWS_PER_CALL or size >= BYTES_PER_CALL:
+            yield from by_path.items()
+            by_path, rows, size = {}, 0, 0
+    yield from by_path.items()
 
 
 def _force(copy: Client, path: str, writes: list[WriteWithMeta]) -> None:
     documents = copy.collection(path) if path else copy
     for error in documents.write_many(writes).values():
         raise error
+
+
+def _add(copy: Client, path: str, writes: list[WriteWithMeta], target: WriteSettings) -> int:
+    """Write documents that may be there; return the number of those that were not. What is refused for good is among
+    the dead letters already, or ends the copy.
+    """
+    documents = copy.collection(path) if path else copy
+    failed = documents.write_many(writes)
+    for place, error in failed.items():
+        if isinstance(error, KeyExists) or (target.dead_letters is not None and isinstance(error, REFUSED_ROWS)):
+            continue
+        if isinstance(error, REFUSED_ROWS):
+            raise RowsRefused(1, as_key(writes[place].key), str(error))
+        raise error
+    return len(writes) - len(failed)

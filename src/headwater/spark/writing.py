@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROWS_PER_CALL = 20_000
 """The rows of one call: enough to fill the pipeline, and a bound for the memory that holds them twice."""
 
-_OF_THE_ROW = (OptionError, TooBig, InvalidArguments, KeyExists, KeyNotFound, CasInvalid, XattrInvalid)
+REFUSED_ROWS = (OptionError, TooBig, InvalidArguments, KeyExists, KeyNotFound, CasInvalid, XattrInvalid)
 """Refusals that concern the row. Any other refusal means that nothing can be written now, so the task fails."""
 
 
@@ -180,7 +180,7 @@ class _Task:
                 counts.behind += 1
             elif isinstance(error, KeyExists) and not row.deletes and held.get(_bytes(row.key)) == _document(row):
                 counts.repeated += 1
-            elif isinstance(error, _OF_THE_ROW):
+            elif isinstance(error, REFUSED_ROWS):
                 refused.append((row, error))
             else:
                 raise error

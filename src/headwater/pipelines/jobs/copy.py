@@ -21,7 +21,7 @@ class CopyProgress(JobProgress):
         behind: changes it did not need, since it had them or something later.
         refused: changes that went to the dead letters.
         left_out: changes of collections that were dropped since, and of a server's own.
-        restored: keys that were put right in vbuckets that a failover took back.
+        restored: keys that were put right in vbuckets of which a failover took changes back, at either end.
     """
 
     ROWS: ClassVar[tuple[str, ...]] = ("stored", "deleted", "behind", "refused", "left_out", "restored")
@@ -127,5 +127,7 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
             parts.append(f"{progress.left_out:,} of collections that are gone")
         if progress.rollbacks:
             parts.append(f"{progress.rollbacks} vbuckets rolled back, {progress.restored:,} keys put right")
+        elif progress.restored:
+            parts.append(f"{progress.restored:,} keys put right that the target had lost")
         parts += losses_line(progress.data_loss)
         return ", ".join(parts) + f" in {progress.seconds:.1f} s"
