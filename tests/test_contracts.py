@@ -288,6 +288,8 @@ OWN_FORMATS = {
     "kernels/batches.py": "Arrow",
     "kernels/intrinsics.py": "numbers in memory",
     "kernels/tracker.py": "rows in memory",
+    "lake/iceberg/publish.py": "bounds of columns in Iceberg's manifests",
+    "lake/iceberg/puffin.py": "Iceberg's files of deletion vectors",
     "lake/index.py": "the index beside a file",
     "lake/variant.py": "the encoding of VARIANT",
     "lake/vectors.py": "Delta's deletion vectors",

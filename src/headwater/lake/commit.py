@@ -26,6 +26,7 @@ from headwater.errors import TableChanged, TableError
 from headwater.failpoints import failpoint
 from headwater.invariants import invariant
 from headwater.lake import upkeep, vectors
+from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.index import Indexes
 from headwater.lake.log import DOMAIN, Action, DataFile, TableLog, TableState, data_file, record, removal, transaction
 from headwater.lake.writer import TaskResult
@@ -113,6 +114,7 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
     Raises:
         TableChanged: the record is not the one the batch was planned from; or a file in which rows were looked up, or
             should have been, was changed by somebody else. Nothing was written: plan and write the batch anew.
+        HeadwaterError, OSError: the batch may be in the table all the same, and not in the Iceberg table yet.
     """
     log.store.settle()
     while True:
@@ -126,6 +128,7 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
         failpoint("lake.before_commit")
         if log.commit(actions, "MIRROR", _metrics(batch)):
             failpoint("lake.after_commit")
+            iceberg.publish(log)
             return
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headwater.errors import TableError
+from headwater.lake.iceberg.place import FOLDER as ICEBERG
 from headwater.lake.log import FOLDER
 from headwater.lake.objects import ObjectStore
 from headwater.lake.store import TableStore, folder_of
@@ -16,7 +17,7 @@ CHANGES, QUARANTINE = "_changes", "_quarantine"
 """The suffixes of a change log's and a quarantine's name, after the name of their table."""
 
 
-_OWN = frozenset({FOLDER, "_index", "_checkpoint"})
+_OWN = frozenset({FOLDER, ICEBERG, "_index", "_checkpoint"})
 
 BELOW_MAX = 20
 """The number of tables below a folder after which counting stops."""

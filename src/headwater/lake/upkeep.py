@@ -31,6 +31,7 @@ from headwater.errors import TableAway
 from headwater.failpoints import failpoint
 from headwater.lake import checkpoints, index, removals, vectors
 from headwater.lake.files import DataWriter, NewFile, live_mask
+from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.index import Hashes, Indexes, hashes_of, index_of, joined
 from headwater.lake.log import AWAY, FOLDER, Action, DataFile, TableLog, TableState, names_of, removal
 from headwater.lake.places import QUARANTINE, store_of
@@ -354,6 +355,7 @@ def commit(log: TableLog, folded: Folded) -> bool:
         metrics = {"numRemovedFiles": len(folded.sources), "numAddedFiles": len(folded.files)}
         if log.commit(actions, "OPTIMIZE", metrics):
             failpoint("lake.after_fold")
+            iceberg.publish(log)
             return True
 
 
@@ -455,9 +457,12 @@ def vacuum(
     Raises:
         TableAway: there is no table, or another one; without the log every file would seem unneeded.
     """
-    log, clock = _with_removals(log), now or time.time()
+    clock = now or time.time()
+    kept_for = retention(log.refresh(sure=True)) if seconds is None else seconds
+    if not dry:
+        iceberg.expire(log, kept_for, clock)  # its newest snapshot may have files that the log has no more
+    log = _with_removals(log)
     state = log.state
-    kept_for = retention(state) if seconds is None else seconds
     oldest = clock - kept_for
     needed = {name for file in state.files.values() for name in _bare(file.add)}
     live = {file.path.rpartition("/")[2] for file in state.files.values()}
@@ -472,6 +477,7 @@ def vacuum(
     old = [each.path for each in aged if _base(each) not in still]
     if seconds is None:
         old += _old_log(log, clock, listed[FOLDER])
+    old += [each.path for each in iceberg.unneeded(log, clock)]
     if not dry:
         for done, path in enumerate(old):
             tell(done, len(old))
@@ -655,6 +661,7 @@ def _described(log: TableLog) -> dict[str, Any]:
         "rows": sum((file.rows or 0) - file.dead for file in files),
         "dead_rows": sum(file.dead for file in files),
         "columns": len(state.fields),
+        "formats": ["delta", *(["iceberg"] if iceberg.is_published(state) else [])],
         "removed_files_kept": log.count_removals(),
     }
 

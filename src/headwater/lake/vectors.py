@@ -145,16 +145,31 @@ def read(store: TableStore, described: Descriptor) -> BitMap:
     Raises:
         CorruptStore: the vector differs from the log's description in size, checksum, magic or count.
     """
-    path = file_of(described)
-    where = path or "the log"
+    where = file_of(described) or "the log"
     try:
-        rows = decode(_inline(described) if path is None else _from_file(store.read(path), described))
+        rows = decode(body(store, described))
     except (ValueError, struct.error, IndexError) as error:
         raise CorruptStore(store.full(where), int(described.get("offset") or 0), str(error)) from None
     if len(rows) != described["cardinality"]:
         problem = f"a deletion vector of {len(rows)} rows, the log says {described['cardinality']}"
         raise CorruptStore(store.full(where), int(described.get("offset") or 0), problem)
     return rows
+
+
+def body(store: TableStore, described: Descriptor) -> bytes:
+    """Return the body of a vector that the log describes.
+
+    Raises:
+        CorruptStore: the vector differs from the log's description in size, checksum or magic number.
+    """
+    path = file_of(described)
+    try:
+        content = _inline(described) if path is None else _from_file(store.read(path), described)
+        if len(content) != described["sizeInBytes"] or int.from_bytes(content[:4], "little") != MAGIC:
+            raise ValueError(f"no deletion vector of {described['sizeInBytes']} bytes")
+    except (ValueError, struct.error, IndexError) as error:
+        raise CorruptStore(store.full(path or "the log"), int(described.get("offset") or 0), str(error)) from None
+    return content
 
 
 def _inline(described: Descriptor) -> bytes:

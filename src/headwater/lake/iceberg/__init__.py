@@ -1,0 +1,13 @@
+"""An Iceberg table (format version 3) over the data files of a Delta table, published from the Delta table's log.
+
+    entry.py      what the rest of the lake calls: publish after a commit, expire, list files that nobody needs
+    schema.py     a log's columns as an Iceberg schema: field ids that stay, and the mapping from names to them
+    puffin.py     files of deletion vectors
+    manifests.py  manifests and manifest lists, as Avro
+    metadata.py   the table's metadata, as JSON, and its snapshots
+    publish.py    makes the Iceberg table what the log says, by one atomic step
+    check.py      compares the two, file by file
+
+The Delta log alone says what the table is and how far (docs/decisions/0152): everything here can be made from it again.
+The files lie in the folder `_iceberg` of the table, which vacuums of Delta leave alone; data files lie where they are.
+"""

@@ -1,0 +1,103 @@
+"""Functions for the rest of the lake. A table that has the property `headwater.iceberg` is published as Iceberg, too.
+
+The library for Avro is imported when a table has the property, for most have not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+from headwater.errors import TableError, UnsupportedTable
+from headwater.lake.iceberg.place import PROPERTY
+from headwater.lake.iceberg.schema import FieldIds, UnknownTypeError
+from headwater.lake.log import TableLog, TableState
+from headwater.lake.store import Listed
+
+ADVICE: Final = "mirror with --format delta, or elsewhere in another form"
+
+
+def is_published(state: TableState) -> bool:
+    """Return True if the table is published as Iceberg."""
+    return state.says(PROPERTY)
+
+
+def publish(log: TableLog) -> None:
+    """Make the Iceberg table what the log says, if the table is published; the log is refreshed.
+
+    Raises:
+        TableError: the table can't be published; its message says why.
+        HeadwaterError, OSError: nothing of it is visible, or all; the next call does what is left.
+    """
+    if is_published(log.state):
+        _library(log).publish(log)
+
+
+def expire(log: TableLog, seconds: float, now: float) -> None:
+    """Publish the log's state, and leave out snapshots that are older than `seconds`, for their files may be removed.
+
+    Args:
+        log: of the table.
+        seconds: for how long the files of older versions stay.
+        now: Unix seconds.
+
+    Raises: as `publish`.
+    """
+    if is_published(log.state):
+        _library(log).expire(log, seconds, now)
+
+
+def unneeded(log: TableLog, now: float) -> list[Listed]:
+    """Return the Iceberg table's own files that no snapshot needs and nobody has written of late; they can be removed.
+
+    Raises: as `publish`.
+    """
+    return list(_library(log).unneeded(log, now)) if is_published(log.state) else []
+
+
+def differences(log: TableLog) -> list[str]:
+    """Return what is wrong with the Iceberg table, a line each; empty if there is none.
+
+    Raises: as `publish`.
+    """
+    if not is_published(log.state):
+        return []
+    _library(log)
+    from headwater.lake.iceberg import check
+
+    return check.differences(log)
+
+
+def check_columns(place: str, columns: Sequence[Mapping[str, Any]]) -> None:
+    """Check that a table with these columns can be published.
+
+    Raises:
+        UnsupportedTable: one is of a type that can't be. TableError: the library is missing.
+    """
+    check_library(place)
+    try:
+        FieldIds().fields(columns)
+    except UnknownTypeError as error:
+        raise UnsupportedTable(place, f"Iceberg gets no column of this type, {error}: {ADVICE}") from None
+
+
+def check_library(place: str) -> None:
+    """Check that the library is there.
+
+    Raises:
+        TableError: it is not.
+    """
+    try:
+        import fastavro  # noqa: F401 - for its presence
+    except ImportError:
+        raise TableError(
+            place, "Iceberg's files need fastavro, which the extra iceberg brings: pip install fastavro"
+        ) from None
+
+
+def _library(log: TableLog) -> ModuleType:
+    check_library(log.store.root)
+    from headwater.lake.iceberg import publish as library
+
+    return library

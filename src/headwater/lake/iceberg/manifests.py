@@ -1,0 +1,381 @@
+"""Manifests and manifest lists: which files a snapshot has, as Avro.
+
+A manifest lists data files or deletion vectors, each with its status in the snapshot for which the manifest was
+written; a manifest list has the manifests of one snapshot. Readers take Avro's fields by their numbers, not by their
+names. What a file's adding snapshot gave it (sequence numbers, row ids) is null in that snapshot's manifest and comes
+from the list; every later manifest says it. Source: Iceberg's spec.md, "Manifests", "Manifest Lists", "Sequence Number
+Inheritance" and "First Row ID Inheritance".
+
+Avro has no checksum of a file; each block ends with the marker of the file's head, and the list has a manifest's
+length, which is checked.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any, Final
+
+import fastavro
+
+FORMAT_VERSION: Final = 3
+SYNC_BYTES: Final = 16
+
+
+class EntryStatus(IntEnum):
+    """The status of a file in a manifest."""
+
+    EXISTING = 0
+    ADDED = 1
+    DELETED = 2
+
+
+class Content(IntEnum):
+    """The kind of files that a manifest lists."""
+
+    DATA = 0
+    DELETES = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """A data file or a deletion vector, as a manifest lists it.
+
+    Attributes:
+        path: location of the data file, or of the Puffin file.
+        rows: number of its rows; of a vector, of its dead rows.
+        size: size of the whole file in bytes.
+        lower, upper: bounds by field id, each little endian.
+        snapshot: id of the snapshot that added it; None before that is committed, as all that follows but the vector's.
+        sequence, file_sequence: sequence numbers of its data and of the file.
+        first_row: id of the first row of a data file.
+        data_file, offset, length: of a vector: location of its data file, and the vector's place in the Puffin file.
+        kind: the format, `parquet` or `puffin`.
+        content: 0 for data, 1 for vectors and other deletes by position, 2 for deletes by value.
+    """
+
+    path: str
+    rows: int
+    size: int
+    lower: Mapping[int, bytes] = field(default_factory=dict)
+    upper: Mapping[int, bytes] = field(default_factory=dict)
+    snapshot: int | None = None
+    sequence: int | None = None
+    file_sequence: int | None = None
+    first_row: int | None = None
+    data_file: str | None = None
+    offset: int | None = None
+    length: int | None = None
+    kind: str = "parquet"
+    content: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListedManifest:
+    """A manifest, as the list has it.
+
+    Attributes:
+        path: its location. length: its size in bytes.
+        content: what it lists.
+        sequence: sequence number of the snapshot for which it was written; that snapshot's id is `snapshot`.
+        least_sequence: the lowest sequence number of its live files.
+        files, rows: number of files and of their rows, by status.
+        first_row: the row id from which its added data files count; None for vectors.
+        spec: the number of the partition spec.
+    """
+
+    path: str
+    length: int
+    content: Content
+    sequence: int
+    least_sequence: int
+    snapshot: int
+    files: tuple[int, int, int]
+    rows: tuple[int, int, int]
+    first_row: int | None
+    spec: int = 0
+
+
+Listed = tuple[EntryStatus, ManifestEntry]
+
+
+def _optional(kind: Any, number: int, name: str) -> dict[str, Any]:
+    return {"name": name, "type": ["null", kind], "default": None, "field-id": number}
+
+
+def _required(kind: Any, number: int, name: str) -> dict[str, Any]:
+    return {"name": name, "type": kind, "field-id": number}
+
+
+def _map(key: int, value: int) -> dict[str, Any]:
+    pair = [_required("int", key, "key"), _required("bytes", value, "value")]
+    return {
+        "type": "array",
+        "logicalType": "map",
+        "items": {"type": "record", "name": f"k{key}_v{value}", "fields": pair},
+    }
+
+
+_DATA_FILE: Final = {
+    "type": "record",
+    "name": "r2",
+    "fields": [
+        _required("int", 134, "content"),
+        _required("string", 100, "file_path"),
+        _required("string", 101, "file_format"),
+        _required({"type": "record", "name": "r102", "fields": []}, 102, "partition"),
+        _required("long", 103, "record_count"),
+        _required("long", 104, "file_size_in_bytes"),
+        _optional(_map(126, 127), 125, "lower_bounds"),
+        _optional(_map(129, 130), 128, "upper_bounds"),
+        _optional("long", 142, "first_row_id"),
+        _optional("string", 143, "referenced_data_file"),
+        _optional("long", 144, "content_offset"),
+        _optional("long", 145, "content_size_in_bytes"),
+    ],
+}
+_ENTRY: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "manifest_entry",
+        "fields": [
+            _required("int", 0, "status"),
+            _optional("long", 1, "snapshot_id"),
+            _optional("long", 3, "sequence_number"),
+            _optional("long", 4, "file_sequence_number"),
+            _required(_DATA_FILE, 2, "data_file"),
+        ],
+    }
+)
+_COUNTS: Final = ("existing", "added", "deleted")
+"""The counts in a list by their names, in the order of the statuses."""
+
+_LIST: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "manifest_file",
+        "fields": [
+            _required("string", 500, "manifest_path"),
+            _required("long", 501, "manifest_length"),
+            _required("int", 502, "partition_spec_id"),
+            _required("int", 517, "content"),
+            _required("long", 515, "sequence_number"),
+            _required("long", 516, "min_sequence_number"),
+            _required("long", 503, "added_snapshot_id"),
+            _required("int", 504, "added_files_count"),
+            _required("int", 505, "existing_files_count"),
+            _required("int", 506, "deleted_files_count"),
+            _required("long", 512, "added_rows_count"),
+            _required("long", 513, "existing_rows_count"),
+            _required("long", 514, "deleted_rows_count"),
+            _optional("long", 520, "first_row_id"),
+        ],
+    }
+)
+
+
+def encode(listed: Sequence[Listed], content: Content, schema: Mapping[str, Any], marker: bytes) -> bytes:
+    """Return a manifest.
+
+    Args:
+        listed: files; those that are added have no sequence numbers and no row id, all others have them.
+        content: what they are.
+        schema: the table's schema, as its metadata has it.
+        marker: 16 bytes that end a block, different for each file.
+    """
+    head = {
+        "schema": json.dumps(schema, ensure_ascii=False),
+        "schema-id": str(schema["schema-id"]),
+        "partition-spec": "[]",
+        "partition-spec-id": "0",
+        "format-version": str(FORMAT_VERSION),
+        "content": content.name.lower(),
+    }
+    return _written(_ENTRY, (_record(status, entry) for status, entry in listed), head, marker)
+
+
+def _record(status: EntryStatus, entry: ManifestEntry) -> dict[str, Any]:
+    return {
+        "status": status,
+        "snapshot_id": entry.snapshot,
+        "sequence_number": entry.sequence,
+        "file_sequence_number": entry.file_sequence,
+        "data_file": {
+            "content": entry.content,
+            "file_path": entry.path,
+            "file_format": entry.kind,
+            "partition": {},
+            "record_count": entry.rows,
+            "file_size_in_bytes": entry.size,
+            "lower_bounds": _pairs(entry.lower),
+            "upper_bounds": _pairs(entry.upper),
+            "first_row_id": entry.first_row,
+            "referenced_data_file": entry.data_file,
+            "content_offset": entry.offset,
+            "content_size_in_bytes": entry.length,
+        },
+    }
+
+
+def _pairs(bounds: Mapping[int, bytes]) -> list[dict[str, Any]] | None:
+    return [{"key": number, "value": bound} for number, bound in bounds.items()] or None
+
+
+def decode(content: bytes, manifest: ListedManifest) -> list[Listed]:
+    """Return what a manifest lists, with all that it inherits from the list.
+
+    Raises:
+        ValueError: it is not the manifest that the list describes, or damaged.
+    """
+    if len(content) != manifest.length:
+        raise ValueError(f"a manifest of {len(content)} bytes, the list says {manifest.length}")
+    next_row, listed = manifest.first_row, []
+    for record in _records(content):
+        status, entry = _entry(record)
+        entry = _inherited(status, entry, manifest)
+        if manifest.content is Content.DATA and entry.first_row is None and next_row is not None:
+            entry = replace(entry, first_row=next_row)
+            next_row += entry.rows
+        listed.append((status, entry))
+    return listed
+
+
+def _entry(record: Mapping[str, Any]) -> Listed:
+    try:
+        described = record["data_file"]
+        entry = ManifestEntry(
+            described["file_path"],
+            described["record_count"],
+            described["file_size_in_bytes"],
+            _bounds(described.get("lower_bounds")),
+            _bounds(described.get("upper_bounds")),
+            record["snapshot_id"],
+            record["sequence_number"],
+            record["file_sequence_number"],
+            described.get("first_row_id"),
+            described.get("referenced_data_file"),
+            described.get("content_offset"),
+            described.get("content_size_in_bytes"),
+            described["file_format"].lower(),
+            described["content"],
+        )
+        return EntryStatus(record["status"]), entry
+    except KeyError as error:
+        raise ValueError(f"an entry lacks {error}") from None
+
+
+def _inherited(status: EntryStatus, entry: ManifestEntry, manifest: ListedManifest) -> ManifestEntry:
+    if entry.snapshot is None:
+        entry = replace(entry, snapshot=manifest.snapshot)
+    if status is not EntryStatus.ADDED:
+        return entry
+    file_sequence = manifest.sequence if entry.file_sequence is None else entry.file_sequence
+    sequence = manifest.sequence if entry.sequence is None else entry.sequence
+    return replace(entry, sequence=sequence, file_sequence=file_sequence)
+
+
+def _bounds(pairs: Iterable[Mapping[str, Any]] | None) -> dict[int, bytes]:
+    return {pair["key"]: pair["value"] for pair in pairs or ()}
+
+
+def described(
+    path: str,
+    content: bytes,
+    kind: Content,
+    listed: Sequence[Listed],
+    sequence: int,
+    snapshot: int,
+    first_row: int | None,
+) -> ListedManifest:
+    """Return a new manifest, as the list will have it."""
+    live = [entry.sequence for status, entry in listed if status is not EntryStatus.DELETED]
+    files, rows = [0, 0, 0], [0, 0, 0]
+    for status, entry in listed:
+        files[status] += 1
+        rows[status] += entry.rows
+    least = min((number if number is not None else sequence for number in live), default=sequence)
+    counts = (files[0], files[1], files[2]), (rows[0], rows[1], rows[2])
+    return ListedManifest(path, len(content), kind, sequence, least, snapshot, *counts, first_row)
+
+
+def encode_list(
+    manifests: Sequence[ListedManifest], snapshot: int, parent: int | None, sequence: int, first_row: int, marker: bytes
+) -> bytes:
+    """Return the manifest list of a snapshot.
+
+    Args:
+        manifests: in the order in which row ids were given to them.
+        snapshot, parent: ids of the snapshot and of the one before it.
+        sequence: the snapshot's sequence number.
+        first_row: the first row id that it gives.
+        marker: 16 bytes that end a block.
+    """
+    head = {
+        "snapshot-id": str(snapshot),
+        "parent-snapshot-id": "null" if parent is None else str(parent),
+        "sequence-number": str(sequence),
+        "first-row-id": str(first_row),
+        "format-version": str(FORMAT_VERSION),
+    }
+    return _written(_LIST, map(_of_list, manifests), head, marker)
+
+
+def _of_list(manifest: ListedManifest) -> dict[str, Any]:
+    record = {
+        "manifest_path": manifest.path,
+        "manifest_length": manifest.length,
+        "partition_spec_id": manifest.spec,
+        "content": manifest.content,
+        "sequence_number": manifest.sequence,
+        "min_sequence_number": manifest.least_sequence,
+        "added_snapshot_id": manifest.snapshot,
+        "first_row_id": manifest.first_row,
+    }
+    for name, files, rows in zip(_COUNTS, manifest.files, manifest.rows, strict=True):
+        record |= {f"{name}_files_count": files, f"{name}_rows_count": rows}
+    return record
+
+
+def decode_list(content: bytes) -> list[ListedManifest]:
+    """Return the manifests that a list has.
+
+    Raises:
+        ValueError: not a manifest list, or a damaged one.
+    """
+    return [_manifest(record) for record in _records(content)]
+
+
+def _manifest(record: Mapping[str, Any]) -> ListedManifest:
+    try:
+        files = [record[f"{name}_files_count"] for name in _COUNTS]
+        rows = [record[f"{name}_rows_count"] for name in _COUNTS]
+        return ListedManifest(
+            record["manifest_path"],
+            record["manifest_length"],
+            Content(record["content"]),
+            record["sequence_number"],
+            record["min_sequence_number"],
+            record["added_snapshot_id"],
+            (files[0], files[1], files[2]),
+            (rows[0], rows[1], rows[2]),
+            record.get("first_row_id"),
+            record["partition_spec_id"],
+        )
+    except KeyError as error:
+        raise ValueError(f"a manifest in the list lacks {error}") from None
+
+
+def _written(schema: Any, records: Iterable[Mapping[str, Any]], head: Mapping[str, str], marker: bytes) -> bytes:
+    out = io.BytesIO()
+    fastavro.writer(out, schema, records, codec="deflate", metadata=dict(head), sync_marker=marker)
+    return out.getvalue()
+
+
+def _records(content: bytes) -> list[dict[str, Any]]:
+    try:
+        return [record for record in fastavro.reader(io.BytesIO(content)) if isinstance(record, dict)]
+    except Exception as error:  # the library has no class of its own for what is damaged
+        raise ValueError(f"not Avro, or damaged: {str(error) or type(error).__name__}") from None

@@ -1,0 +1,189 @@
+"""The metadata of an Iceberg table, as JSON, and its snapshots. Pure: dicts in, dicts out.
+
+Each change makes a whole new metadata file. Source: Iceberg's spec.md, "Table Metadata" and "Snapshots".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from headwater.lake.iceberg.manifests import FORMAT_VERSION
+from headwater.lake.iceberg.schema import NAME_MAPPING, Field, name_mapping
+
+SNAPSHOTS_MAX: Final = 20
+"""The number of snapshots in the metadata, which is written anew each time: each is about 500 bytes."""
+
+MAIN: Final = "main"
+VERSION, TABLE = "headwater.delta-version", "headwater.delta-table"
+"""The names in a snapshot's summary of the version and the id of the Delta table that it shows."""
+
+_UNPARTITIONED: Final = {"spec-id": 0, "fields": []}
+_NO_PARTITION_FIELD: Final = 999
+Metadata = dict[str, Any]
+
+
+def begun_anew(before: Metadata | None, table: str, location: str) -> Metadata:
+    """Return the metadata of a table without a snapshot, which goes on with the numbers of sequences, rows and columns
+    if it was there before at another place, or can't be read any more: readers may know some of them.
+
+    Args:
+        before: the newest metadata; None if there is none.
+        table: the table's id, a uuid.
+        location: of the Iceberg table.
+    """
+    fresh = begun(table, location)
+    if before is None or (before["format-version"], before["table-uuid"]) != (FORMAT_VERSION, table):
+        return fresh
+    kept = ("last-sequence-number", "next-row-id", "last-column-id", "schemas", "current-schema-id")
+    return fresh | {name: before[name] for name in kept} | {"last-updated-ms": before["last-updated-ms"]}
+
+
+def begun(table: str, location: str) -> Metadata:
+    """Return the metadata of a new table."""
+    return {
+        "format-version": FORMAT_VERSION,
+        "table-uuid": table,
+        "location": location,
+        "last-sequence-number": 0,
+        "last-updated-ms": 0,
+        "last-column-id": 0,
+        "current-schema-id": -1,
+        "schemas": [],
+        "default-spec-id": 0,
+        "partition-specs": [_UNPARTITIONED],
+        "last-partition-id": _NO_PARTITION_FIELD,
+        "default-sort-order-id": 0,
+        "sort-orders": [{"order-id": 0, "fields": []}],
+        "properties": {},
+        "current-snapshot-id": None,
+        "refs": {},
+        "snapshots": [],
+        "snapshot-log": [],
+        "metadata-log": [],
+        "next-row-id": 0,
+    }
+
+
+def is_continued(metadata: Metadata, table: str, location: str) -> bool:
+    """Return True if a publication goes on from this metadata: it is of this table at this place, of our version of the
+    format, and nobody partitioned it."""
+    mine = (FORMAT_VERSION, table, location)
+    if (metadata.get("format-version"), metadata.get("table-uuid"), metadata.get("location")) != mine:
+        return False
+    return all(not spec["fields"] for spec in metadata["partition-specs"]) and isinstance(metadata["next-row-id"], int)
+
+
+def current_schema(metadata: Metadata) -> dict[str, Any] | None:
+    """Return the current schema; None before there is one."""
+    number = metadata["current-schema-id"]
+    return next((schema for schema in metadata["schemas"] if schema["schema-id"] == number), None)
+
+
+def with_schema(metadata: Metadata, fields: Sequence[Field], last_column: int) -> Metadata:
+    """Return metadata whose current schema has these fields."""
+    before = current_schema(metadata)
+    if before is None or before["fields"] != list(fields):
+        number = 1 + max((schema["schema-id"] for schema in metadata["schemas"]), default=-1)
+        schema = {"type": "struct", "schema-id": number, "fields": list(fields)}
+        metadata = metadata | {"schemas": [*metadata["schemas"], schema], "current-schema-id": number}
+    properties = metadata["properties"] | {NAME_MAPPING: name_mapping(fields)}
+    return metadata | {"last-column-id": max(last_column, metadata["last-column-id"]), "properties": properties}
+
+
+def current_snapshot(metadata: Metadata) -> dict[str, Any] | None:
+    """Return the current snapshot; None if there is none."""
+    return next(
+        (each for each in metadata["snapshots"] if each["snapshot-id"] == metadata["current-snapshot-id"]), None
+    )
+
+
+def version_of(metadata: Metadata) -> tuple[str, int] | None:
+    """Return the id and the version of the Delta table that the current snapshot shows; None if another writer made
+    it."""
+    snapshot = current_snapshot(metadata)
+    summary: Mapping[str, str] = snapshot["summary"] if snapshot else {}
+    if TABLE not in summary or not summary.get(VERSION, "").isdigit():
+        return None
+    return summary[TABLE], int(summary[VERSION])
+
+
+def with_snapshot(metadata: Metadata, snapshot: dict[str, Any], now_ms: int, before: str | None) -> Metadata:
+    """Return metadata with a new current snapshot, and without the oldest ones beyond `SNAPSHOTS_MAX`.
+
+    Args:
+        metadata: before.
+        snapshot: with all its fields but the time and the schema.
+        now_ms: time in milliseconds.
+        before: location of the metadata file that is followed; None if there is none.
+    """
+    # Clocks may go backwards; readers take a log whose times do for damaged.
+    now_ms = max(now_ms, metadata["last-updated-ms"])
+    number = snapshot["snapshot-id"]
+    whole = snapshot | {"timestamp-ms": now_ms, "schema-id": metadata["current-schema-id"]}
+    refs = metadata["refs"] | {MAIN: {"snapshot-id": number, "type": "branch"}}
+    log = [*metadata["snapshot-log"], {"timestamp-ms": now_ms, "snapshot-id": number}]
+    changed = metadata | {
+        "last-sequence-number": snapshot["sequence-number"],
+        "next-row-id": snapshot["first-row-id"] + snapshot["added-rows"],
+        "current-snapshot-id": number,
+        "refs": refs,
+        "snapshots": [*metadata["snapshots"], whole],
+        "snapshot-log": log,
+    }
+    kept = changed["snapshots"][-SNAPSHOTS_MAX:]
+    return _dated(_of_snapshots(changed, kept), metadata, now_ms, before)
+
+
+def without_old(metadata: Metadata, oldest_ms: int, now_ms: int, before: str | None) -> Metadata | None:
+    """Return metadata without the snapshots that are older, save the current one; None if there are none of them."""
+    current = metadata["current-snapshot-id"]
+    kept = [
+        each for each in metadata["snapshots"] if each["timestamp-ms"] >= oldest_ms or each["snapshot-id"] == current
+    ]
+    if len(kept) == len(metadata["snapshots"]):
+        return None
+    return _dated(_of_snapshots(metadata, kept), metadata, max(now_ms, metadata["last-updated-ms"]), before)
+
+
+def _of_snapshots(metadata: Metadata, kept: Sequence[Mapping[str, Any]]) -> Metadata:
+    """Leave out what belongs to other snapshots: their log, their references, schemas that none of them has."""
+    numbers = {each["snapshot-id"] for each in kept}
+    schemas = {metadata["current-schema-id"], *(each.get("schema-id") for each in kept)}
+    return metadata | {
+        "snapshots": list(kept),
+        "snapshot-log": [each for each in metadata["snapshot-log"] if each["snapshot-id"] in numbers],
+        "refs": {name: ref for name, ref in metadata["refs"].items() if ref["snapshot-id"] in numbers},
+        "schemas": [schema for schema in metadata["schemas"] if schema["schema-id"] in schemas],
+    }
+
+
+def _dated(changed: Metadata, metadata: Metadata, now_ms: int, before: str | None) -> Metadata:
+    named = [{"timestamp-ms": metadata["last-updated-ms"], "metadata-file": before}] if before else []
+    log = [*metadata["metadata-log"], *named][-SNAPSHOTS_MAX:]
+    return changed | {"last-updated-ms": now_ms, "metadata-log": log}
+
+
+def encode(metadata: Metadata) -> bytes:
+    """Return a metadata file. A field without a value is left out."""
+    there = {name: value for name, value in metadata.items() if value is not None}
+    return json.dumps(there, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
+
+
+def decode(content: bytes) -> Metadata:
+    """Return the metadata of a file.
+
+    Raises:
+        ValueError: not a metadata file, or one that lacks what every table has.
+    """
+    read = json.loads(content)
+    if not isinstance(read, dict):
+        raise ValueError("not a table's metadata")
+    if missing := [name for name in ("format-version", "table-uuid", "location") if name not in read]:
+        raise ValueError(f"a table's metadata lacks {', '.join(missing)}")
+    empty = begun("", "")
+    whole = empty | {name: value for name, value in read.items() if value is not None}
+    if wrong := [name for name, value in empty.items() if value is not None and type(whole[name]) is not type(value)]:
+        raise ValueError(f"a table's metadata has {wrong[0]} of another type")
+    return whole

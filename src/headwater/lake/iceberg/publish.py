@@ -1,0 +1,604 @@
+"""Publishes a Delta table's state as an Iceberg snapshot, in one atomic step.
+
+    vectors -> manifests -> manifest list -> v<n>.metadata.json -> version-hint.text
+
+Each file is on disk before the next one names it. The metadata file is created only if there is none of its number, and
+only behind the metadata that was read: that is the commit, on a folder and on an object store alike. Before it nothing
+is visible, after it everything is; the hint may be behind, for readers who follow it find a table of before. What a
+killed process left is found by its age (`unneeded`).
+
+A publication compares what the newest manifests list with what the log has, and writes the difference, however it came
+about: a batch, a fold, a RESTORE, a commit of Spark, several versions at once, or a snapshot of another writer, which
+is replaced. So it needs no memory, and may be repeated.
+
+The order of looks makes it safe with several processes: first the newest metadata, then the log. Whoever has seen an
+older log has also seen older metadata, behind which nothing can be created any more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from headwater.errors import CorruptStore, TableAway, UnsupportedTable
+from headwater.failpoints import failpoint
+from headwater.invariants import invariant
+from headwater.lake import vectors
+from headwater.lake.iceberg import manifests, metadata, puffin
+from headwater.lake.iceberg.manifests import Content, EntryStatus, Listed, ListedManifest, ManifestEntry
+from headwater.lake.iceberg.metadata import Metadata
+from headwater.lake.iceberg.place import FOLDER, OWN, PROPERTY
+from headwater.lake.iceberg.schema import FieldIds, UnknownTypeError, integers
+from headwater.lake.log import AWAY, DataFile, TableLog, TableState, identity
+from headwater.lake.store import Listed as ListedFile
+from headwater.lake.store import TableStore
+
+HINT: Final = f"{OWN}/version-hint.text"
+ENTRIES_MAX: Final = 1000
+"""The number of files in a manifest. A commit writes as many of them anew at most, besides manifests that lose some."""
+
+KEPT_SECONDS: Final = 86_400.0
+"""The time for which a file that no snapshot needs any more stays, for readers that began with one that did."""
+
+UNDER_WAY_SECONDS: Final = 3600.0
+"""The longest time that a publication may be under way, from its first file to its last."""
+
+_METADATA: Final = re.compile(r"v(\d+)\.metadata\.json")
+
+
+@dataclass
+class LoadedManifest:
+    """A manifest of the current snapshot, and the files that it lists as live."""
+
+    manifest: ListedManifest
+    entries: list[ManifestEntry]
+
+
+@dataclass
+class MetadataHead:
+    """The newest metadata that there is.
+
+    Attributes:
+        number: of its file; 0 if there is none.
+        content: the file's bytes; empty if there is none.
+        metadata: None if there is none, or none that can be read.
+        hinted: the number in the hint; 0 if there is none.
+        loaded: the current snapshot's manifests; None before they are read.
+        sources: identities in the Delta log of the vectors in Puffin files, by location and offset.
+    """
+
+    number: int = 0
+    content: bytes = b""
+    metadata: Metadata | None = None
+    hinted: int = 0
+    loaded: list[LoadedManifest] | None = None
+    sources: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> bytes:
+        """A digest of the file."""
+        return blake2b(self.content, digest_size=16).digest()
+
+
+_heads: WeakKeyDictionary[TableLog, MetadataHead] = WeakKeyDictionary()
+"""The newest metadata that this process wrote or read, by the log that it follows."""
+
+
+class _PartedError(Exception):
+    """The metadata that was read is not the newest any more."""
+
+
+def location_of(store: TableStore) -> str:
+    """Return the location of the Delta table, as Iceberg names places: with a scheme."""
+    return store.root if "://" in store.root else f"file://{store.root}"
+
+
+def publish(log: TableLog) -> None:
+    """Make the Iceberg table what the log says; the log is refreshed.
+
+    Raises:
+        UnsupportedTable: a column of a type that can't be published.
+        TableAway: the table is away.
+        HeadwaterError, OSError: nothing of it is visible, or all.
+    """
+    while True:
+        head = _heads.get(log) or read_head(log.store)
+        state = _refreshed(log)
+        if head.metadata is not None and is_shown(head.metadata, state, log.store):
+            _hint(log.store, head)
+            _heads[log] = head
+            return
+        following = _Publication(log.store, state, head)
+        try:
+            then = following.write()
+            failpoint("iceberg.before_commit")
+            put(log.store, head, then)
+        except BaseException as error:
+            _heads.pop(log, None)
+            if not isinstance(error, _PartedError):
+                raise
+            following.discard()
+            continue
+        _heads[log] = then
+        return
+
+
+def expire(log: TableLog, seconds: float, now: float) -> None:
+    """Publish the log's state, and leave out snapshots that are older than `seconds`.
+
+    Raises: as `publish`.
+    """
+    while True:
+        publish(log)
+        head = _heads[log]
+        invariant(head.metadata is not None, "{}: nothing is published", log.store.root)
+        oldest, before = int(1000 * (now - seconds)), uri(log.store, file_of(head.number))
+        left = metadata.without_old(head.metadata or {}, oldest, int(1000 * now), before)
+        if left is None:
+            return
+        then = replace(head, number=head.number + 1, content=metadata.encode(left), metadata=left)
+        with suppress(_PartedError):
+            put(log.store, head, then)
+            _heads[log] = then
+            return
+        _heads.pop(log, None)
+
+
+def _refreshed(log: TableLog) -> TableState:
+    """Read the log, and check that it is the one that was read: nothing is published into another table's folder."""
+    state = log.refresh(sure=True)
+    if state.version < 0:
+        raise TableAway(log.store.root, AWAY)
+    return state
+
+
+def is_shown(head: Metadata, state: TableState, store: TableStore) -> bool:
+    """Return True if metadata shows this version of the Delta table."""
+    mine = metadata.is_continued(head, state.id, f"{location_of(store)}/{FOLDER}")
+    return mine and metadata.version_of(head) == (state.id, state.version)
+
+
+def file_of(number: int) -> str:
+    """Return the path of a metadata file in the Delta table."""
+    return f"{OWN}/v{number}.metadata.json"
+
+
+def uri(store: TableStore, path: str) -> str:
+    """Return the location of a file of the table."""
+    return path if "://" in path else f"{location_of(store)}/{path}"
+
+
+def path_of(store: TableStore, place: str) -> str:
+    """Return the path of a location, in the table if it lies there."""
+    return place.removeprefix(f"{location_of(store)}/")
+
+
+def data_location(store: TableStore, file: DataFile) -> str:
+    """Return the location of a data file; the log may have it as a url or as an absolute path."""
+    return uri(store, file.path) if "://" in store.root else f"file://{store.full(file.path)}"
+
+
+def read_head(store: TableStore) -> MetadataHead:
+    """Read the newest metadata; a hint that is behind is followed. Damaged metadata is as good as none, for it is
+    written anew from the log."""
+    number = hinted = _hinted(store)
+    content = _content(store, file_of(number)) if number else None
+    if content is None:
+        numbers = (_METADATA.fullmatch(each.path.rpartition("/")[2]) for each in store.list(OWN))
+        number = max((int(match[1]) for match in numbers if match), default=0)
+        content = _content(store, file_of(number)) if number else None
+    while (following := _content(store, file_of(number + 1))) is not None:
+        number, content = number + 1, following
+    if content is None:
+        return MetadataHead(number, hinted=hinted)
+    try:
+        return MetadataHead(number, content, metadata.decode(content), hinted)
+    except ValueError:
+        return MetadataHead(number, content, hinted=hinted)
+
+
+def _hinted(store: TableStore) -> int:
+    text = (_content(store, HINT) or b"").strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _content(store: TableStore, path: str) -> bytes | None:
+    try:
+        return store.read(path)
+    except FileNotFoundError:
+        return None
+
+
+def put(store: TableStore, head: MetadataHead, then: MetadataHead) -> None:
+    """Commit metadata behind the newest one, and note its number for readers.
+
+    Raises:
+        _PartedError: another process was first; nothing was committed.
+    """
+    invariant(then.number == head.number + 1, "metadata {} is written behind {}", then.number, head.number)
+    name = file_of(then.number)
+
+    def check(content: bytes | None) -> None:
+        if content is None or blake2b(content, digest_size=16).digest() != head.digest:
+            raise _PartedError
+
+    before = (file_of(head.number), check) if head.number else None
+    try:
+        # The name may be taken by our own file, of which the answer was lost: no two have the same snapshot's id.
+        if not store.create(name, then.content, before) and _content(store, name) != then.content:
+            raise _PartedError
+    except FileNotFoundError:
+        raise _PartedError from None
+    failpoint("iceberg.after_commit")
+    _hint(store, then)
+
+
+def _hint(store: TableStore, head: MetadataHead) -> None:
+    """Note for readers which metadata is the newest."""
+    if head.hinted != head.number:
+        store.write(HINT, str(head.number).encode())
+        head.hinted = head.number
+
+
+def loaded_manifests(store: TableStore, snapshot: dict[str, Any]) -> list[LoadedManifest]:
+    """Read a snapshot's manifests.
+
+    Raises:
+        CorruptStore: one that is damaged. FileNotFoundError: one that is missing.
+    """
+    return [LoadedManifest(each, _live(listed_in(store, each))) for each in listed_manifests(store, snapshot)]
+
+
+def _live(listed: Iterable[Listed]) -> list[ManifestEntry]:
+    return [entry for status, entry in listed if status is not EntryStatus.DELETED]
+
+
+def listed_in(store: TableStore, manifest: ListedManifest) -> list[Listed]:
+    """Read a manifest; raises as `loaded_manifests`."""
+    path = path_of(store, manifest.path)
+    try:
+        return manifests.decode(store.read(path), manifest)
+    except ValueError as error:
+        raise CorruptStore(store.full(path), 0, str(error)) from None
+
+
+def listed_manifests(store: TableStore, snapshot: dict[str, Any]) -> list[ListedManifest]:
+    """Read a snapshot's manifest list; raises as `loaded_manifests`."""
+    path = path_of(store, snapshot["manifest-list"])
+    try:
+        return manifests.decode_list(store.read(path))
+    except ValueError as error:
+        raise CorruptStore(store.full(path), 0, str(error)) from None
+
+
+def sources_of(store: TableStore, path: str) -> dict[tuple[str, int], str]:
+    """Return the identities in the Delta log of the vectors in a Puffin file, by location and offset."""
+    try:
+        blobs = puffin.blobs_of(store.read(path_of(store, path)))
+    except ValueError as error:
+        raise CorruptStore(path, 0, str(error)) from None
+    return {(path, blob.offset): blob.source for blob in blobs}
+
+
+class _Publication:
+    """One try to publish a state behind some metadata.
+
+    Args:
+        store: the table's place.
+        state: the version of the Delta table.
+        head: the newest metadata.
+    """
+
+    def __init__(self, store: TableStore, state: TableState, head: MetadataHead) -> None:
+        self._store, self._state, self._head = store, state, head
+        self._token = uuid.uuid4().hex
+        self._written: list[str] = []
+        self._snapshot = secrets.randbits(62) + 1
+        self._sources = dict(head.sources)
+        self._before, self._loaded = self._base()
+        self._sequence: int = self._before["last-sequence-number"] + 1
+        self._next_row: int = self._before["next-row-id"]
+
+    def _base(self) -> tuple[Metadata, list[LoadedManifest]]:
+        """Return what is continued: the newest metadata with its manifests, or a table that begins anew."""
+        before, place = self._head.metadata, f"{location_of(self._store)}/{FOLDER}"
+        if before is None or not metadata.is_continued(before, self._state.id, place):
+            return metadata.begun_anew(before, self._state.id, place), []
+        try:
+            snapshot = metadata.current_snapshot(before)
+            loaded = self._head.loaded
+            if loaded is None:
+                loaded = loaded_manifests(self._store, snapshot) if snapshot else []
+                for each in {entry.path for manifest in loaded for entry in manifest.entries if _is_vector(entry)}:
+                    self._sources |= sources_of(self._store, each)
+            return before, loaded
+        except (CorruptStore, FileNotFoundError):
+            return metadata.begun_anew(before, self._state.id, place), []
+
+    def write(self) -> MetadataHead:
+        """Write all files but the metadata; return what it will be.
+
+        Raises: as `publish`.
+        """
+        try:
+            return self._write()
+        except BaseException:
+            self.discard()
+            raise
+
+    def _write(self) -> MetadataHead:
+        with_columns = self._with_columns()
+        schema = metadata.current_schema(with_columns)
+        invariant(schema is not None, "{}: a table without a schema", self._store.root)
+        wanted = {data_location(self._store, file): file for file in self._state.files.values()}
+        data = self._of_data(wanted, schema or {})
+        dead = self._of_vectors(wanted, schema or {})
+        failpoint("iceberg.manifests_written")
+        loaded = [*data, *dead]
+        snapshot = self._snapshot_of(loaded)
+        before = uri(self._store, file_of(self._head.number)) if self._head.number else None
+        then = metadata.with_snapshot(with_columns, snapshot, int(time.time() * 1000), before)
+        self._check_written()
+        sources = self._sources_of(loaded)
+        return MetadataHead(self._head.number + 1, metadata.encode(then), then, self._head.hinted, loaded, sources)
+
+    def _with_columns(self) -> Metadata:
+        ids = FieldIds(self._before["last-column-id"])
+        known = metadata.current_schema(self._before)
+        try:
+            fields = ids.fields(self._state.fields, known["fields"] if known else ())
+        except UnknownTypeError as error:
+            advice = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{PROPERTY}') ends the publishing"
+            raise UnsupportedTable(
+                self._store.root, f"Iceberg gets no column of this type, {error}: {advice}"
+            ) from None
+        return metadata.with_schema(self._before, fields, ids.last)
+
+    def _of_data(self, wanted: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
+        """Return the manifests of data files; write those that change."""
+        loaded = [each for each in self._loaded if each.manifest.content is Content.DATA]
+        there = {entry.path for each in loaded for entry in each.entries}
+        columns = integers(schema["fields"])
+        added = [_data_entry(self._store, path, file, columns) for path, file in wanted.items() if path not in there]
+        return self._revised(loaded, lambda entry: entry.path in wanted, added, Content.DATA, schema)
+
+    def _of_vectors(self, wanted: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
+        """Return the manifests of deletion vectors; write those that change, and the Puffin file of new vectors."""
+        loaded = [each for each in self._loaded if each.manifest.content is Content.DELETES]
+        marked = {path: identity(file.add)[1] for path, file in wanted.items() if file.vector}
+
+        def stays(entry: ManifestEntry) -> bool:
+            source = self._source(entry) if _is_vector(entry) else None
+            return source is not None and source == marked.get(entry.data_file or "")
+
+        there = {entry.data_file for each in loaded for entry in each.entries if stays(entry)}
+        missing = {path: source for path, source in marked.items() if path not in there}
+        added = self._puffin(missing, wanted) if missing else []
+        return self._revised(loaded, stays, added, Content.DELETES, schema)
+
+    def _source(self, entry: ManifestEntry) -> str | None:
+        return self._sources.get((entry.path, entry.offset or 0)) or None
+
+    def _puffin(self, missing: dict[str, str], wanted: dict[str, DataFile]) -> list[ManifestEntry]:
+        copied = []
+        for path, source in missing.items():
+            described = wanted[path].vector or {}
+            copied.append((path, int(described["cardinality"]), source, vectors.body(self._store, described)))
+        content, blobs = puffin.encode(copied)
+        place = self._put(f"{self._token}-deletes.puffin", content)
+        failpoint("iceberg.vectors_written")
+        self._sources |= {(place, blob.offset): blob.source for blob in blobs}
+        return [
+            ManifestEntry(
+                place,
+                blob.cardinality,
+                len(content),
+                data_file=blob.data_file,
+                offset=blob.offset,
+                length=blob.length,
+                kind="puffin",
+                content=1,
+            )
+            for blob in blobs
+        ]
+
+    def _revised(
+        self,
+        loaded: Sequence[LoadedManifest],
+        stays: Callable[[ManifestEntry], bool],
+        added: Sequence[ManifestEntry],
+        content: Content,
+        schema: dict[str, Any],
+    ) -> list[LoadedManifest]:
+        """Return manifests of the same kind with files added, and without those that don't stay.
+
+        Manifests that lose none are kept as they are. The live files of others, and of small ones, are listed anew
+        together with the added ones, so that a table has few manifests and a commit writes few entries.
+        """
+        kept: list[LoadedManifest] = []
+        rewritten: list[LoadedManifest] = []
+        for each in loaded:
+            if not each.entries:
+                continue  # it only said what the snapshot before had lost
+            whole = each.manifest.spec == 0 and all(map(stays, each.entries))
+            (kept if whole else rewritten).append(each)
+        if not (rewritten or added):
+            return kept
+        room = ENTRIES_MAX - len(added) - sum(len(each.entries) for each in rewritten)
+        for each in sorted(kept, key=lambda each: len(each.entries)):
+            if (room := room - len(each.entries)) < 0:
+                break
+            rewritten.append(each)
+        names = {each.manifest.path for each in rewritten}
+        listed: list[Listed] = []
+        for entry in (entry for each in rewritten for entry in each.entries):
+            if stays(entry):
+                listed.append((EntryStatus.EXISTING, entry))
+            elif entry.content < 2:
+                listed.append((EntryStatus.DELETED, replace(entry, snapshot=self._snapshot)))
+        listed += [(EntryStatus.ADDED, replace(entry, snapshot=self._snapshot)) for entry in added]
+        new = [self._manifest(part, content, schema) for part in _parts(listed)]
+        return [*(each for each in kept if each.manifest.path not in names), *new]
+
+    def _manifest(self, listed: list[Listed], content: Content, schema: dict[str, Any]) -> LoadedManifest:
+        packed = manifests.encode(listed, content, schema, secrets.token_bytes(manifests.SYNC_BYTES))
+        place = self._put(f"{self._token}-m{len(self._written)}.avro", packed)
+        first = self._next_row if content is Content.DATA else None
+        described = manifests.described(place, packed, content, listed, self._sequence, self._snapshot, first)
+        return LoadedManifest(
+            described, _live((status, self._given(status, entry, content)) for status, entry in listed)
+        )
+
+    def _given(self, status: EntryStatus, entry: ManifestEntry, content: Content) -> ManifestEntry:
+        """Return an entry with what the snapshot gives to an added file; readers get it from the manifest list."""
+        if status is not EntryStatus.ADDED:
+            return entry
+        given = replace(entry, sequence=self._sequence, file_sequence=self._sequence)
+        if content is Content.DATA:
+            given = replace(given, first_row=self._next_row)
+            self._next_row += entry.rows
+        return given
+
+    def _snapshot_of(self, loaded: Sequence[LoadedManifest]) -> dict[str, Any]:
+        """Write the manifest list; return the snapshot."""
+        parent = metadata.current_snapshot(self._before)
+        first = self._before["next-row-id"]
+        above = None if parent is None else parent["snapshot-id"]
+        listed = [each.manifest for each in loaded]
+        marker = secrets.token_bytes(manifests.SYNC_BYTES)
+        packed = manifests.encode_list(listed, self._snapshot, above, self._sequence, first, marker)
+        snapshot = {
+            "snapshot-id": self._snapshot,
+            "sequence-number": self._sequence,
+            "manifest-list": self._put(f"snap-{self._snapshot}-{self._token}.avro", packed),
+            "summary": self._summary(loaded),
+            "first-row-id": first,
+            "added-rows": self._next_row - first,
+        }
+        return snapshot | ({} if above is None else {"parent-snapshot-id": above})
+
+    def _summary(self, loaded: Sequence[LoadedManifest]) -> dict[str, str]:
+        mine = [each.manifest for each in loaded if each.manifest.snapshot == self._snapshot]
+        by_kind = {kind: [each for each in mine if each.content is kind] for kind in Content}
+        added, removed = (sum(each.files[status] for each in by_kind[Content.DATA]) for status in (1, 2))
+        vectors_changed = sum(each.files[1] + each.files[2] for each in by_kind[Content.DELETES])
+        live = [entry for each in loaded for entry in each.entries]
+        totals = {kind: [entry for entry in live if min(entry.content, 1) == kind] for kind in Content}
+        numbers = {
+            "added-data-files": added,
+            "deleted-data-files": removed,
+            "added-records": sum(each.rows[1] for each in by_kind[Content.DATA]),
+            "deleted-records": sum(each.rows[2] for each in by_kind[Content.DATA]),
+            "total-data-files": len(totals[Content.DATA]),
+            "total-records": sum(entry.rows for entry in totals[Content.DATA]),
+            "total-delete-files": len(totals[Content.DELETES]),
+            "total-position-deletes": sum(entry.rows for entry in totals[Content.DELETES]),
+            "total-equality-deletes": 0,
+            metadata.VERSION: self._state.version,
+        }
+        # "append -- Only data files were added and no files were removed."
+        operation = "overwrite" if removed or vectors_changed else "append"
+        named = {"operation": operation, "engine-name": "headwater", metadata.TABLE: self._state.id}
+        return named | {name: str(number) for name, number in numbers.items()}
+
+    def _sources_of(self, loaded: Iterable[LoadedManifest]) -> dict[tuple[str, int], str]:
+        places = {(entry.path, entry.offset or 0) for each in loaded for entry in each.entries if _is_vector(entry)}
+        return {place: source for place, source in self._sources.items() if place in places}
+
+    def _put(self, name: str, content: bytes) -> str:
+        """Write a file, durably; return its location."""
+        path = f"{OWN}/{name}"
+        self._written.append(path)
+        self._store.write(path, content)
+        return uri(self._store, path)
+
+    def _check_written(self) -> None:
+        """Metadata that names a missing file can't be read: this process may have stood still for a day, and the files
+        have been removed by their age."""
+        for path in self._written:
+            if not self._store.exists(path):
+                raise FileNotFoundError(f"{self._store.full(path)} was removed before it was published; try again")
+
+    def discard(self) -> None:
+        """Remove the files that were written, as far as that is possible."""
+        for path in self._written:
+            with suppress(Exception):
+                self._store.remove(path)
+
+
+def _is_vector(entry: ManifestEntry) -> bool:
+    return entry.content == 1 and entry.kind == "puffin" and entry.data_file is not None
+
+
+def _parts(listed: list[Listed]) -> Iterator[list[Listed]]:
+    for at in range(0, len(listed), ENTRIES_MAX):
+        yield listed[at : at + ENTRIES_MAX]
+
+
+def _data_entry(store: TableStore, path: str, file: DataFile, columns: dict[str, tuple[int, int]]) -> ManifestEntry:
+    stats = json.loads(file.add["stats"]) if file.add.get("stats") else {}
+    lower, upper = (_bounds(stats.get(side) or {}, columns) for side in ("minValues", "maxValues"))
+    return ManifestEntry(path, _rows_in(store, file), file.size, lower, upper)
+
+
+def _bounds(values: dict[str, Any], columns: dict[str, tuple[int, int]]) -> dict[int, bytes]:
+    packed = {4: struct.Struct("<i"), 8: struct.Struct("<q")}
+    bounds = {}
+    for name, (number, size) in columns.items():
+        if type(value := values.get(name)) is int:
+            bounds[number] = packed[size].pack(value)
+    return bounds
+
+
+def _rows_in(store: TableStore, file: DataFile) -> int:
+    """Return the number of rows in a file, dead ones included; writers may leave it out of the log."""
+    if file.rows is not None:
+        return file.rows
+    with store.parquet(file.path) as opened:
+        return int(opened.metadata.num_rows)
+
+
+def unneeded(log: TableLog, now: float) -> list[ListedFile]:
+    """Return the files of ours that no snapshot needs and that are older than a day; none if that can't be told, for a
+    manifest is damaged.
+
+    Args:
+        log: of the table, which is published.
+        now: Unix seconds.
+    """
+    listed = log.store.list(OWN)
+    head = read_head(log.store)
+    if head.metadata is None:
+        return []
+    try:
+        needed = _needed(log.store, head.number, head.metadata)
+    except (CorruptStore, FileNotFoundError):
+        return []
+    # By the clock, but the clock may be wrong: nothing goes that may be of a publication under way.
+    newest = max((each.modified for each in listed if each.path == file_of(head.number)), default=0.0)
+    oldest = min(now - KEPT_SECONDS, newest - UNDER_WAY_SECONDS)
+    return [each for each in listed if each.path not in needed and each.modified < oldest]
+
+
+def _needed(store: TableStore, number: int, head: Metadata) -> set[str]:
+    """Return the paths of all files of ours that the newest metadata needs, and of the metadata files that it names."""
+    needed = {HINT, *map(file_of, range(max(number - metadata.SNAPSHOTS_MAX, 1), number + 1))}
+    manifests_of: dict[str, ListedManifest] = {}
+    for snapshot in head["snapshots"]:
+        needed.add(path_of(store, snapshot["manifest-list"]))
+        manifests_of |= {manifest.path: manifest for manifest in listed_manifests(store, snapshot)}
+    for manifest in manifests_of.values():
+        needed.add(path_of(store, manifest.path))
+        if manifest.content is Content.DELETES:
+            needed |= {path_of(store, entry.path) for _, entry in listed_in(store, manifest)}
+    return needed

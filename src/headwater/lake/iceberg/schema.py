@@ -1,0 +1,123 @@
+"""A log's columns as an Iceberg schema. Delta knows columns by name, Iceberg by number.
+
+A column keeps its number (field id) as long as it has its name and a type to which Iceberg lets the old one be
+promoted; any other change makes it another column. Data files have no numbers: the table's name mapping gives them
+theirs. Source: Iceberg's spec.md, "Schema Evolution", "Column Projection" and "Name Mapping Serialization".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+PRIMITIVES: Final = {
+    "binary": "binary",
+    "string": "string",
+    "integer": "int",
+    "long": "long",
+    "double": "double",
+    "boolean": "boolean",
+    "timestamp": "timestamptz",
+}
+"""Delta's type -> Iceberg's."""
+
+PROMOTIONS: Final = frozenset({("int", "long"), ("float", "double")})
+NAME_MAPPING: Final = "schema.name-mapping.default"
+
+Field = dict[str, Any]
+
+
+class UnknownTypeError(Exception):
+    """A column has a type that can't be published; the argument is a text that names both."""
+
+
+class FieldIds:
+    """Gives numbers to columns.
+
+    Args:
+        last: the highest number that was ever given.
+
+    Attributes:
+        last: likewise.
+    """
+
+    def __init__(self, last: int = 0) -> None:
+        self.last: int = last
+
+    def fields(self, described: Sequence[Mapping[str, Any]], known: Sequence[Field] = ()) -> list[Field]:
+        """Return columns as fields of an Iceberg struct.
+
+        Args:
+            described: columns as the log describes them.
+            known: the fields that the struct had so far.
+
+        Raises:
+            UnknownTypeError: a type that can't be published.
+        """
+        before = {field["name"]: field for field in known}
+        return [self._field(column, before.get(column["name"])) for column in described]
+
+    def _field(self, column: Mapping[str, Any], before: Field | None) -> Field:
+        if before is not None and not _stays(before["type"], column["type"]):
+            before = None
+        number = self._next() if before is None else before["id"]
+        try:
+            kind = self._type(column["type"], None if before is None else before["type"])
+        except UnknownTypeError as error:
+            raise UnknownTypeError(f"{column['name']}: {error}") from None
+        field = {"id": number, "name": column["name"], "required": False, "type": kind}
+        comment = (column.get("metadata") or {}).get("comment")
+        return field | ({"doc": comment} if comment else {})
+
+    def _type(self, kind: Any, before: Any) -> Any:
+        if isinstance(kind, str):
+            if kind not in PRIMITIVES:
+                raise UnknownTypeError(kind)
+            return PRIMITIVES[kind]
+        if kind["type"] == "struct":
+            return {"type": "struct", "fields": self.fields(kind["fields"], before["fields"] if before else ())}
+        if kind["type"] != "array":
+            raise UnknownTypeError(str(kind["type"]))
+        known = before["element"] if before and _stays(before["element"], kind["elementType"]) else None
+        number = before["element-id"] if before and known is not None else self._next()
+        element = self._type(kind["elementType"], known)
+        return {"type": "list", "element-id": number, "element": element, "element-required": False}
+
+    def _next(self) -> int:
+        self.last += 1
+        return self.last
+
+
+def _stays(before: Any, kind: Any) -> bool:
+    """Return True if a column of Iceberg's type `before` is the same column with Delta's type `kind`."""
+    if isinstance(kind, str):
+        then = PRIMITIVES.get(kind)
+        return before == then or (before, then) in PROMOTIONS
+    names = {"struct": "struct", "array": "list"}
+    return isinstance(before, dict) and before["type"] == names.get(kind["type"])
+
+
+def name_mapping(fields: Sequence[Field]) -> str:
+    """Return the mapping from the names in data files to the fields, as the table's property has it."""
+    return json.dumps([_mapped(field["id"], field["name"], field["type"]) for field in fields], ensure_ascii=False)
+
+
+def _mapped(number: int, name: str, kind: Any) -> dict[str, Any]:
+    mapped: dict[str, Any] = {"field-id": number, "names": [name]}
+    if isinstance(kind, dict):
+        if kind["type"] == "struct":
+            mapped["fields"] = [_mapped(field["id"], field["name"], field["type"]) for field in kind["fields"]]
+        else:
+            mapped["fields"] = [_mapped(kind["element-id"], "element", kind["element"])]
+    return mapped
+
+
+def integers(fields: Sequence[Field]) -> dict[str, tuple[int, int]]:
+    """Return the columns of whole numbers: name -> (field id, bytes of a bound)."""
+    sizes = {"int": 4, "long": 8}
+    return {field["name"]: (field["id"], sizes[field["type"]]) for field in fields if _size_of(field, sizes)}
+
+
+def _size_of(field: Field, sizes: Mapping[str, int]) -> int:
+    return sizes.get(field["type"], 0) if isinstance(field["type"], str) else 0

@@ -1,0 +1,59 @@
+"""A published table, and the same table as readers of Iceberg see it that are not ours."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyiceberg.table import StaticTable
+
+from headwater.lake.iceberg.place import FOLDER, PROPERTY
+from headwater.lake.log import TableLog
+from tests.lake.support import Table
+
+for_linux = pytest.mark.skipif(sys.platform != "linux", reason="the packages of DuckDB's extensions are for Linux")
+
+
+def published(place: str | Path) -> Table:
+    """A new table that is published."""
+    table = Table(place)
+    set_published(table.log)
+    return table
+
+
+def set_published(log: TableLog) -> None:
+    """Give a table the property, as a start with the option does."""
+    configuration = dict(log.state.properties) | {PROPERTY: "true"}
+    assert log.commit([{"metaData": log.state.metadata | {"configuration": configuration}}], "SET TBLPROPERTIES")
+
+
+def by_pyiceberg(place: str | Path) -> dict[bytes, bytes]:
+    """Key to value; a key that is there twice fails."""
+    rows = StaticTable.from_metadata(f"{place}/{FOLDER}").scan(selected_fields=("key", "value")).to_arrow()
+    return _once(list(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)))
+
+
+def by_duckdb(place: str | Path) -> dict[bytes, bytes]:
+    """Return the same by DuckDB."""
+    return _once(queried(place, "key, value"))
+
+
+def queried(place: str | Path, columns: str) -> list[Any]:
+    """Rows of the table in DuckDB, with its extensions, which come as packages: nothing is fetched."""
+    import duckdb_extension_avro  # noqa: PLC0415
+    import duckdb_extension_iceberg  # noqa: PLC0415
+
+    with duckdb.connect() as connection:
+        for package, name in ((duckdb_extension_avro, "avro"), (duckdb_extension_iceberg, "iceberg")):
+            (extension,) = Path(package.__file__).parent.rglob(f"{name}.duckdb_extension")
+            connection.execute(f"LOAD '{extension}'")
+        return connection.execute(f"SELECT {columns} FROM iceberg_scan('{place}/{FOLDER}')").fetchall()
+
+
+def _once(rows: list[Any]) -> dict[bytes, bytes]:
+    read = dict(rows)
+    assert len(read) == len(rows), "a key has two rows"
+    return read
