@@ -7,10 +7,12 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -23,6 +25,7 @@ from tests.guides.blocks import Block, Typed, blocks, pages
 from tests.guides.declared import way
 from tests.guides.terminal import Terminal
 from tests.guides.test_python import create_collections
+from tests.lake.iceberg.support import queried
 from tests.lake.s3_server import BUCKET, make_bucket, s3_server
 from tests.pipelines.memcached_server import real_memcached
 from tests.pipelines.redis_server import redis_server
@@ -34,6 +37,7 @@ FOLLOWED = {
     "docs/howto/cluster.md",
     "docs/howto/collections.md",
     "docs/howto/copy.md",
+    "docs/howto/iceberg.md",
     "docs/howto/invalidate.md",
     "docs/howto/load.md",
     "docs/howto/mirror.md",
@@ -302,6 +306,26 @@ def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             terminal.type(again)
         reader = QueryBuilder().register("changes", DeltaTable(tmp_path / "lake" / "default_changes"))
         assert sum(batch.num_rows for batch in reader.execute(changes.text)) == 50
+
+
+@pytest.mark.battery
+@pytest.mark.skipif(sys.platform != "linux", reason="the packages of DuckDB's extensions are for Linux")
+def test_the_guide_of_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, read, asked = typed("docs/howto/iceberg.md")
+    with testing.node(vbuckets=4) as node:
+        with node.client() as bucket:
+            bucket.set_many((f"k{number}", "v") for number in range(50))
+        with Terminal(tmp_path, {"127.0.0.1:11210": node.address}) as terminal:
+            install, *commands = begin.commands()
+            assert install == "pip install '.[iceberg]'"  # by whom this runs
+            mirrored, verified = (terminal.type(command) for command in commands)
+            assert mirrored and "all is well" in verified
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(read.text, found)
+    assert sorted(found["rows"]["key"].to_pylist()) == sorted(f"k{number}".encode() for number in range(50))
+    assert "iceberg_scan('./lake/default/_iceberg')" in asked.text
+    assert len(queried("./lake/default", "key, value, seqno")) == 50
 
 
 _OF_THAT_DAY = re.compile(r"batch \d+|\d{8}T\d{6}Z|\d{6,}| in [\d.]+ s.*|[\d,]+ bytes")

@@ -22,6 +22,7 @@ from harness.nodes import diverge
 from headwater.cli.app import app
 from headwater.errors import ConnectionLost, TableError
 from headwater.lake import upkeep
+from headwater.lake.iceberg.entry import differences, is_published
 from headwater.lake.log import TableLog
 from headwater.lake.objects import ObjectStore
 from headwater.lake.places import store_of
@@ -74,6 +75,19 @@ def test_a_mirror_begins_goes_on_and_has_nothing_to_do(bucket: Node, place: str)
     assert (told.mutations, told.deletions) == (50, 20)
     is_equal(bucket, place)
     assert run(bucket, place).mutations == 0
+
+
+def test_both_formats_lie_on_the_store(bucket: Node, place: str) -> None:
+    run(bucket, place, format="delta,iceberg")
+    change(bucket, "two")
+    run(bucket, place)
+    is_equal(bucket, place)
+    for each in (place, f"{place}_changes"):
+        log = TableLog(store_of(each))
+        log.refresh()
+        assert is_published(log.state) and differences(log) == []
+        upkeep.vacuum(log, 3600.0)
+        assert differences(log) == []
 
 
 def test_worker_processes_reach_the_store_too(bucket: Node, place: str) -> None:

@@ -129,6 +129,7 @@ def verify(
 
     Exit status 1 when something is wrong; `repair` mends it. Keys and seqnos of all documents are held in memory.
     """
+    from headwater.lake.iceberg.entry import differences as published_differences
     from headwater.lake.verify import check_indexes, check_quarantine, missing, of_table, strays, without
     from headwater.pipelines.repair import TableDamage
 
@@ -147,6 +148,7 @@ def verify(
         aside, twice = of_table(*quarantine)
         problems += twice + check_quarantine(held, aside)
         held = aside | held  # of a document without text for a key the only row is there
+    problems += published_differences(log)
     summary = f"{count(len(held))} rows"
     if bucket is not None:
         differences, line = _differences(held, _of_bucket(bucket, user, password), None if quarantine else log.state)

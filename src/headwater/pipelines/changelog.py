@@ -45,7 +45,7 @@ class ChangeLog(Table):
         place: a path or file: url.
         bucket: name of the bucket.
         vectors: see `Table`; the log's rows never die, but readers check the features of a table.
-        making, seen: as of `Table`.
+        published, making, seen: as of `Table`.
     """
 
     def __init__(
@@ -54,10 +54,14 @@ class ChangeLog(Table):
         bucket: str,
         *,
         vectors: bool = True,
+        published: bool = False,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
-        super().__init__(place, bucket, CHANGES, changes.fields(), vectors=vectors, making=making, seen=seen)
+        columns = changes.fields()
+        super().__init__(
+            place, bucket, CHANGES, columns, vectors=vectors, published=published, making=making, seen=seen
+        )
         self.add_missing(changes.fields())
 
     def append(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from headwater.client.collections import collection_id, parse_path, read_names, scope_id
 from headwater.errors import OptionError, TableError
 from headwater.lake.commit import Record, record_of
+from headwater.lake.iceberg.place import OWN
 from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.places import CHANGES, QUARANTINE, is_url, place_of, store_of
 from headwater.lake.store import TableStore
@@ -195,7 +196,7 @@ class Tables:
     def _folders(self, below: str) -> Iterator[str]:
         """Yield the folders of scopes or tables, without those that were moved aside and our own."""
         names = store_of(self.folder).folders(below)
-        own = (".", "_delta", "_index", "_check", TRACES)
+        own = (".", "_delta", "_iceberg", "_index", "_check", TRACES)
         return (name for name in names if not name.startswith(own) and "." not in name)
 
     def _to_put_away(self, scope: str, name: str, manifest: CollectionsManifest) -> int | None:
@@ -271,7 +272,7 @@ class Tables:
         # the end, and of that the first commit.
         for each in reversed(places):
             store = store_of(each)
-            for folder in ("", "_index", FOLDER):
+            for folder in ("", "_index", OWN, FOLDER):
                 for listed in reversed(store.list(folder)):
                     store.remove(listed.path)
             _remove_stragglers(store)

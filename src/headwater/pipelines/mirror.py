@@ -158,6 +158,7 @@ def sink_of(job: Mirror, place: str, bucket: str, seen: set[str] | None, making:
         form=_form(job),
         copy_on_write=job.copy_on_write,
         quarantine=job.quarantine,
+        published=job.is_published,
         making=making,
         seen=seen,
     )

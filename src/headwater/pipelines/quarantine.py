@@ -8,6 +8,7 @@ from typing import Any
 
 from headwater.errors import TableError
 from headwater.lake.commit import Record
+from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.places import QUARANTINE as SUFFIX
 from headwater.lake.quarantine import bring_back, clear, columns, is_level
 from headwater.lake.writer import TaskResult
@@ -31,8 +32,17 @@ class QuarantineTable(Table):
         state = table.log.state
         seed = state.properties[SEED]
         place = f"{table.place}{SUFFIX}"
-        kind, vectors = QUARANTINE, state.vectors
-        super().__init__(place, table.bucket, kind, columns(), vectors=vectors, seed=seed, making=making, seen=seen)
+        super().__init__(
+            place,
+            table.bucket,
+            QUARANTINE,
+            columns(),
+            vectors=state.vectors,
+            seed=seed,
+            published=iceberg.is_published(state),
+            making=making,
+            seen=seen,
+        )
         if self.log.state.properties[SEED] != seed:
             raise TableError(self.place, f"it is not the quarantine of {table.place}: remove it, and it is made anew")
 

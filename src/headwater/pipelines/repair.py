@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from headwater.errors import CorruptStore, TableError
 from headwater.lake import verify
 from headwater.lake.commit import Record, record_of
+from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.log import FOLDER, TableLog, removal
 from headwater.lake.places import store_of
 from headwater.lake.store import DRAFT_PREFIX
@@ -83,6 +84,7 @@ def repair(place: str, *, anew: bool = False, dry: bool = False, tell: verify.Te
         lines.append(f"{path}: moved to {FOLDER}/{DRAFT_PREFIX}..., which a vacuum removes")
     if damages.missing or damages.twice or anew:
         lines.append(_begin_anew(log, damages))
+        iceberg.publish(log)
     return lines
 
 

@@ -17,6 +17,7 @@ from headwater.errors import TableChanged, TableError
 from headwater.failpoints import failpoint
 from headwater.lake.commit import Record
 from headwater.lake.forms import FORMS, form_of
+from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.log import schema_string
 from headwater.lake.shape import PLAIN, TableForm
 from headwater.lake.unfold import agrees, merged, readable
@@ -57,6 +58,7 @@ class TableSink(Table):
         changelog: the place of the change log; None for none.
         form: the form of its documents; None for the one it has, PLAIN for a new table.
         copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
+        published: publish all tables as Iceberg, too; one that is published stays so anyway.
         quarantine: keep a quarantine beside the table; one that a table has is kept anyway.
         making, seen: of the table and those beside it, as of `Table`.
 
@@ -74,11 +76,15 @@ class TableSink(Table):
         form: TableForm | None = None,
         copy_on_write: bool = False,
         quarantine: bool = False,
+        published: bool = False,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
         columns = (form or PLAIN).columns
-        super().__init__(place, bucket, DOCUMENTS, columns, vectors=not copy_on_write, making=making, seen=seen)
+        vectors = not copy_on_write
+        super().__init__(
+            place, bucket, DOCUMENTS, columns, vectors=vectors, published=published, making=making, seen=seen
+        )
         if copy_on_write and self.log.state.vectors:
             raise TableError(
                 self.place,
@@ -98,9 +104,19 @@ class TableSink(Table):
         vectors = self.log.state.vectors
         self.changes: ChangeLog | None = None
         if changelog:
-            self.changes = ChangeLog(changelog, bucket, vectors=vectors, making=making, seen=seen)
+            self.changes = ChangeLog(
+                changelog,
+                bucket,
+                vectors=vectors,
+                published=iceberg.is_published(self.log.state),
+                making=making,
+                seen=seen,
+            )
         if self.changes:
             self.changes.level(self)
+        for each in (self, self.changes, self.quarantine):
+            if each is not None:
+                each.publish()
 
     def _check_form(self, wanted: TableForm | None) -> None:
         if wanted is None or wanted is self.form:
@@ -138,7 +154,9 @@ class TableSink(Table):
             seen = record
 
     def _level(self, quarantine: QuarantineTable, record: Record) -> None:
-        if not quarantine.level(record.quarantine):
+        leveled = quarantine.level(record.quarantine)
+        quarantine.publish()
+        if not leveled:
             after, end = record.digest, read_anew(record)
             then = replace(self.next(end), quarantine=quarantine.log.state.version)
             with suppress(TableChanged):  # another mirror did the same, or committed a batch: the next plan looks again

@@ -14,6 +14,8 @@ from typing import Any
 
 from headwater.errors import TableAway, TableError
 from headwater.lake.commit import BatchCommit, Record, commit, record_of
+from headwater.lake.iceberg import entry as iceberg
+from headwater.lake.iceberg.place import PROPERTY
 from headwater.lake.index import SEED_BYTES, Indexes
 from headwater.lake.log import AWAY, TableLog, creation, schema_string
 from headwater.lake.places import check_apart, check_clear, store_of
@@ -44,6 +46,7 @@ class Table:
         columns: the columns of a new table.
         vectors: True if a new table has deletion vectors.
         seed: the seed of a new table's indexes, in hex; None for one of its own.
+        published: publish it as Iceberg, too; a table that is published stays so anyway.
         making: the rule for a missing table.
         seen: the places of tables that this run has found; none of them is made again. Extended here.
 
@@ -62,6 +65,7 @@ class Table:
         *,
         vectors: bool = True,
         seed: str | None = None,
+        published: bool = False,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
@@ -78,6 +82,9 @@ class Table:
                 check_clear(self.store, lambda: self.log.refresh().version >= 0)
             begun = Record(bucket, dict(BEGINNING), 0, kind).to_action()
             properties = {SEED: seed or secrets.token_hex(SEED_BYTES)}
+            if published:
+                iceberg.check_columns(self.store.root, columns)
+                properties[PROPERTY] = "true"
             if not self.log.exists:
                 self.log.commit([*creation(columns, properties, bucket, vectors=vectors), begun], "CREATE TABLE")
             self.log.refresh()  # another mirror may have been first: then this is its table
@@ -87,6 +94,24 @@ class Table:
                 f'it has the {self.record.kind} of the bucket "{self.record.bucket}", not the {kind} of "{bucket}"'
             )
             raise TableError(self.store.root, f"{message}: choose another place")
+        if published:
+            self._note_published()
+
+    def _note_published(self) -> None:
+        """Give a table the property by which everybody who commits to it publishes it."""
+        while not iceberg.is_published(self.log.state):
+            iceberg.check_columns(self.store.root, self.log.state.fields)
+            then = dict(self.log.state.properties) | {PROPERTY: "true"}
+            self.log.commit([{"metaData": self.log.state.metadata | {"configuration": then}}], "SET TBLPROPERTIES")
+            self.log.refresh()
+
+    def publish(self) -> None:
+        """Make the Iceberg table what the log says, if the table is published.
+
+        Raises:
+            HeadwaterError, OSError: it is not; the next commit or start does it.
+        """
+        iceberg.publish(self.log)
 
     def add_missing(self, columns: Sequence[Mapping[str, Any]]) -> None:
         """Give an older release's table the columns that it lacks; its rows have null there."""

@@ -110,6 +110,10 @@ class Mirror(OnEngines[MirrorProgress]):
     json: bool = option(False, "The name that --unfold had.", hidden=True)
     copy_on_write: bool = option(False, "For readers without deletion vectors: write whole files anew.")
     variant: bool = option(False, "Keep JSON documents as VARIANT, in one column.")
+    format: str = option(
+        "delta", "The table's formats, on the same data files; delta,iceberg also for readers of Iceberg 3.",
+        choices=("delta", "delta,iceberg"),
+    )  # fmt: skip
     quarantine: bool = option(False, "List documents that are no JSON in a table named DIR_quarantine.")
     collections: str | None = option(
         None, "A table for each, DIR/SCOPE/COLLECTION: all, or shop.orders,...", metavar="NAMES"
@@ -128,6 +132,11 @@ class Mirror(OnEngines[MirrorProgress]):
     def by_collection(self) -> bool:
         """Return whether each collection has a table of its own."""
         return self.collections is not None or self.scope is not None
+
+    @property
+    def is_published(self) -> bool:
+        """Return whether the tables are published as Iceberg as well."""
+        return "iceberg" in self.format
 
     @property
     def work(self) -> str:

@@ -1,0 +1,300 @@
+"""A mirror with both formats: whatever happens, readers that are not ours find in Iceberg what the bucket has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.nodes import diverge
+from headwater.errors import ConnectionLost, TableError, UnsupportedTable
+from headwater.failpoints import armed
+from headwater.lake.iceberg import entry, publish
+from headwater.lake.iceberg.place import FOLDER, OWN, PROPERTY
+from headwater.lake.log import TableLog
+from headwater.lake.places import store_of
+from headwater.lake.store import Before, TableStore
+from headwater.lake.upkeep import FAN
+from headwater.pipelines.mirror import MirrorProgress, mirror
+from headwater.pipelines.tables import fold, vacuum
+from headwater.testing.node import Node, node
+from tests.battery import few_of
+from tests.lake.iceberg.support import by_duckdb, by_pyiceberg, for_linux, queried
+from tests.pipelines.support import Running, change, documents, table
+
+BOTH = "delta,iceberg"
+POINTS = ("vectors_written", "manifests_written", "before_commit", "after_commit")
+
+
+@pytest.fixture
+def bucket() -> Iterator[Node]:
+    with node(vbuckets=4) as running, running.client() as client:
+        assert client.set_many((f"a{i}", b"one") for i in range(60)) == {}
+        yield running
+
+
+def run(bucket: Node, place: Path, **asked: Any) -> MirrorProgress:
+    return mirror(None, bucket.url, place, once=True, workers=0, **({"format": BOTH} | asked))
+
+
+def rewrite(bucket: Node, value: str) -> None:
+    """Store some documents again, and one that comes and goes."""
+    with bucket.client() as client:
+        assert client.set_many((f"a{i}", value.encode()) for i in range(20)) == {}
+        client.set("passing", value)
+        client.delete("passing")
+
+
+def log_of(place: str | Path) -> TableLog:
+    log = TableLog(store_of(place))
+    log.refresh()
+    return log
+
+
+def check(bucket: Node, place: Path) -> None:
+    """Both formats say what the bucket does, and all tables of the mirror are whole in both."""
+    assert by_pyiceberg(place) == table(place) == documents(bucket)
+    for each in (place, Path(f"{place}_changes"), Path(f"{place}_quarantine")):
+        if each.exists():
+            assert entry.differences(log_of(each)) == []
+
+
+def test_both_formats_follow_the_bucket(bucket: Node, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    run(bucket, place)
+    check(bucket, place)
+    change(bucket, "two")
+    run(bucket, place)
+    check(bucket, place)
+
+
+@for_linux
+def test_duckdb_reads_the_same(bucket: Node, tmp_path: Path) -> None:
+    run(bucket, tmp_path / "t")
+    change(bucket, "two")
+    run(bucket, tmp_path / "t")
+    assert by_duckdb(tmp_path / "t") == documents(bucket)
+
+
+def test_a_table_stays_published_without_the_option_and_one_that_exists_becomes_so(
+    bucket: Node, tmp_path: Path
+) -> None:
+    place = tmp_path / "t"
+    run(bucket, place, format="delta", changelog=True)
+    assert not (place / FOLDER).exists()
+    run(bucket, place, changelog=True)
+    check(bucket, place)
+    change(bucket, "two")
+    run(bucket, place, format="delta", changelog=True)
+    check(bucket, place)
+    assert log_of(f"{place}_changes").state.properties[PROPERTY] == "true"
+
+
+@pytest.mark.parametrize("publishes", [True, False])
+def test_what_a_failover_took_back_is_taken_back_in_both(publishes: bool, bucket: Node, tmp_path: Path) -> None:
+    """Also where the batch of the lost branch never came to be published."""
+    place = tmp_path / "t"
+    run(bucket, place, changelog=True)
+
+    def lost() -> None:
+        change(bucket, "lost")
+        if publishes:
+            run(bucket, place, changelog=True)
+        else:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(publish, "publish", lambda log: None)
+                run(bucket, place, changelog=True)
+
+    diverge(bucket, lost=lost)
+    change(bucket, "won")
+    assert run(bucket, place, changelog=True).rollbacks
+    check(bucket, place)
+    assert not any(key.startswith(b"lost") for key in by_pyiceberg(place))
+
+
+KILLED = "import sys; from headwater.pipelines.mirror import mirror; "
+KILLED += "mirror(None, *sys.argv[1:], once=True, changelog=True, workers=0, format='delta,iceberg')"
+
+
+def killed(bucket: Node, place: str | Path, points: str) -> int:
+    environment = os.environ | {"HEADWATER_FAILPOINTS": points}
+    asked = [sys.executable, "-c", KILLED, bucket.url, str(place)]
+    return subprocess.run(asked, env=environment, capture_output=True, timeout=540, check=False).returncode
+
+
+KILLS = [(point, nth) for point in POINTS for nth in (1, 2) if (point, nth) != ("vectors_written", 2)]
+"""The first pass is the change log's, the second the table's; but rows of a change log never die."""
+
+
+@pytest.mark.parametrize(
+    ("point", "nth", "lost"),
+    few_of(
+        [(point, nth, lost) for point, nth in KILLS for lost in (True, False)],
+        ("before_commit", 2, True),
+        ("after_commit", 2, False),
+    ),
+)
+def test_a_mirror_that_is_killed_between_any_two_files_goes_on(
+    point: str, nth: int, lost: bool, bucket: Node, tmp_path: Path
+) -> None:
+    """With `lost` the branch that the killed one read is lost before the next run."""
+    place = tmp_path / "t"
+    run(bucket, place, changelog=True)
+    before = by_pyiceberg(place)
+
+    def kill() -> None:
+        change(bucket, "killed")
+        assert killed(bucket, place, f"iceberg.{point}=kill@{nth}") == -9
+        if point != "after_commit" or nth == 1:
+            assert by_pyiceberg(place) == before, "readers see the version before, whole"
+
+    if lost:
+        diverge(bucket, lost=kill)
+        change(bucket, "won")
+    else:
+        kill()
+    run(bucket, place, changelog=True)
+    check(bucket, place)
+
+
+def test_a_run_that_finds_nothing_to_read_publishes_what_a_killed_one_did_not(bucket: Node, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    run(bucket, place)
+    change(bucket, "two")
+    with armed("iceberg.before_commit=eio"):
+        told = run(bucket, place)
+    assert told.retries == 1
+    assert told.mutations == 0, "the batch was in the table already"
+    check(bucket, place)
+
+
+def test_a_mirror_that_runs_is_published_with_each_batch_and_its_folds(bucket: Node, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    for number in range(FAN + 1):
+        with bucket.client() as client:
+            client.set_many((f"a{i}", f"{number}") for i in range(10 * number, 10 * number + 60))
+        run(bucket, place, upkeep=False)
+    running = Running(bucket.url, place, format=BOTH)
+    try:
+
+        def is_folded() -> bool:
+            with bucket.client() as client:
+                client.set(os.urandom(8).hex(), "new")  # rows that stay: a fold of a file that dies is given up
+            return any(Path(path).name.startswith("fold") for path in log_of(place).state.files)
+
+        running.wait_until(is_folded)
+    finally:
+        running.stop()
+    run(bucket, place)
+    check(bucket, place)
+
+
+def test_tables_are_folded_and_vacuumed_by_hand(bucket: Node, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    for number in range(4):
+        rewrite(bucket, f"{number}")
+        run(bucket, place, upkeep=False)
+    fold(str(place), lambda done, total: None, everything=True)
+    check(bucket, place)
+    vacuum(str(place), lambda done, total: None, seconds=3600.0)
+    check(bucket, place)
+
+
+def test_documents_as_columns_keep_their_numbers_as_fields_come(bucket: Node, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    with bucket.client() as client:
+        client.set_many({"j1": '{"n": 1, "tags": ["a"], "at": {"x": 1.5}}', "j2": "no JSON"}.items())
+    run(bucket, place, unfold=True, quarantine=True)
+    with bucket.client() as client:
+        client.set_many({"j3": '{"n": 3, "more": true, "at": {"x": 2.5, "y": "new"}}', "j1": '{"n": 4}'}.items())
+    run(bucket, place, unfold=True, quarantine=True)
+    for each in (place, f"{place}_quarantine"):
+        assert entry.differences(log_of(each)) == []
+    from pyiceberg.table import StaticTable  # noqa: PLC0415
+
+    rows = {row["key"]: row for row in StaticTable.from_metadata(f"{place}/{FOLDER}").scan().to_arrow().to_pylist()}
+    assert (rows["j1"]["n"], rows["j1"]["tags"], rows["j3"]["n"], rows["j3"]["more"]) == (4, None, 3, True)
+    assert rows["j3"]["at"] == {"x": 2.5}
+    if sys.platform == "linux":
+        assert set(queried(place, "key, n, more")) >= {("j1", 4, None), ("j3", 3, True), ("j2", None, None)}
+
+
+def test_documents_as_variant_are_refused_before_a_table_is_made(bucket: Node, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedTable, match="document: variant"):
+        run(bucket, tmp_path / "t", variant=True)
+    assert not (tmp_path / "t" / "_delta_log").exists()
+    run(bucket, tmp_path / "t", format="delta", variant=True)
+    with pytest.raises(UnsupportedTable, match="document: variant"):
+        run(bucket, tmp_path / "t")
+    run(bucket, tmp_path / "t", format="delta")
+
+
+def test_a_missing_library_is_said_before_a_table_is_made(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(TableError, match="extra iceberg"):
+        run(bucket, tmp_path / "t")
+    assert not (tmp_path / "t" / "_delta_log").exists()
+
+
+def test_a_table_that_is_written_anew_instead_of_marked_has_no_vectors(bucket: Node, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    run(bucket, place, copy_on_write=True)
+    change(bucket, "two")
+    run(bucket, place, copy_on_write=True)
+    check(bucket, place)
+    assert list((place / OWN).glob("*.puffin")) == []
+
+
+def test_a_table_of_each_collection_is_published(bucket: Node, tmp_path: Path) -> None:
+    mirror(None, bucket.url, tmp_path / "t", once=True, workers=0, format=BOTH, collections="all")
+    place = tmp_path / "t" / "_default" / "_default"
+    check(bucket, place)
+
+
+def test_a_commit_whose_answer_is_lost_is_found_and_not_made_twice(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the Delta commit first, then of the Iceberg commit."""
+    place = tmp_path / "t"
+    run(bucket, place)
+    create = TableStore.create
+    for suffix in (".json", ".metadata.json"):
+        rewrite(bucket, suffix)
+        lost = [True]
+
+        def cut_off(
+            store: TableStore, path: str, content: bytes, before: Before | None = None, suffix: str = suffix,
+            lost: list[bool] = lost,
+        ) -> bool:  # fmt: skip
+            made = create(store, path, content, before)
+            if lost and path.endswith(suffix):
+                lost.pop()
+                raise ConnectionLost(str(place), "the answer did not come")
+            return made
+
+        monkeypatch.setattr(TableStore, "create", cut_off)
+        told = run(bucket, place)
+        assert (told.retries, told.mutations, lost) == (1, 0, [])
+        check(bucket, place)
+
+
+def test_two_mirrors_of_one_table_do_not_harm_it(bucket: Node, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    run(bucket, place)
+    both = [Running(bucket.url, place, format=BOTH, interval_seconds=0.01) for _ in range(2)]
+    try:
+        for number in range(5):
+            rewrite(bucket, f"{number}")
+            both[number % 2].wait_until(lambda: table(place) == documents(bucket))
+    finally:
+        for each in both:
+            each.stop()
+    run(bucket, place)
+    check(bucket, place)
