@@ -47,7 +47,7 @@ def place(tmp_path: Any) -> Unlocked:
 @pytest.fixture
 def begun(place: Unlocked) -> _Begun:
     """The backup of a run that has noted its first part."""
-    begun = _Begun(ID, [], "now")
+    begun = _Begun(ID, [], "now", run="aaaaaaaa")
     a_run(place)._mark(begun)
     place.write(folder(ID, FILE), b"rows")
     part = BackupPart({0: 0}, {0: END}, (BackupFile(FILE, 1, 4, "00"),), {})
@@ -219,3 +219,51 @@ def test_a_backup_that_was_to_be_removed_is_never_gone_on_with(place: Unlocked, 
         a_run(place, Choice(vbuckets=(0,)))._begin()
     assert a_run(place)._resumed(ID, []) is None
     assert a_run(place, Choice(vbuckets=(0,)))._resumed(ID, []) is None
+
+
+def note_of(run: _Begun, number: int = 0) -> str:
+    return f"part-{number:05d}-{run.run}.json"
+
+
+def write_note(place: Unlocked, run: _Begun) -> None:
+    """Write a note of vbucket 0 by a run, with its file."""
+    file = f"00000-00000-{run.run}.parquet"
+    place.write(folder(ID, file), b"rows")
+    part = BackupPart({0: 0}, {0: END}, (BackupFile(file, 1, 4, "00"),), {})
+    place.write(folder(ID, note_of(run)), sealed(part.to_json()))
+
+
+def test_who_goes_on_does_not_count_what_another_run_had_noted_under_the_same_name(place: Unlocked) -> None:
+    """Two runs begin within a second: the first reads the default collection alone, the second all of them."""
+    first, second = _Begun(ID, [], "now"), _Begun(ID, [], "now")
+    a_run(place)._mark(first)
+    write_note(place, first)
+    a_run(place)._mark(second)
+    write_note(place, second)
+    assert [note for note, _ in take_over(place).parts] == [note_of(second)]
+    assert note_of(first) not in place.names(folder(ID))
+
+
+def test_a_note_that_comes_behind_a_takeover_never_counts(place: Unlocked) -> None:
+    """The run that was taken over had looked at the mark before, and writes its note when the other has read them."""
+    first = _Begun(ID, [], "now")
+    a_run(place)._mark(first)
+    second = take_over(place)
+    write_note(place, first)
+    write_note(place, second)
+    assert [note for note, _ in take_over(place).parts] == [note_of(second)]
+
+
+def test_who_is_killed_while_it_takes_over_costs_no_note(
+    place: Unlocked, begun: _Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_note(place, begun)
+
+    def killed(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Run, "_noted", killed)
+        with pytest.raises(KeyboardInterrupt):
+            take_over(place)
+    assert [note for note, _ in take_over(place).parts] == [note_of(begun)]

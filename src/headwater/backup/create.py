@@ -7,7 +7,8 @@ vbuckets end where they stood when the backup was finished rather than when it w
 Where a place has no lock (an object store), a second run may take over a backup although the first run still lives.
 Each run writes its own id into the backup's folder when it begins or continues, and into the names of its files. A run
 that finds another id before it notes a part, removes one or writes the manifest ends: the other one uses its earlier
-notes.
+notes. Two runs may also begin within a second, under one name, and read different things. So a run says there as well
+whose notes it goes on from, and no others count.
 
 A failover may take changes back. A node that does not know a position any more answers with the seqno up to which the
 histories agree. Then the vbucket is read again from the newest position at or below that seqno at which an earlier
@@ -139,6 +140,22 @@ class _Begun:
     numbers: Iterator[int] = field(default_factory=count)
 
 
+@dataclass(frozen=True)
+class _Counted:
+    """The notes that count in a backup: the named ones, and all of the named runs."""
+
+    notes: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+
+    @classmethod
+    def of_mark(cls, mark: Mapping[str, Any]) -> _Counted:
+        """Return what counts for a run that goes on with a backup of this mark; KeyError for a mark that tells not."""
+        return cls(tuple(mark["notes"]), (*mark["runs"], str(mark["run"])))
+
+    def __contains__(self, note: str) -> bool:
+        return note in self.notes or note.removesuffix(".json").rpartition("-")[2] in self.runs
+
+
 class _Run:
     """One attempt at a backup."""
 
@@ -238,10 +255,11 @@ class _Run:
         self.place.remove(folder(begun.id, BEGUN))
         self.place.remove_empty(folder(begun.id))
 
-    def _mark(self, begun: _Begun) -> None:
-        """Note in the backup's folder what is read, and that this run reads it."""
+    def _mark(self, begun: _Begun, counted: _Counted = _Counted()) -> None:
+        """Note in the folder what is read, that this run reads it, and which notes of others it goes on from."""
         content: dict[str, Any] = {"format": FORMAT, "parent": begun.chain[-1].id if begun.chain else ""}
         content |= {"began": begun.began, "vbuckets": list(self.choice.vbuckets or ()), "run": begun.run}
+        content |= {"notes": counted.notes, "runs": counted.runs}
         if self._reads_all:
             content |= {"format": FORMAT_OF_COLLECTIONS, "collections": "all"}
         self.place.write(folder(begun.id, BEGUN), sealed(content))
@@ -271,7 +289,8 @@ class _Run:
     def _resumed(self, name: str, chain: list[BackupManifest]) -> _Begun | None:
         try:
             mark = unsealed(self.place.read(folder(name, BEGUN)), folder(name, BEGUN))
-        except (FileNotFoundError, BackupError):
+            counted = _Counted.of_mark(mark)
+        except (FileNotFoundError, BackupError, KeyError):  # a mark of an older version tells not whose notes count
             return None
         same = (chain[-1].id if chain else "", list(self.choice.vbuckets or ()))
         if (
@@ -281,8 +300,11 @@ class _Run:
         ):
             return None
         begun = _Begun(name, chain, str(mark.get("began", "")))
-        self._mark(begun)  # before the notes are read: from here on no other run's new note counts
-        begun.parts = list(_connected(begun, self._noted(name)))
+        self._mark(begun, counted)  # before the notes are read: from here on no other run can finish this backup
+        begun.parts = list(_connected(begun, (each for each in self._noted(name) if each[0] in counted)))
+        # A run that was taken over may write the note at which it was behind its last look at the mark: not counted.
+        self._require_ours(begun)
+        self._mark(begun, _Counted(tuple(note for note, _ in begun.parts)))
         self._sweep(begun)
         numbers = [int(note.split("-")[1].partition(".")[0]) for note, _ in begun.parts]
         begun.numbers = count(max(numbers, default=-1) + 1)
