@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from headwater.client import Deletion, Mutation, SnapshotMarker, StreamEnd
-from headwater.client.drainer import Drainer, Unassigned
+from headwater.client.drainer import Drainer, Pace, Unassigned
 from headwater.client.mapwatch import REFRESH_SECONDS
 from headwater.client.options import DrainOptions
-from headwater.client.worker import Task
+from headwater.client.routing import Address
+from headwater.client.worker import Task, Worker
 from headwater.errors import (
     BucketNotFound,
     ConnectionLost,
@@ -20,7 +21,8 @@ from headwater.errors import (
     RollbackRequired,
     TemporaryFailure,
 )
-from headwater.protocol.dcp.position import Position, load_positions, safe_point, save_positions
+from headwater.protocol.dcp.drain import Drain
+from headwater.protocol.dcp.position import ENDLESS, Position, load_positions, safe_point, save_positions
 from headwater.testing.clock import FakeClock
 from headwater.testing.peers import UUID, History, Peer, Snapshot, cluster_map, history, mutation, serve
 from headwater.transport.waiting import Ready
@@ -29,6 +31,8 @@ from headwater.wire.header import HEADER_BYTES, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from tests.battery import few_of
+from tests.client import seeds
+from tests.protocol.dcp.drain_talk import ACCEPTED, change, marker
 
 
 def seqnos(events) -> list[int]:
@@ -464,3 +468,55 @@ def test_all_nodes_are_asked_for_a_missing_bucket_as_seldom_as_for_the_map() -> 
     for _ in range(5):
         next(rounds)
     assert asked == [missing] * 2
+
+
+class Scripted(Worker):
+    """A worker whose node says only what the test says: a piece at each step."""
+
+    def __init__(self, drainer: Drainer, vbucket: int, *pieces: bytes) -> None:
+        super().__init__(Address("node", 11210 + vbucket), drainer.cluster, drainer.arena, drainer.options)
+        self.assign(drainer.progress[vbucket].position, ENDLESS)
+        self.drain = Drain(
+            drainer.arena, str(self.address), window_bytes=0, silence_seconds=None, answer_seconds=60.0, now=0.0
+        )
+        self.drain.request(*self.todo.pop(vbucket), 0.0)
+        self.vbuckets[vbucket], self.wait = None, Ready()
+        self._pieces = iter(pieces)
+
+    def step(self):
+        yield from ()
+        for piece in self._pieces:
+            assert self.drain.receive(piece, 0.0) == len(piece)
+            return True
+        return False
+
+
+def driven_by(drainer: Drainer, *workers: Worker) -> Drainer:
+    """Let a drain read these workers, instead of those that it would begin."""
+    drainer._unassigned.clear()
+    drainer._workers = {worker.address: worker for worker in workers}
+    return drainer
+
+
+def handed_out(drainer: Drainer):
+    """The next rows and events of a drain whose workers have all that they wait for."""
+    steps = drainer.advance()
+    with pytest.raises(StopIteration) as done:
+        next(steps)
+    return done.value.value
+
+
+def test_a_broken_rule_returns_no_batch_that_would_skip_what_it_dropped():
+    """Two nodes: rows of both are decoded when one breaks a rule, and the other has more. All that was decoded since
+    the last batch goes, so the positions must not move: a batch with the rest of the second node would skip its first
+    row."""
+    opened = [ACCEPTED + marker(0, 9, vbucket=vb) + change(1, vbucket=vb) for vb in (0, 1)]
+    cluster = seeds.cluster("127.0.0.1:1")
+    drainer = Drainer(cluster, {0: Position(0), 1: Position(1)}, {}, DrainOptions(map_poll_seconds=None))
+    drainer._pace = Pace(60.0, 0.0, 1.0)
+    driven_by(
+        drainer, Scripted(drainer, 0, opened[0], change(1)), Scripted(drainer, 1, opened[1], change(2, vbucket=1))
+    )
+    with pytest.raises(RemoteProtocolError, match="seqno 1"):
+        handed_out(drainer)
+    assert {vb: place.seqno for vb, place in drainer.positions.by_vbucket().items()} == {0: 0, 1: 0}

@@ -275,6 +275,8 @@ class Drainer:
         while busy and self._failure is None and (not self.arena.rows or self.clock() < until):
             busy = (yield from self._run_task(self._steward)) if self._unassigned else False
             for address, worker in list(self._workers.items()):
+                if self._failure is not None:
+                    break  # rows may have been dropped: a batch of what others have now would skip them
                 busy |= yield from self._run(address, worker)
         return busy
 
@@ -290,9 +292,7 @@ class Drainer:
             busy = yield from worker.step()
             self._take_events(worker)
         except RemoteProtocolError as error:
-            self.arena.batch()
-            self._events.clear()
-            self._failure = error
+            self._break_off(error)
             return False
         except (TransportError, StatusError) as error:
             if not error.retriable and not isinstance(error, BucketNotFound):
@@ -303,6 +303,12 @@ class Drainer:
             del self._workers[address]
             worker.close()
         return busy
+
+    def _break_off(self, error: HeadwaterError) -> None:
+        """End the drain where the caller's data ends: drop the rows since the last batch, and let no other follow."""
+        self.arena.batch()
+        self._events.clear()
+        self._failure = error
 
     def _gave_up(self, now: float) -> bool:
         """Return True if the caller has waited for `max_wait_seconds`, and note the failure of a drain that makes no
