@@ -86,7 +86,7 @@ def test_a_newer_manifest_takes_away_what_is_gone_and_an_older_one_does_not() ->
     less = CollectionsManifest(13, (DEFAULT, Scope(8, "shop", (Collection(9, "carts", 60),))))
     assert streamed.look_at(less)
     assert (streamed.dropped, streamed.is_over) == ((8,), False)
-    assert json.loads(streamed.value) == {"uid": "c", "collections": ["9"]}
+    assert json.loads(streamed.value()) == {"uid": "c", "collections": ["9"]}
     assert streamed.look_at(CollectionsManifest(14, (DEFAULT,)))
     assert (streamed.dropped, streamed.is_over) == ((8, 9), True)
 

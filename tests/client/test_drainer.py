@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from headwater.client import Deletion, Mutation, SnapshotMarker, StreamEnd
+from headwater.client.collections import CollectionNames, Streamed
 from headwater.client.drainer import Drainer, Pace, Unassigned
+from headwater.client.losses import ReadAgain
 from headwater.client.mapwatch import REFRESH_SECONDS
 from headwater.client.options import DrainOptions
 from headwater.client.routing import Address
@@ -13,6 +15,7 @@ from headwater.client.worker import Task, Worker
 from headwater.errors import (
     BucketNotFound,
     ConnectionLost,
+    DataLoss,
     InvalidArguments,
     NoAccess,
     OptionError,
@@ -21,6 +24,7 @@ from headwater.errors import (
     RollbackRequired,
     TemporaryFailure,
 )
+from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.position import ENDLESS, Position, load_positions, safe_point, save_positions
 from headwater.testing.clock import FakeClock
@@ -32,7 +36,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from tests.battery import few_of
 from tests.client import seeds
-from tests.protocol.dcp.drain_talk import ACCEPTED, change, marker
+from tests.protocol.dcp.drain_talk import ACCEPTED, change, marker, purged_marker
 
 
 def seqnos(events) -> list[int]:
@@ -475,12 +479,20 @@ class Scripted(Worker):
 
     def __init__(self, drainer: Drainer, vbucket: int, *pieces: bytes) -> None:
         super().__init__(Address("node", 11210 + vbucket), drainer.cluster, drainer.arena, drainer.options)
-        self.assign(drainer.progress[vbucket].position, ENDLESS)
+        with_ids = drainer.streamed is not None
         self.drain = Drain(
-            drainer.arena, str(self.address), window_bytes=0, silence_seconds=None, answer_seconds=60.0, now=0.0
+            drainer.arena,
+            str(self.address),
+            window_bytes=0,
+            silence_seconds=None,
+            answer_seconds=60.0,
+            now=0.0,
+            with_ids=with_ids,
+            checks_purges=with_ids,
         )
-        self.drain.request(*self.todo.pop(vbucket), 0.0)
+        self.drain.request(drainer.progress[vbucket].position, ENDLESS, 0.0)
         self.vbuckets[vbucket], self.wait = None, Ready()
+        self._vbuckets_max = vbucket + 1
         self._pieces = iter(pieces)
 
     def step(self):
@@ -520,3 +532,39 @@ def test_a_broken_rule_returns_no_batch_that_would_skip_what_it_dropped():
     with pytest.raises(RemoteProtocolError, match="seqno 1"):
         handed_out(drainer)
     assert {vb: place.seqno for vb, place in drainer.positions.by_vbucket().items()} == {0: 0, 1: 0}
+
+
+HELD = Position(0, UUID, 50, 50, 50)
+WITHOUT_A_DELETION = purged_marker(61, 90, 70) + change(80, key=b"\x00later")
+
+
+def told_of_a_loss(**options):
+    """A drain of the whole bucket that has been given seqno 60 when a snapshot begins in which the deletions up to 70
+    are purged."""
+    whole = Streamed(Coverage(1), CollectionNames())
+    options = DrainOptions(map_poll_seconds=None, **options)
+    drainer = Drainer(seeds.cluster("127.0.0.1:1"), {0: HELD}, {}, options, whole)
+    drainer._pace = Pace(0.0, 0.0, 1.0)
+    begun = ACCEPTED + marker(50, 60) + change(60, key=b"\x00held")
+    driven_by(drainer, Scripted(drainer, 0, begun, WITHOUT_A_DELETION))
+    assert handed_out(drainer).records["seqno"].to_pylist() == [60]
+    return drainer
+
+
+def test_changes_that_come_without_the_deletions_before_them_are_not_returned():
+    """Whoever had them would go on behind the purge, where no node can tell that something is missing."""
+    drainer = told_of_a_loss()
+    with pytest.raises(DataLoss) as caught:
+        handed_out(drainer)
+    assert (caught.value.purged, caught.value.requested) == ({0: 70}, 60)
+    assert drainer.positions.by_vbucket() == {0: Position(0, UUID, 60, 60, 60, coverage=Coverage(1))}
+
+
+def test_changes_that_come_without_deletions_come_with_the_news_that_all_is_read_again():
+    drainer = told_of_a_loss(on_data_loss="read_again")
+    batch = handed_out(drainer)
+    assert batch.records["seqno"].to_pylist() == [80]
+    ((row, event),) = batch.events
+    assert (row, type(event), event.vbucket, event.seqno, event.purge_seqno) == (1, ReadAgain, 0, 60, 70)
+    assert drainer.positions.by_vbucket() == {0: Position(0, coverage=Coverage(1))}
+    assert list(drainer._unassigned) == [0] and not drainer._workers

@@ -14,6 +14,7 @@ from headwater.client.options import DrainOptions
 from headwater.errors import OptionError, TransportError
 from headwater.testing.node import Node
 from headwater.wire.opcodes import Opcode
+from tests.node.aware import Aware
 
 VBUCKETS = 4
 WITH_DELETIONS = bytes(16) + b"\1" + bytes(7)
@@ -127,3 +128,40 @@ def test_a_choice_that_there_is_not_is_refused():
     with pytest.raises(OptionError, match="min_persisted"):
         DrainOptions(on_data_loss="read_again", min_persisted=1)
     assert client.DataLoss is DataLoss
+
+
+@pytest.mark.parametrize("purged_again", [False, True])
+def test_a_first_reading_that_is_cut_goes_on_below_the_purge_unless_there_was_another(driver, purged_again):
+    """A reader inside of its first snapshot stands below the purge seqno and yet missed no deletion: it has no
+    document of before. It quotes the purge seqno that the marker told, and is sent back only if that has risen."""
+    with testing.node(vbuckets=1) as running, running.client() as writer:
+        writer.set_many((f"a{i}", bytes(1000)) for i in range(200))
+        writer.delete_many(f"a{i}" for i in range(100))
+        purge(running)
+        reader = driver.connect(running.url)
+        options = {"name": "reader", "collections": "all", "batch_bytes": 8000, "window_bytes": 16_000}
+        with reader.batches(until="now", **options) as batches:
+            seen = keys_of(next(batches))
+            place = batches.positions[0]
+            assert 0 < place.seqno < place.snapshot_end, "the first snapshot is held in part"
+            with Aware(running.port) as twin:
+                twin.opens(b"reader")  # who opens a second connection of a name ends the first (dcp 2.1)
+            if purged_again:
+                writer.delete_many([seen[0].decode()])
+                writer.set("last", b"v")
+                purge(running)
+                with pytest.raises(DataLoss):
+                    list(batches)
+                return
+            for batch in batches:
+                seen += keys_of(batch)
+        assert sorted(seen) == sorted(b"a%d" % i for i in range(100, 200))
+
+
+def purge(running: Node) -> None:
+    assert call(running, Opcode.COMPACT_DB, extras=WITH_DELETIONS, vbucket=0).status == 0
+
+
+def keys_of(batch: Any) -> list[bytes]:
+    opcodes, keys = (batch.records[name].to_pylist() for name in ("opcode", "key"))
+    return [key for opcode, key in zip(opcodes, keys, strict=True) if opcode == Opcode.DCP_MUTATION]

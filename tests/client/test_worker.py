@@ -24,6 +24,13 @@ def test_the_controls_are_asked_in_their_order():
     )
 
 
+def test_a_node_with_collections_is_asked_to_tell_of_their_changes_and_of_purges():
+    """Without Collections both are refused (dcp 4)."""
+    asked = opening(DrainOptions(), collections=True).optional[-2:]
+    assert asked == (("flatbuffers_system_events", "true"), ("max_marker_version", "2.2"))
+    assert not {"flatbuffers_system_events", "max_marker_version"} & dict(opening(DrainOptions()).optional).keys()
+
+
 def test_who_begins_with_claims_says_so():
     controls = [dict(opening(DrainOptions(), claims=claims).optional) for claims in (False, True)]
     assert [each.get("headwater_claims") for each in controls] == [None, "true"]

@@ -124,10 +124,10 @@ class Streamed:
     def __post_init__(self) -> None:
         self.left, self.manifest_uid = self.choice, self.choice.manifest_uid
 
-    @property
-    def value(self) -> bytes:
-        """The value of stream requests."""
-        return self.left.encode()
+    def value(self, purge_seqno: int = 0) -> bytes:
+        """Return the value of a stream request; `purge_seqno` is the last one that its vbucket's markers told, if the
+        node takes it."""
+        return self.left.encode(purge_seqno)
 
     def missing_in(self, manifest: CollectionsManifest) -> tuple[int, ...]:
         """Return the chosen collections that a newer manifest does not have."""

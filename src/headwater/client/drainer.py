@@ -47,6 +47,7 @@ from headwater.protocol.dcp.events import (
     Boundary,
     CollectionsChanged,
     CollectionsTold,
+    DeletionsMissed,
     Ended,
     Marked,
     Opened,
@@ -117,6 +118,11 @@ class Unassigned:
     error: HeadwaterError | None
     stale_map: bool = False
     stale_manifest: bool = False
+
+
+def _data_loss(missed: list[DeletionsMissed]) -> DataLoss:
+    first = min(missed, key=lambda event: event.vbucket)
+    return DataLoss({event.vbucket: event.purge_seqno for event in missed}, first.seqno)
 
 
 class Drainer:
@@ -228,7 +234,7 @@ class Drainer:
 
     def _begin_again(self, vbucket: int, seqno: int, purge_seqno: int) -> None:
         progress = self.progress[vbucket]
-        progress.position = replace(Position.beginning(vbucket), coverage=self._coverage)
+        progress.position, progress.purge_seqno = replace(Position.beginning(vbucket), coverage=self._coverage), 0
         self._resting = {**self._resting, vbucket: progress.position}
         self._unassigned[vbucket] = Unassigned(self.clock(), None)
         self._events.append((self.arena.rows, ReadAgain(ConsumerStream(vbucket), seqno, purge_seqno)))
@@ -290,7 +296,10 @@ class Drainer:
     def _run(self, address: Address, worker: Worker) -> Steps[bool]:
         try:
             busy = yield from worker.step()
-            self._take_events(worker)
+            if missed := self._take_events(worker):
+                self._lose(address, _data_loss(missed))
+                self._miss(missed)
+                return True
         except RemoteProtocolError as error:
             self._break_off(error)
             return False
@@ -521,7 +530,8 @@ class Drainer:
         del self._unassigned[vbucket]
         if owner not in self._workers:
             self._workers[owner] = Worker(owner, self.cluster, self.arena, self.options, self.streamed)
-        self._workers[owner].assign(self.progress[vbucket].position, self.progress[vbucket].end_seqno)
+        progress = self.progress[vbucket]
+        self._workers[owner].assign(progress.position, progress.end_seqno, progress.purge_seqno)
 
     def _displace(self, vbuckets: Iterable[int], error: HeadwaterError | None, *, stale_map: bool) -> None:
         """Try these vbuckets again later, together; one that has failed for too long ends the drain."""
@@ -539,11 +549,25 @@ class Drainer:
     def _lose(self, address: Address, error: HeadwaterError) -> None:
         """Drop a lost connection: its unfinished vbuckets continue elsewhere, or here again."""
         worker = self._workers.pop(address)
-        self._take_events(worker)
+        missed = self._take_events(worker)
         for vbucket in worker.vbuckets:
             self._rest(worker, vbucket, self.arena.rows)
         worker.close()
         self._displace([*worker.vbuckets, *worker.todo], error, stale_map=True)
+        if missed:
+            self._miss(missed)
+
+    def _miss(self, missed: list[DeletionsMissed]) -> None:
+        """Answer deletions that streams can't get any more, whose connection is given up, by `on_data_loss`.
+
+        Changes behind the markers that told so are here already. They may only be returned together with the event that
+        their vbucket begins again: with their positions alone a node would find nothing missing.
+        """
+        if self.options.on_data_loss == "raise":
+            self._break_off(_data_loss(missed))
+            return
+        for event in missed:
+            self._begin_again(event.vbucket, event.seqno, event.purge_seqno)
 
     def _rest(self, worker: Worker, vbucket: int, row: int) -> None:
         """Keep the last position of a stream that is over. Drop its rows that still wait: they come again."""
@@ -553,6 +577,8 @@ class Drainer:
             return
         before = self.progress[vbucket].position.seqno
         self.progress[vbucket].position = position = worker.position(vbucket)
+        # Not for a position that the gate puts back: deletions that were dropped with it may be gone by now.
+        self.progress[vbucket].purge_seqno = worker.purge_seqno(vbucket)
         invariant(before <= position.seqno, "vbucket {}: from {} back to {}", vbucket, before, position.seqno)
         if self._resting is self.positions.resting:
             self._resting = dict(self._resting)
@@ -560,9 +586,15 @@ class Drainer:
 
     # ------------------------------------------------------------------ what became of the streams
 
-    def _take_events(self, worker: Worker) -> None:
+    def _take_events(self, worker: Worker) -> list[DeletionsMissed]:
+        """Take what happened to a worker's streams; return those that missed deletions, to give the connection up."""
+        missed = []
         for row, event in worker.take_events():
-            self._take(worker, row, event)
+            if isinstance(event, DeletionsMissed):
+                missed.append(event)
+            else:
+                self._take(worker, row, event)
+        return missed
 
     def _take(self, worker: Worker, row: int, event: StreamEvent) -> None:
         vbucket = event.stream.vbucket

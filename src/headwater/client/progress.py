@@ -32,6 +32,7 @@ class VBucketProgress:
         position: end of the last stream, or the start.
         end_seqno: the stream ends after the snapshot that holds it.
         done: nothing more is to come.
+        purge_seqno: the last one that a marker told, up to which no deletion is missing at `position`; 0 for none.
         opened_at: when its stream was accepted.
         trouble_since: time of its first failure without progress since; None for no trouble.
     """
@@ -39,6 +40,7 @@ class VBucketProgress:
     position: Position
     end_seqno: int
     done: bool = False
+    purge_seqno: int = 0
     opened_at: float | None = None
     trouble_since: float | None = None
     backoff: Backoff = field(default_factory=Backoff)

@@ -21,7 +21,7 @@ from headwater.client.progress import Part
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, NotSupported, PeerSilent
 from headwater.kernels.columns import Arena
-from headwater.protocol.dcp.controls import CLAIMS
+from headwater.protocol.dcp.controls import CLAIMS, LATEST_MARKER_VERSION, MARKER_VERSION
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.events import Opened, StreamEvent
 from headwater.protocol.dcp.position import ClaimedPosition, Position
@@ -83,7 +83,7 @@ class Worker(Task):
     Attributes:
         address: the node.
         vbuckets: vbuckets with a stream here, requested or open.
-        todo: vbuckets to request when the connection is ready: vbucket to (position, end seqno).
+        todo: vbuckets to request when the connection is ready: vbucket to (position, end seqno, purge seqno).
     """
 
     def __init__(
@@ -98,7 +98,8 @@ class Worker(Task):
         self._streamed = streamed
         self.address = address
         self.vbuckets: dict[int, None] = {}
-        self.todo: dict[int, tuple[Position, int]] = {}
+        self.todo: dict[int, tuple[Position, int, int]] = {}
+        self._tells_purges = False
         self._cluster, self._arena, self._options = cluster, arena, options
         self._link = Link(address, cluster.clock, cluster.settings.target.tls)
         self.drain: Drain | None = None
@@ -106,9 +107,9 @@ class Worker(Task):
         self._vbuckets_max = 0  # there are none from here on
         self._open_streams: NDArray[np.intp] | None = None  # the same as numbers, made again when it changes
 
-    def assign(self, position: Position, end_seqno: int) -> None:
-        """Take a vbucket over."""
-        self.todo[position.vbucket] = (position, end_seqno)
+    def assign(self, position: Position, end_seqno: int, purge_seqno: int = 0) -> None:
+        """Take a vbucket over; `purge_seqno` is the last one that its markers told."""
+        self.todo[position.vbucket] = (position, end_seqno, purge_seqno)
         self._vbuckets_max = max(self._vbuckets_max, position.vbucket + 1)
 
     def release(self, vbucket: int) -> None:
@@ -130,6 +131,10 @@ class Worker(Task):
     def position(self, vbucket: int) -> Position:
         """Return the position of the stream of one of `vbuckets`."""
         return self._drain.position(vbucket)
+
+    def purge_seqno(self, vbucket: int) -> int:
+        """Return the last purge seqno that the markers of one of `vbuckets` told."""
+        return self._drain.streams[vbucket].purge_seqno
 
     @property
     def _drain(self) -> Drain:
@@ -200,11 +205,15 @@ class Worker(Task):
 
     def _ask(self, drain: Drain, now: float) -> None:
         """Send some of the stream requests to do, and all other bytes that are due."""
-        value = b"" if self._streamed is None or not self._knows_collections else self._streamed.value
         for vbucket in tuple(islice(self.todo, REQUESTS_SENT_AT_ONCE)):
-            drain.request(*self.todo.pop(vbucket), now, value)
+            position, end_seqno, purge_seqno = self.todo.pop(vbucket)
+            known = purge_seqno if self._tells_purges else 0
+            drain.request(position, end_seqno, now, self._value(known), known)
             self.vbuckets[vbucket] = None
         self._link.channel.send(drain.data_to_send())
+
+    def _value(self, purge_seqno: int) -> bytes:
+        return b"" if self._streamed is None or not self._knows_collections else self._streamed.value(purge_seqno)
 
     @property
     def _knows_collections(self) -> bool:
@@ -222,12 +231,13 @@ class Worker(Task):
         deadline = self._cluster.clock() + settings.connect_timeout_seconds
         opening_ = opening(
             options,
-            modified=self._streamed is not None and self._knows_collections,
-            claims=any(isinstance(position, ClaimedPosition) for position, _ in self.todo.values()),
+            collections=self._streamed is not None and self._knows_collections,
+            claims=any(isinstance(position, ClaimedPosition) for position, *_ in self.todo.values()),
         )
         accepted = yield from self._link.converse(open_producer(opening_), deadline)
         if options.min_persisted is not None and "connection_buffer_size" not in accepted:
             raise NotSupported(f"min_persisted: {self.address} has no flow control, so what waits can't be bounded")
+        self._tells_purges = MARKER_VERSION in accepted
         return Drain(
             self._arena,
             str(self.address),
@@ -237,6 +247,7 @@ class Worker(Task):
             now=self._cluster.clock(),
             markers=options.markers,
             with_ids=self._streamed is not None and self._knows_collections,
+            checks_purges=self._tells_purges and self._streamed is not None and self._streamed.choice.is_whole,
         )
 
 
@@ -252,11 +263,12 @@ def _check_alive(drain: Drain, now: float) -> None:
             raise PeerSilent(what, event.silent_seconds or 0.0)
 
 
-def opening(options: DrainOptions, *, modified: bool = False, claims: bool = False) -> Opening:
+def opening(options: DrainOptions, *, collections: bool = False, claims: bool = False) -> Opening:
     """Return what to open and negotiate for these options.
 
     Args:
-        modified: ask to be told of modified collections too.
+        collections: the node knows Collections, and they are read. Then it is asked to tell of modified collections,
+            and of purges in its markers ("NOT_SUPPORTED without Collections", dcp 4).
         claims: positions are `ClaimedPosition`s. A node that refuses the control reads them as plain positions.
     """
     flags = OpenFlag.PRODUCER
@@ -269,8 +281,8 @@ def opening(options: DrainOptions, *, modified: bool = False, claims: bool = Fal
         controls.append(("connection_buffer_size", str(options.window_bytes)))
     # Needs the delete times asked for below; where it is refused, what ran out arrives as a deletion (dcp.md 4).
     controls.append(("enable_expiry_opcode", "true"))
-    if modified:  # only events of version 2 tell of those; where it is refused, all else comes as before (dcp 2.16)
-        controls.append(("flatbuffers_system_events", "true"))
+    if collections:  # only events of version 2 tell of modified ones; where it is refused, all else comes as before
+        controls += [("flatbuffers_system_events", "true"), (MARKER_VERSION, LATEST_MARKER_VERSION)]
     if claims:
         controls.append((CLAIMS, "true"))
     return Opening(options.name, flags, OpenFlag.INCLUDE_DELETE_TIMES, optional=tuple(controls))

@@ -20,7 +20,8 @@ LOG = [(UUID, 0)]
 
 def a_drain(arena_bytes: int = 4096, **options) -> Drain:
     settings = {"window_bytes": 1000, "silence_seconds": 240.0, "answer_seconds": 1000.0, "now": 100.0, "markers": True}
-    return Drain(Arena(value_bytes=arena_bytes, key_bytes=4096), "node:11210", **(settings | options))
+    arena = Arena(value_bytes=arena_bytes, key_bytes=4096, with_ids=options.get("with_ids", False))
+    return Drain(arena, "node:11210", **(settings | options))
 
 
 def asked(position: Position = BEGINNING, end_seqno: int = ENDLESS, **options) -> Drain:
@@ -45,6 +46,20 @@ def feed(drain: Drain, *frames: bytes, now: float = 100.0) -> None:
 def marker(start: int, end: int, flags: int = 1, opaque: int = 1, vbucket: int = 0) -> bytes:
     message = dcp.SnapshotMarker(vbucket=vbucket, opaque=opaque, start_seqno=start, end_seqno=end, flags=flags)
     return message.encode()
+
+
+def purged_marker(start: int, end: int, purge_seqno: int, flags: int = 6, vbucket: int = 0) -> bytes:
+    return dcp.SnapshotMarkerV22(
+        vbucket=vbucket,
+        opaque=1,
+        start_seqno=start,
+        end_seqno=end,
+        flags=flags,
+        max_visible_seqno=0,
+        high_completed_seqno=0,
+        purge_seqno=purge_seqno,
+        high_prepared_seqno=0,
+    ).encode()
 
 
 def change(seqno: int, key: bytes = b"k", value: bytes = b"v", opaque: int = 1, vbucket: int = 0) -> bytes:

@@ -64,3 +64,10 @@ def test_what_is_gone_is_said_by_a_manifest_that_is_not_older() -> None:
     assert two.within(EMPTY) == two and not two.has_gone(EMPTY)
     assert Coverage(12, collections=(11,)).has_gone(MANIFEST) and Coverage(12, scope=11).has_gone(MANIFEST)
     assert not Coverage(12, scope=8).has_gone(MANIFEST) and not Coverage(12).has_gone(MANIFEST)
+
+
+def test_a_request_quotes_the_purge_seqno_that_its_reader_saw() -> None:
+    assert Coverage(0xB4, collections=(0, 0x8A)).encode(81021) == (
+        b'{"uid":"b4","collections":["0","8a"],"purge_seqno":"81021"}'
+    )
+    assert Coverage(1).encode(0) == b'{"uid":"1"}'

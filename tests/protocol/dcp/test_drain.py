@@ -14,6 +14,7 @@ from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.events import (
     Advanced,
     CollectionsTold,
+    DeletionsMissed,
     Ended,
     Marked,
     Opened,
@@ -32,6 +33,7 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from tests.protocol.dcp.drain_talk import (
     ACCEPTED,
+    BEGINNING,
     LOG,
     TALK,
     UUID,
@@ -44,6 +46,7 @@ from tests.protocol.dcp.drain_talk import (
     happened,
     marker,
     outcome,
+    purged_marker,
 )
 from tests.protocol.dcp.test_answers import MODIFIED
 
@@ -338,3 +341,77 @@ def test_collections_that_were_modified_and_events_that_nobody_knows_are_told_an
     assert event == CollectionModified(0, 2, 10, names.of(12), 1, 4, max_ttl=None, history=True)
     assert collection_event(unknown, names) == UnknownSystemEvent(0, 3, 9, 7, b"", b"", 1, 4)
     assert drain.position(0).seqno == 4
+
+
+def test_every_flag_and_layout_of_a_marker_is_read():
+    """History (0x10) and MayContainDuplicates (0x20) say that keys repeat: whether a drain asked for that or not, it
+    reads what comes. The third marker is of version 2.2."""
+    drain = accepted()
+    first = (
+        "805600001400000000000014000000010000000000000000" + "0000000000000000000000000000000300000036"
+    )  # start 0, end 3, History | MayContainDuplicates | Checkpoint | Disk
+    second = (
+        "805600000100000000000025000000010000000000000000" + "00"
+        "0000000000000004000000000000000500000011" + "0000000000000005" + "0000000000000000"
+    )
+    third = (
+        "805600000100000000000035000000010000000000000000" + "02"
+        "0000000000000006000000000000000700000032" + "0000000000000007" + "00" * 8 + "0000000000000002" + "00" * 8
+    )
+    feed(drain, bytes.fromhex(first), change(1), change(3), bytes.fromhex(second), change(4), change(5))
+    feed(drain, bytes.fromhex(third), change(7))
+    rows, events, _ = outcome(drain)
+    assert [(row["seqno"], row["key"]) for row in rows] == [(seqno, b"k") for seqno in (1, 3, 4, 5, 7)]
+    assert events == [
+        (0, Marked, 0, 0, 3, 0x36, 0, 0),
+        (2, Marked, 0, 4, 5, 0x11, 0, 0),
+        (4, Marked, 0, 6, 7, 0x32, 0, 0),
+    ]
+    assert drain.position(0) == Position(0, UUID, 7, 7, 7) and drain.streams[0].purge_seqno == 2
+
+
+def checking(position: Position = BEGINNING, **options) -> Drain:
+    return accepted(position, with_ids=True, checks_purges=True, markers=False, **options)
+
+
+AT_50 = Position(0, UUID, 50, 50, 50)
+
+
+@pytest.mark.parametrize(
+    ("held", "said", "missed"),
+    [
+        (BEGINNING, [purged_marker(0, 90, 60)], None),
+        (BEGINNING, [purged_marker(1, 90, 60)], None),
+        (AT_50, [purged_marker(50, 90, 50)], None),
+        (AT_50, [purged_marker(50, 90, 51)], (50, 51)),
+        (AT_50, [purged_marker(40, 90, 60)], (50, 60)),
+        (AT_50, [marker(50, 70), purged_marker(71, 90, 70)], None),
+        (AT_50, [marker(50, 70), purged_marker(71, 90, 71)], (70, 71)),
+        (AT_50, [marker(50, 70), purged_marker(70, 90, 70)], None),
+        (BEGINNING, [purged_marker(0, 70, 60), purged_marker(71, 90, 80)], (70, 80)),
+        (BEGINNING, [purged_marker(0, 70, 60), purged_marker(60, 90, 60)], None),
+        (AT_50, [purged_marker(50, 40 + 20, 1 << 63)], (50, 60)),
+    ],
+)
+def test_a_snapshot_that_lacks_purged_deletions_of_what_is_held_is_told(held, said, missed):
+    drain = checking(held)
+    feed(drain, *said)
+    told = [each for each in happened(drain.events) if each[1] is DeletionsMissed]
+    assert told == ([] if missed is None else [(0, DeletionsMissed, 0, *missed)])
+    assert drain.streams[0].phase is (Phase.OPEN if missed is None else Phase.ENDED)
+
+
+def test_who_quoted_the_purge_seqno_lacks_nothing_of_it():
+    drain = a_drain(with_ids=True, checks_purges=True)
+    drain.request(Position(0, UUID, 50, 0, 90), ENDLESS, 100.0, b'{"uid":"0","purge_seqno":"60"}', 60)
+    assert drain.data_to_send().endswith(b'{"uid":"0","purge_seqno":"60"}')
+    feed(drain, ACCEPTED, purged_marker(0, 90, 60))
+    assert not [event for _, event in drain.events if isinstance(event, DeletionsMissed)]
+    assert drain.streams[0].purge_seqno == 60
+
+
+def test_of_a_part_of_the_bucket_a_purge_is_learned_and_nothing_concluded():
+    """A producer serves a reader of a collection that has not changed since, whatever was purged of others."""
+    drain = accepted(AT_50, with_ids=True)
+    feed(drain, purged_marker(50, 90, 60))
+    assert [type(event) for _, event in drain.events] == [Marked] and drain.streams[0].purge_seqno == 60

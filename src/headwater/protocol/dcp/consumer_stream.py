@@ -73,6 +73,7 @@ class ConsumerStream:
         dialect: dialect of the last request; UPR if the producer did not understand DCP's.
         marked: whether a marker came; in UPR the first marker closes nothing.
         value: value of the stream request; it chooses collections.
+        purge_seqno: the last one that a marker of this vbucket told, on this stream or an earlier one; 0 for none.
     """
 
     vbucket: int
@@ -89,6 +90,7 @@ class ConsumerStream:
     dialect: Dialect = Dialect.DCP
     marked: bool = False
     value: bytes = b""
+    purge_seqno: int = 0
 
     @property
     def request_seqno(self) -> int:

@@ -16,7 +16,11 @@ from headwater.wire.status import Status
 TRUE = "true"
 PURGE_SEQNOS = "headwater_purge_seqno"
 """A key between nodes of headwater: markers have the seqno up to which tombstones were purged, in layout V2.2, which
-max_marker_version grants to Collections only. Others answer EINVAL, which is "feature absent" (dcp 4)."""
+MARKER_VERSION grants to Collections only. Others answer EINVAL, which is "feature absent" (dcp 4)."""
+
+MARKER_VERSION = "max_marker_version"
+"""Key and, below, value with which a consumer gets markers in layout V2.2, which have the producer's purge seqno."""
+LATEST_MARKER_VERSION = "2.2"
 
 CONSUMER_NAME_BYTES_MAX = 200  # as of a connection's
 
@@ -198,7 +202,7 @@ def _max_marker_version(settings: ControlSettings, negotiated: Negotiated, value
     """Choose the version of markers. Version 2.2 exists for Collections only; it has the purge seqno."""
     if not negotiated.collections:
         return Status.NOT_SUPPORTED
-    if value != "2.2":
+    if value != LATEST_MARKER_VERSION:
         return Status.EINVAL
     settings.purge_seqnos = True
     return Status.SUCCESS
@@ -262,7 +266,7 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     "v7_dcp_status_codes": ControlRule("true", _one_way("v7_status_codes", Status.EINVAL)),
     "flatbuffers_system_events": ControlRule("true; not with Collections: events come as 0 and 1", _flatbuffers),
     "change_streams": ControlRule("nothing: no history is kept", _not_supported),
-    "max_marker_version": ControlRule("2.2; needs Collections", _max_marker_version),
+    MARKER_VERSION: ControlRule("2.2; needs Collections", _max_marker_version),
     "cache_transfer": ControlRule("nothing: no cache to transfer", _not_supported),
     PURGE_SEQNOS: ControlRule("true, else off; headwater's own", _switch("purge_seqnos")),
     DELETED_REVS: ControlRule("true, else off; headwater's own", _switch("deleted_revs")),

@@ -66,9 +66,15 @@ class Coverage:
             value["collections"] = [f"{number:x}" for number in self.collections]
         return value
 
-    def encode(self) -> bytes:
-        """Return the value of a stream request, encoded."""
-        return json.dumps(self.as_json(), separators=(",", ":")).encode()
+    def encode(self, purge_seqno: int = 0) -> bytes:
+        """Return the value of a stream request, encoded.
+
+        Args:
+            purge_seqno: the "purge seqno last seen in a V2.2 marker" (dcp 5), which spares a consumer inside of its
+                first snapshot a rollback to 0; 0 for none.
+        """
+        seen = {"purge_seqno": str(purge_seqno)} if purge_seqno else {}
+        return json.dumps(self.as_json() | seen, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, value: Any) -> Coverage:

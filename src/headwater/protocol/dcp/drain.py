@@ -28,6 +28,7 @@ from headwater.invariants import invariant
 from headwater.kernels.columns import Arena, Decoded, Stop, StreamTable
 from headwater.kernels.tracker import HELD_END, HELD_START, LAST
 from headwater.protocol.dcp.answers import SystemNews, complaint, label, may_be_log, read_any_system_event
+from headwater.protocol.dcp.consumer_changes import read_marker
 from headwater.protocol.dcp.consumer_core import ConsumerCore, ends_whole
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase, Step
 from headwater.protocol.dcp.events import (
@@ -35,6 +36,7 @@ from headwater.protocol.dcp.events import (
     Boundary,
     CollectionsChanged,
     CollectionsTold,
+    DeletionsMissed,
     Ended,
     Marked,
     Opened,
@@ -86,6 +88,9 @@ class Drain:
         markers: True to get snapshot markers as events.
         with_ids: Collections were negotiated: keys begin with the id of their collection (the arena must have a column
             for it), and system events come.
+        checks_purges: check the purge seqnos of markers for deletions that this drain can't get any more. For streams
+            of the whole bucket on a connection with ids; of some collections alone a producer may rightly leave out
+            what was purged above the start (failover 2, rule 2).
 
     Attributes:
         events: (row, event) pairs in order: the event came before the row with that number. The caller clears it.
@@ -105,6 +110,7 @@ class Drain:
         now: float,
         markers: bool = False,
         with_ids: bool = False,
+        checks_purges: bool = False,
     ) -> None:
         self.arena: Arena = arena
         self.peer: str = peer
@@ -126,7 +132,9 @@ class Drain:
         self.heard_at: float = now
         self._silence_seconds, self._answer_seconds = silence_seconds, answer_seconds
         self._markers, self._with_ids = markers, with_ids
-        self._snapshots: dict[int, tuple[int, int]] = {}  # by vbucket, with Collections: where events without a row lie
+        self._checks_purges = checks_purges and with_ids
+        # The newest of each stream, by vbucket, with Collections: where events without a row lie.
+        self._snapshots: dict[int, tuple[int, int]] = {}
         self._awaiting = self._core.awaiting
         # The first of their opaques, their vbuckets, and where they stand; made when it is needed.
         self._awaited: tuple[int, NDArray[Any], NDArray[np.uint64]] | None = None
@@ -134,11 +142,13 @@ class Drain:
 
     # ------------------------------------------------------------------ what the caller asks for
 
-    def request(self, position: Position, end_seqno: int, now: float, value: bytes = b"") -> None:
+    def request(self, position: Position, end_seqno: int, now: float, value: bytes = b"", purge_seqno: int = 0) -> None:
         """Request the changes of a vbucket after `position`, up to the snapshot that holds `end_seqno`; `value` is the
-        request's value (`Coverage.encode`)."""
+        request's value (`Coverage.encode`), `purge_seqno` the one that it quotes."""
         stream = ConsumerStream(position.vbucket, end_seqno=end_seqno, failover_log=position.failover_log, value=value)
+        stream.purge_seqno = purge_seqno
         self.streams[position.vbucket] = stream
+        self._snapshots.pop(position.vbucket, None)
         self._ask(stream, position, self.arena.rows, now)
 
     def _ask(self, stream: ConsumerStream, position: Position, row: int, now: float) -> None:
@@ -333,8 +343,9 @@ class Drain:
     def _marked(self, frame: Frame, row: int) -> None:
         stream = self.streams[frame.vbucket]
         if frame.extras:
-            numbers = frame.extras[1:] + frame.value if len(frame.extras) == 1 else frame.extras
-            start, end, flags = _MARKER.unpack_from(numbers)
+            start, end, flags, purged, _ = read_marker(frame)
+            if purged:
+                self._purged(stream, start, min(purged, end), row)
         else:  # the bare marker of UPR: a boundary without numbers
             start, end, flags = 0, ENDLESS, 0
             self.events.append((row, Boundary(stream, goes_on=True)))
@@ -344,6 +355,21 @@ class Drain:
             self._core.marked(stream, end, wants_answer=True)
         if self._markers:
             self.events.append((row, Marked(stream, start, end, flags)))
+
+    def _purged(self, stream: ConsumerStream, start: int, purged: int, row: int) -> None:
+        """Learn the purge seqno of a snapshot: "highest tombstone seqno removed by purging" (dcp 8.2).
+
+        A producer lets nobody begin between 0 and that seqno who does not quote it (failover 2, rule 2), and "purged
+        tombstones are never sent" (dcp 8.1). So this drain has missed some if the snapshot goes on from below: the
+        first one of a stream from its request, a later one from the end of the one before.
+        """
+        held = stream.request_seqno
+        if before := self._snapshots.get(stream.vbucket):
+            held = max(held, min(before[1], start))
+        known, stream.purge_seqno = stream.purge_seqno, purged
+        if self._checks_purges and 0 < held < purged != known and stream.phase is _PHASE_OPEN:
+            stream.step(Step.CLOSED)
+            self.events.append((row, DeletionsMissed(stream, held, purged)))
 
     def _ended(self, vbucket: int, opaque: int, reason: int, row: int) -> None:
         stream = self.streams.get(vbucket)

@@ -89,6 +89,16 @@ class Marked(StreamEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class DeletionsMissed(StreamEvent):
+    """The snapshot that begins lacks deletions above `seqno`, up to which everything was held: those up to
+    `purge_seqno` are purged, and not all of them had been sent. What follows of the stream does not count.
+    """
+
+    seqno: int
+    purge_seqno: int
+
+
+@dataclass(frozen=True, slots=True)
 class Boundary(StreamEvent):
     """UPR: the changes so far are a whole snapshot (dcp 14); its markers and ends say no more than that.
 
