@@ -297,6 +297,7 @@ def test_a_line_with_numbers_of_any_size_is_stored_as_it_stands(tmp_path: Path) 
 
 def test_lines_about_no_document_are_no_end_of_changes(tmp_path: Path) -> None:
     events = ["collection_created", "collection_modified", "scope_dropped", "unknown_system_event", "deletions_purged"]
+    events.append("snapshot_deduplicated")
     lines = [*({"event": event, "vbucket": 1, "seqno": 2} for event in events), {"event": "mutation", "key": "k"}]
     text = "\n".join(map(json.dumps, lines)).encode()
     assert read(write(tmp_path / "a.jsonl", text), file_format="changes") == [(b"k", b"")]

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ import pytest
 from harness.nodes import call
 from headwater import testing
 from headwater.client import Mutation
+from headwater.testing.peers import History, Peer, Snapshot, mutation, serve
+from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
 from tests.cli.support import Run
 
 
@@ -270,3 +274,54 @@ def test_tail_as_csv_is_what_load_reads(run: Run, tmp_path: Path) -> None:
 def test_a_form_that_is_none_is_told(run: Run, form: str) -> None:
     status, _, told = run("tail", "--once", "--format", form)
     assert status == 2 and "{key} {value}" in told and told.count("\n") == 1
+
+
+VERSIONS = History(
+    [
+        Snapshot(0, 3, [mutation(3, b"order", b"shipped")], flags=0x06),
+        Snapshot(4, 5, [mutation(4, b"order", b"lost"), mutation(5, b"order", b"found")], flags=0x36),
+    ]
+)
+
+
+def test_tail_with_history_shows_every_version_and_where_there_are_none_any_more(run: Run) -> None:
+    with serve(Peer(histories={0: VERSIONS})) as address:
+        status, out, _ = run("tail", "--once", "--history", "--json", "--node", f"couchbase://{address}/default")
+        assert status == 0
+        rows = [json.loads(row) for row in out.splitlines()]
+        assert rows[0] == {
+            "event": "snapshot_deduplicated",
+            "vbucket": 0,
+            "start_seqno": 0,
+            "end_seqno": 3,
+            "flags": 6,
+        }
+        assert [(row["seqno"], row["text"]) for row in rows[1:]] == [(3, "shipped"), (4, "lost"), (5, "found")]
+        _, out, _ = run("tail", "--once", "--history", "--node", f"couchbase://{address}/default")
+        assert out.splitlines()[:2] == [
+            "0:3 snapshot_deduplicated from seqno 0: old versions are not kept any more, the last of each follows",
+            "0:3 mutation order shipped",
+        ]
+        status, out, err = run(
+            "tail", "--once", "--history", "--format", "{value}", "--node", f"couchbase://{address}/default"
+        )
+        assert (out.split(), err.count("0:3 snapshot_deduplicated")) == (["shipped", "lost", "found"], 1)
+        status, out, err = run("tail", "--once", "--node", f"couchbase://{address}/default")
+        assert "snapshot_deduplicated" not in out + err
+
+
+class WithoutVersions(Peer):
+    def answers(self, request: Frame) -> Iterator[Frame]:
+        if (request.opcode, request.key) == (Opcode.DCP_CONTROL, b"change_streams"):
+            yield response(request, Status.NOT_SUPPORTED)
+        else:
+            yield from super().answers(request)
+
+
+def test_tail_with_history_names_a_node_that_keeps_none(run: Run) -> None:
+    with serve(WithoutVersions(histories={0: VERSIONS})) as address:
+        status, out, err = run("tail", "--once", "--history", "--node", f"couchbase://{address}/default")
+    assert status == 1 and not out and err.count("\n") == 1
+    assert "keeps no old versions of documents" in err and address in err
+    status, _, err = run("tail", "--once", "--history", "--protocol", "tap")
+    assert status == 2 and "TAP has no old versions" in err

@@ -18,6 +18,7 @@ from headwater.errors import (
     DataLoss,
     InvalidArguments,
     NoAccess,
+    NotSupported,
     OptionError,
     PeerSilent,
     RemoteProtocolError,
@@ -568,3 +569,88 @@ def test_changes_that_come_without_deletions_come_with_the_news_that_all_is_read
     assert (row, type(event), event.vbucket, event.seqno, event.purge_seqno) == (1, ReadAgain, 0, 60, 70)
     assert drainer.positions.by_vbucket() == {0: Position(0, coverage=Coverage(1))}
     assert list(drainer._unassigned) == [0] and not drainer._workers
+
+
+# --------------------------------------------------------------------------- every version
+
+
+def versions_of_two_keys() -> History:
+    """A node's history of two keys: what came before its retention deduplicated, then every version."""
+    old = Snapshot(0, 4, [mutation(3, b"a", b"a3"), mutation(4, b"b", b"b4")], flags=0x06)
+    kept = [mutation(seqno, b"ab"[seqno % 2 :][:1], b"v%d" % seqno) for seqno in range(5, 13)]
+    live = [mutation(seqno, b"a", b"v%d" % seqno) for seqno in (13, 14)]
+    return History([old, Snapshot(5, 12, kept, flags=0x36), Snapshot(13, 14, live, flags=0x11)])
+
+
+def test_every_version_that_a_node_keeps_comes_in_order_also_within_a_snapshot(driver):
+    peer = Peer(histories={0: versions_of_two_keys()})
+    events = drained(driver, peer, history=True)
+    assert seqnos(events) == [3, 4, *range(5, 15)]
+    versions = [event.seqno for event in events if isinstance(event, Mutation) and event.key == b"a"]
+    assert versions == [3, 6, 8, 10, 12, 13, 14]
+    markers = [event for event in events if isinstance(event, SnapshotMarker)]
+    assert [(marker.flags, marker.is_deduplicated) for marker in markers] == [
+        (0x06, True),
+        (0x36, False),
+        (0x11, False),
+    ]
+    controls = [frame.encode()[24:] for frame in peer.seen if frame.opcode == Opcode.DCP_CONTROL]
+    assert b"change_streamstrue" in controls
+
+
+def test_who_does_not_ask_for_versions_takes_what_comes(driver):
+    """Flags that were not asked for change nothing."""
+    peer = Peer(histories={0: versions_of_two_keys()})
+    assert seqnos(drained(driver, peer)) == [3, 4, *range(5, 15)]
+    assert not [frame for frame in peer.seen if frame.key == b"change_streams"]
+
+
+def test_batches_say_which_snapshots_have_the_last_versions_alone(driver):
+    with serve(Peer(histories={0: versions_of_two_keys()})) as address:
+        client = driver.connect(address)
+        with client.batches(until="now", history=True) as batches:
+            read = list(batches)
+        assert [seqno for batch in read for seqno in batch.records["seqno"].to_pylist()] == [3, 4, *range(5, 15)]
+        assert [told for batch in read for told in batch.deduplicated] == [(0, SnapshotMarker(0, 0, 4, 0x06))]
+        with client.batches(until="now") as batches:
+            assert not [told for batch in batches for told in batch.deduplicated]
+
+
+def test_markers_that_only_the_drain_wants_are_no_events(driver):
+    events = drained(driver, Peer(histories={0: versions_of_two_keys()}), history=True, markers=False)
+    assert [type(event) for event in events] == [Mutation] * 12 + [StreamEnd]
+
+
+def test_within_a_snapshot_of_versions_a_drain_can_be_left_and_resumed_anywhere(driver):
+    with serve(Peer(histories={0: versions_of_two_keys()})) as address:
+        client = driver.connect(address)
+        for leave_after in range(1, 13):
+            first = client.changes(until="now", history=True)
+            got: list[int] = []
+            while len(got) < leave_after:
+                got += seqnos([next(first)])
+            saved = save_positions(first.positions)
+            first.close()
+            with client.changes(load_positions(saved), until="now", history=True) as second:
+                assert got + seqnos(second) == [3, 4, *range(5, 15)]
+
+
+class WithoutVersions(Peer):
+    """A server that keeps the last version of each document alone, as Couchbase's with couchstore."""
+
+    def answers(self, request):
+        if (request.opcode, request.key) == (Opcode.DCP_CONTROL, b"change_streams"):
+            yield response(request, Status.NOT_SUPPORTED)
+        else:
+            yield from super().answers(request)
+
+
+@pytest.mark.parametrize("read", ["changes", "batches"])
+def test_a_node_that_keeps_no_versions_is_named(driver, read):
+    """It is not read without them: nobody would notice."""
+    with serve(WithoutVersions(histories={0: history(3)})) as address:
+        feed = getattr(driver.connect(address), read)(until="now", history=True)
+        with feed, pytest.raises(NotSupported) as refused:
+            list(feed)
+    said = str(refused.value)
+    assert f"history: {address} keeps no old versions" in said and "\n" not in said

@@ -31,6 +31,14 @@ def test_a_node_with_collections_is_asked_to_tell_of_their_changes_and_of_purges
     assert not {"flatbuffers_system_events", "max_marker_version"} & dict(opening(DrainOptions()).optional).keys()
 
 
+def test_who_wants_every_version_asks_for_change_streams():
+    """In the order of dcp 4: between the events of version 2 and the version of markers."""
+    asked = [key for key, _ in opening(DrainOptions(history=True), collections=True).optional]
+    assert asked[-3:] == ["flatbuffers_system_events", "change_streams", "max_marker_version"]
+    assert ("change_streams", "true") in opening(DrainOptions(history=True)).optional
+    assert "change_streams" not in dict(opening(DrainOptions(), collections=True).optional)
+
+
 def test_who_begins_with_claims_says_so():
     controls = [dict(opening(DrainOptions(), claims=claims).optional) for claims in (False, True)]
     assert [each.get("headwater_claims") for each in controls] == [None, "true"]

@@ -62,7 +62,7 @@ TYPES = ("text", "int", "float", "bool")
 OF_NO_DOCUMENT = frozenset(
     {
         *("collection_created", "collection_modified", "collection_dropped", "scope_created", "scope_dropped"),
-        *("unknown_system_event", "deletions_purged"),
+        *("unknown_system_event", "deletions_purged", "snapshot_deduplicated"),
     }
 )
 """Events of `tail --json` about no document."""

@@ -52,12 +52,14 @@ if TYPE_CHECKING:
         Expiration,
         Mutation,
         Position,
+        SnapshotMarker,
     )
     from headwater.client.changes import Event
     from headwater.client.feeds import Changes
     from headwater.client.options import Start
 
     Row: TypeAlias = Mutation | Deletion | Expiration
+    Missing: TypeAlias = DeletionsPurged | SnapshotMarker
 
 PART = ("first", 50)
 EXAMPLES = examples(
@@ -69,6 +71,7 @@ EXAMPLES = examples(
     "headwater tail --key 'order:*' --format '{time} {key} {value}'",
     "headwater tail --collection shop.orders --collection shop.carts",
     "headwater tail --from 1200 --vbuckets 7",
+    "headwater tail --once --history --key order:1200",
     "headwater tail --positions audit.json --json >> audit.jsonl",
     "headwater tail --vbuckets 0-511 --node couchbase://10.0.0.7:11210/orders",
 )
@@ -152,6 +155,9 @@ def tail(
     scope: Annotated[
         str | None, typer.Option("--scope", metavar="NAME", help="Only the collections of this scope.")
     ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Every version of each document, as far as the server keeps them.")
+    ] = False,
     on_data_loss: Loss = OnDataLoss.FAIL,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
@@ -164,10 +170,13 @@ def tail(
     turns out to have left the one printed so far (a failover that lost changes, or deletions that were purged before
     they were printed), tail says so and ends with status 1; with --on-data-loss warn such deletions are an event, and
     their vbuckets are printed again whole.
+
+    With --history every version is printed that the server keeps; where it keeps none any more, an event says so, and
+    the last version of each document stands for all. A server that keeps none at all refuses it.
     """
     where, form = begin(start), "json" if as_json else form
     if protocol is TailDialect.TAP:
-        _check_tap(start, positions, collection or scope, bool(key) or form not in ("text", "json"))
+        _check_tap(start, positions, collection or scope, bool(key) or form not in ("text", "json"), history)
         shown = partial(tap, keys_only=keys_only, as_json=form == "json", future=where.now)
         shown(dump=not follow, vbuckets=vbuckets, node=node, user=user, password=password)
         return
@@ -176,17 +185,19 @@ def tail(
         chosen = _choice(client, collection, scope, positions)
         saved = _saved_positions(client, positions, chosen)
         first = _start(client, where, wanted, chosen, saved)
-        reading = _reading(on_data_loss, follow=follow, keep=positions is not None)
+        reading = _reading(on_data_loss, follow=follow, keep=positions is not None) | {"history": history}
         changes = client.changes(first, **reading, vbuckets=wanted, no_value=keys_only, collections=chosen)
         with changes, closing(Printed(changes, positions, saved)) as printed:
-            _print(changes, TailShown(*lines, wanted_keys(key), bool(key)), where.since_ns, printed)
+            _print(changes, TailShown(*lines, wanted_keys(key), bool(key), history), where.since_ns, printed)
 
 
-def _check_tap(start: str, positions: Path | None, collections: object, formed: bool) -> None:
+def _check_tap(start: str, positions: Path | None, collections: object, formed: bool, history: bool) -> None:
     if start not in ("beginning", "now") or positions:
         raise typer.BadParameter("TAP begins with what there is or with the next change, and tells no positions.")
     if collections:
         raise typer.BadParameter("TAP knows the default collection only.")
+    if history:
+        raise typer.BadParameter("TAP has no old versions of documents: --history needs --protocol dcp.")
     if formed:
         raise typer.BadParameter("with TAP there is no --key, and no --format but text and json.")
 
@@ -255,16 +266,19 @@ class TailShown(NamedTuple):
     """The printed changes and their forms.
 
     change, event, loss: make the line of a change; of an event of a collection or scope (None: none is shown; an event
-    that was shown before gets no line); of deletions that were purged unread (None: they are reported on stderr).
+    that was shown before gets no line); of deletions that were purged unread, or of versions that are not kept any more
+    (None: they are reported on stderr).
     wanted: returns True if a key is shown.
     only_keys: True if keys were chosen, so that events without a key are not shown.
+    history: True if every version was asked for, and a snapshot that lacks some is an event.
     """
 
     change: "Callable[[str, Row], str]"
     event: "Callable[[str, CollectionEvent], str | None] | None"
-    loss: "Callable[[str, DeletionsPurged], str] | None"
+    loss: "Callable[[str, Missing], str] | None"
     wanted: "Callable[[bytes], bool]"
     only_keys: bool
+    history: bool = False
 
 
 def line_maker(form: str, keys_only: bool) -> "tuple[Callable[[str, Row], str], Any, Any]":
@@ -292,9 +306,9 @@ def _line_to_print(event: "Event", shown: TailShown, since_ns: int) -> str | Non
 
     match event:
         case DeletionsPurged():
-            if shown.loss is not None:
-                return shown.loss(_kind(event), event)
-            remark(_loss(_kind(event), event))
+            return _told_loss("deletions_purged", event, shown)
+        case SnapshotMarker() if shown.history and event.is_deduplicated and not since_ns:
+            return _told_loss("snapshot_deduplicated", event, shown)
         case Mutation() | Deletion() | Expiration() if event.cas >= since_ns and shown.wanted(event.key):
             return shown.change(_kind(event), event)
         case Mutation() | Deletion() | Expiration() | SnapshotMarker() | StreamEnd():
@@ -306,7 +320,15 @@ def _line_to_print(event: "Event", shown: TailShown, since_ns: int) -> str | Non
     return None
 
 
-def _kind(change: "Row | CollectionEvent | DeletionsPurged") -> str:
+def _told_loss(kind: str, event: "Missing", shown: TailShown) -> str | None:
+    """Return the line about something that does not come; None if it is on stderr."""
+    if shown.loss is not None:
+        return shown.loss(kind, event)
+    remark(_loss(kind, event))
+    return None
+
+
+def _kind(change: "Row | CollectionEvent") -> str:
     """Return the name of an event: mutation, collection_created."""
     return re.sub("(?<=.)(?=[A-Z])", "_", type(change).__name__).lower()
 
@@ -342,15 +364,20 @@ def _event(kind: str, change: "CollectionEvent") -> str:
     return line(f"{change.vbucket}:{change.seqno}", kind, name)
 
 
-def _loss(kind: str, change: "DeletionsPurged") -> str:
-    """Return purged deletions for people: `512:120 deletions_purged after seqno 90: ...`."""
-    message = f"after seqno {change.seqno}: they were not printed, and never will be; all of the vbucket comes again"
-    return line(f"{change.vbucket}:{change.purge_seqno}", kind, message)
+def _loss(kind: str, event: "Missing") -> str:
+    """Return for people what does not come: `512:120 deletions_purged after seqno 90: ...`."""
+    from headwater.client import SnapshotMarker
+
+    if isinstance(event, SnapshotMarker):
+        message = f"from seqno {event.start_seqno}: old versions are not kept any more, the last of each follows"
+        return line(f"{event.vbucket}:{event.end_seqno}", kind, message)
+    message = f"after seqno {event.seqno}: they were not printed, and never will be; all of the vbucket comes again"
+    return line(f"{event.vbucket}:{event.purge_seqno}", kind, message)
 
 
-def _json_loss(kind: str, change: "DeletionsPurged") -> str:
-    """Return purged deletions for programs."""
-    return json.dumps({"event": kind} | asdict(change))
+def _json_loss(kind: str, event: "Missing") -> str:
+    """Return for programs what does not come."""
+    return json.dumps({"event": kind} | asdict(event))
 
 
 def _json_event(kind: str, change: "CollectionEvent") -> str:

@@ -540,7 +540,8 @@ class AsyncClient(_Connected, AsyncDocuments):
     ) -> Connecting[AsyncChanges]:
         """Iterate over the changes of a bucket, one at a time, each vbucket in the order of its seqnos.
 
-        A key comes once per snapshot: values in between may be skipped, the last one never is. After a failure the
+        A key comes once per snapshot: values in between may be skipped, the last one never is (with `history` each
+        version comes that the nodes keep, in the order of seqnos). After a failure the
         drain connects again and continues after the last change: nothing is lost, nothing comes twice.
 
         Args:
@@ -572,6 +573,8 @@ class AsyncClient(_Connected, AsyncDocuments):
                 yielded. Copies that the cluster map does not name do not count. None: at once.
             on_data_loss: after deletions were purged before we read them: "raise" DataLoss, or "read_again" those
                 vbuckets from the beginning, each after an event DeletionsPurged.
+            history: every version of each document that the nodes still keep, also within a snapshot. A snapshot
+                marker says whether it has them (`is_deduplicated`). Where a node keeps none, NotSupported.
 
         Yields: Mutation, Deletion or Expiration after the SnapshotMarker they belong to; at last a StreamEnd. Of
         collections that were chosen also CollectionCreated, CollectionDropped, ScopeCreated and ScopeDropped, in order
@@ -586,6 +589,7 @@ class AsyncClient(_Connected, AsyncDocuments):
                 the beginning, and drop what they no longer have.
             TransportError: no node could be reached, or one was silent, for `patience_seconds`.
             UnknownCollection, UnknownScope: a chosen collection or scope does not exist.
+            NotSupported: a node keeps no old versions (`history`).
             StatusError: a node refused the request.
             RemoteProtocolError: a node broke the rules of the protocol.
             OptionError: an argument is invalid or unknown; or `start` was saved with another choice of collections.

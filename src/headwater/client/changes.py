@@ -35,8 +35,11 @@ from headwater.protocol.dcp.events import (
     Vanished,
 )
 from headwater.protocol.dcp.position import FailoverLog, Position, place
+from headwater.wire.dcp import SnapshotFlag
 from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import Opcode
+
+_DISK, _DISK_WITH_HISTORY = int(SnapshotFlag.DISK), int(SnapshotFlag.DISK | SnapshotFlag.HISTORY)
 
 
 class _InCollection:
@@ -116,13 +119,19 @@ class Expiration(_ChangeFields):
 class SnapshotMarker:
     """The changes that follow for this vbucket belong to one snapshot: consistent only when all of it was received.
 
-    `flags` are SnapshotFlag bits: 1 memory, 2 disk, 4 checkpoint.
+    `flags` are SnapshotFlag bits: 1 memory, 2 disk, 4 checkpoint, 16 history, 32 a key may come more than once.
     """
 
     vbucket: int
     start_seqno: int
     end_seqno: int
     flags: int
+
+    @property
+    def is_deduplicated(self) -> bool:
+        """True if a node has read this snapshot from its disk with the last version of each document alone, whether a
+        reader asked for history or not: it keeps none of these collections, or none any more of these seqnos."""
+        return self.flags & _DISK_WITH_HISTORY == _DISK
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +275,8 @@ class ChangeBatch:
         collection_events: events of collections and scopes in order, each with the index of the row that follows it
             (the number of rows, if none follows).
         data_losses: vbuckets that are read again from the beginning, likewise.
+        deduplicated: of a drain with `history`, the markers of those snapshots that have the last version of each
+            document alone (`SnapshotMarker.is_deduplicated`), likewise.
     """
 
     records: pa.RecordBatch
@@ -273,6 +284,7 @@ class ChangeBatch:
     _positions: Positions
     collection_events: tuple[tuple[int, CollectionEvent], ...] = ()
     data_losses: tuple[tuple[int, DeletionsPurged], ...] = ()
+    deduplicated: tuple[tuple[int, SnapshotMarker], ...] = ()
 
     def __repr__(self) -> str:
         return f"<ChangeBatch of {len(self)} rows, {self.records.nbytes} bytes>"
@@ -305,12 +317,18 @@ def batch_of(handout: Handout) -> ChangeBatch:
         if isinstance(event, Ended) and event.reason is not None
     )
     losses = tuple((row, _loss(event)) for row, event in handout.events if isinstance(event, ReadAgain))
+    markers = ((row, _marker(event)) for row, event in handout.events if isinstance(event, Marked))
+    thinned = tuple((row, marker) for row, marker in markers if marker.is_deduplicated)
     if handout.streamed is None:
-        return ChangeBatch(handout.records, ended, handout.positions, data_losses=losses)
+        return ChangeBatch(handout.records, ended, handout.positions, (), losses, thinned)
     names = handout.streamed.names
     events = ((row, collection_event(event, names)) for row, event in handout.events)
     happened = tuple((row, event) for row, event in events if event is not None)
-    return ChangeBatch(with_names(handout.records, names), ended, handout.positions, happened, losses)
+    return ChangeBatch(with_names(handout.records, names), ended, handout.positions, happened, losses, thinned)
+
+
+def _marker(event: Marked) -> SnapshotMarker:
+    return SnapshotMarker(event.vbucket, event.start_seqno, event.end_seqno, event.flags)
 
 
 def _loss(event: ReadAgain) -> DeletionsPurged:
@@ -348,9 +366,10 @@ def _news_event(event: CollectionsTold, names: CollectionNames) -> CollectionEve
 
 
 class ChangeFeed:
-    """Turns handouts into events, and keeps the caller's position after each."""
+    """Turns handouts into events, and keeps the caller's position after each; markers are events if `markers`."""
 
-    def __init__(self, start: Mapping[int, Position]) -> None:
+    def __init__(self, start: Mapping[int, Position], *, markers: bool = True) -> None:
+        self._markers = markers
         self._places = {vbucket: Foothold(position) for vbucket, position in start.items()}
         self._logs: dict[int, FailoverLog] = {vb: position.failover_log for vb, position in start.items()}
         self._coverage: Coverage | None = next((each.coverage for each in start.values()), None)
@@ -420,8 +439,8 @@ class ChangeFeed:
         self._remember(occurrence.vbucket, self._places[occurrence.vbucket])
         self._places[occurrence.vbucket].occur(occurrence)
         match occurrence:
-            case Marked(vbucket=vbucket, start_seqno=start, end_seqno=end, flags=flags):
-                return SnapshotMarker(vbucket, start, end, flags)
+            case Marked():
+                return _marker(occurrence) if self._markers else None
             case CollectionsChanged() | CollectionsTold():
                 return collection_event(occurrence, self._names) if self._coverage else None
             case Vanished():

@@ -93,7 +93,7 @@ class _BatchPositions(_Feed):
 class _EventPositions(_Feed):
     def __init__(self, drainer: Drainer) -> None:
         super().__init__(drainer)
-        self._feed = ChangeFeed(drainer.positions.by_vbucket())
+        self._feed = ChangeFeed(drainer.positions.by_vbucket(), markers=drainer.options.markers)
         self._pending: Iterator[Event] = iter(())
 
     @property

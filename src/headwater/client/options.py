@@ -49,6 +49,7 @@ class BatchesOptions(TypedDict, total=False):
     scope: str | None
     min_persisted: MinPersisted | None
     on_data_loss: OnDataLoss
+    history: bool
 
 
 class ChangesOptions(BatchesOptions, total=False):
@@ -80,6 +81,7 @@ class DrainOptions:
     scope: str | None = None
     min_persisted: MinPersisted | None = None
     on_data_loss: OnDataLoss = "raise"
+    history: bool = False
 
     def __post_init__(self) -> None:
         if len(self.name.encode()) > NAME_BYTES_MAX:

@@ -21,7 +21,7 @@ from headwater.client.progress import Part
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, NotSupported, PeerSilent
 from headwater.kernels.columns import Arena
-from headwater.protocol.dcp.controls import CLAIMS, LATEST_MARKER_VERSION, MARKER_VERSION
+from headwater.protocol.dcp.controls import CHANGE_STREAMS, CLAIMS, LATEST_MARKER_VERSION, MARKER_VERSION
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.events import Opened, StreamEvent
 from headwater.protocol.dcp.position import ClaimedPosition, Position
@@ -37,6 +37,11 @@ SERVER_IDLE_SECONDS = 360.0
 
 GATHER_BYTES_MIN = 64 * 1024
 """Receiving continues while the inbox has this much room."""
+
+_NO_HISTORY = (
+    "keeps no old versions of documents (it refused the control change_streams=true); Couchbase does from 7.2 on, in "
+    "buckets of its storage magma. Read without history: then each snapshot has the last version of each document"
+)
 
 REQUESTS_SENT_AT_ONCE = 64
 """After so many requests it is time to read the answers: the node opens the first streams meanwhile."""
@@ -237,6 +242,8 @@ class Worker(Task):
         accepted = yield from self._link.converse(open_producer(opening_), deadline)
         if options.min_persisted is not None and "connection_buffer_size" not in accepted:
             raise NotSupported(f"min_persisted: {self.address} has no flow control, so what waits can't be bounded")
+        if options.history and CHANGE_STREAMS not in accepted:
+            raise NotSupported(f"history: {self.address} {_NO_HISTORY}")
         self._tells_purges = MARKER_VERSION in accepted
         return Drain(
             self._arena,
@@ -245,7 +252,7 @@ class Worker(Task):
             silence_seconds=silence_seconds(accepted, options.noop_interval_seconds),
             answer_seconds=options.answer_seconds,
             now=self._cluster.clock(),
-            markers=options.markers,
+            markers=options.markers or options.history,
             with_ids=self._streamed is not None and self._knows_collections,
             checks_purges=self._tells_purges and self._streamed is not None and self._streamed.choice.is_whole,
         )
@@ -282,7 +289,11 @@ def opening(options: DrainOptions, *, collections: bool = False, claims: bool = 
     # Needs the delete times asked for below; where it is refused, what ran out arrives as a deletion (dcp.md 4).
     controls.append(("enable_expiry_opcode", "true"))
     if collections:  # only events of version 2 tell of modified ones; where it is refused, all else comes as before
-        controls += [("flatbuffers_system_events", "true"), (MARKER_VERSION, LATEST_MARKER_VERSION)]
+        controls.append(("flatbuffers_system_events", "true"))
+    if options.history:
+        controls.append((CHANGE_STREAMS, "true"))
+    if collections:
+        controls.append((MARKER_VERSION, LATEST_MARKER_VERSION))
     if claims:
         controls.append((CLAIMS, "true"))
     return Opening(options.name, flags, OpenFlag.INCLUDE_DELETE_TIMES, optional=tuple(controls))

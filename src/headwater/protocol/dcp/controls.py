@@ -18,6 +18,10 @@ PURGE_SEQNOS = "headwater_purge_seqno"
 """A key between nodes of headwater: markers have the seqno up to which tombstones were purged, in layout V2.2, which
 MARKER_VERSION grants to Collections only. Others answer EINVAL, which is "feature absent" (dcp 4)."""
 
+CHANGE_STREAMS = "change_streams"
+"""A key with which a consumer gets every version of a document that the producer still keeps, not the last one of each
+snapshot."""
+
 MARKER_VERSION = "max_marker_version"
 """Key and, below, value with which a consumer gets markers in layout V2.2, which have the producer's purge seqno."""
 LATEST_MARKER_VERSION = "2.2"
@@ -265,7 +269,7 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     "include_deleted_user_xattrs": ControlRule("true; needs OPEN flag 0x100", _deleted_user_xattrs),
     "v7_dcp_status_codes": ControlRule("true", _one_way("v7_status_codes", Status.EINVAL)),
     "flatbuffers_system_events": ControlRule("true; not with Collections: events come as 0 and 1", _flatbuffers),
-    "change_streams": ControlRule("nothing: no history is kept", _not_supported),
+    CHANGE_STREAMS: ControlRule("nothing: no history is kept", _not_supported),
     MARKER_VERSION: ControlRule("2.2; needs Collections", _max_marker_version),
     "cache_transfer": ControlRule("nothing: no cache to transfer", _not_supported),
     PURGE_SEQNOS: ControlRule("true, else off; headwater's own", _switch("purge_seqnos")),
