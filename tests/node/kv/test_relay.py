@@ -17,6 +17,8 @@ import pytest
 
 from harness.nodes import until
 from headwater import testing
+from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node
 from headwater.wire import tap
 from headwater.wire.features import Feature
@@ -340,6 +342,15 @@ def fed(client: Client, *messages: tap.Mutation | tap.Flush | tap.Opaque | tap.V
     return [each.status for each in answers if each is not None]
 
 
+def give(node: Node, roles: dict[str, str]) -> None:
+    """Give users roles; on return both workers know of it."""
+    seen = node.log.count("users changed")
+    with UsersFile(node.data).editing() as accounts:
+        for name, text in roles.items():
+            accounts[name] = Account.create("secret", read_grants(text))
+    until(lambda: node.log.count("users changed") == seen + 2, "both workers know the users")
+
+
 def state(vb: int, state_: State) -> tap.VbucketSet:
     return tap.VbucketSet(vbucket=vb, engine_specific=tap.code_or_state(state_))
 
@@ -385,6 +396,25 @@ def test_a_feed_is_over_when_a_worker_dies_that_has_heard_of_it(vb: int) -> None
             os.kill(workers_of(node)[vb], signal.SIGKILL)
             assert feed.read() is None
         until(lambda: f"worker {vb} ended by signal 9" in node.log, "its death")
+
+
+def test_a_feed_goes_on_when_another_user_comes_and_ends_when_its_own_user_loses_the_bucket() -> None:
+    """It was cut by each change of the list of users, and began anew."""
+    with testing.node(vbuckets=VBUCKETS, workers=2) as node:
+        give(node, {"root": "administer", "ann": "administer"})
+        for guest in ("bob", "joe"):  # each worker has one of the connections
+            with Client(node.port) as feed:
+                assert feed.ask(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0ann\0secret").status == 0
+                assert feed.ask(Opcode.SELECT_BUCKET, key=b"default").status == 0
+                assert fed(feed, state(0, State.REPLICA), state(1, State.REPLICA)) == [0, 0]
+                give(node, {guest: "read"})
+                assert fed(feed, change(0, b"a"), change(1, b"a")) == [0, 0]
+                give(node, {"ann": "administer[elsewhere]"})
+                give(node, {"ann": "administer"})
+                feed.send(Frame(0x80, Opcode.SELECT_BUCKET, key=b"default").encode())
+                feed.send(b"".join(change(vb, b"b").encode() for vb in (0, 1)))
+                while feed.read() is not None:
+                    pass
 
 
 def test_a_random_document_is_one_of_any_worker() -> None:

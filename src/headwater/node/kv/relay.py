@@ -126,7 +126,8 @@ class Relay:
         self._waiting: deque[_Place | tuple[bytes, int]] = deque()
         self._flush: _Flush | None = None
         self._gathering: Gathering | None = None
-        self._is_stale = self._feeds = False
+        self._is_stale = self._feeds = self._feeds_as_another = False
+        self._feeds_as: tuple[object, ...] = ()
         self._held_bytes = 0
 
     @property
@@ -135,8 +136,11 @@ class Relay:
         return bool(self._waiting)
 
     def renew(self) -> None:
-        """Introduce the client anew, once no answer is owed, for its user, bucket or features have changed."""
+        """Introduce the client anew, once no answer is owed, for its user, bucket or features may have changed. They
+        have not if somebody else's roles changed: a feed goes on then.
+        """
         self._is_stale = True
+        self._feeds_as_another = self._feeds_as_another or (self._feeds and self._client != self._feeds_as)
 
     def close(self) -> None:
         """Hang up."""
@@ -184,7 +188,7 @@ class Relay:
             self._fail(frame, CommandRefused(Status.ETMPFAIL, _AWAY))
         else:
             self._waiting.append(call.ask(frame))
-            self._feeds = self._feeds or frame.opcode in MESSAGES
+            self._note_feed(frame)
         return True
 
     def _fail(self, frame: Frame, refused: CommandRefused) -> None:
@@ -212,6 +216,15 @@ class Relay:
                 call.flush()
             self.weigh()
 
+    def _note_feed(self, frame: Frame) -> None:
+        if frame.opcode in MESSAGES and not self._feeds:
+            self._feeds, self._feeds_as = True, self._client
+
+    @property
+    def _client(self) -> tuple[object, ...]:
+        """What the other workers know of the client."""
+        return self._session.user, self._session.bucket, self._session.features
+
     @property
     def _may_ask(self) -> bool:
         return self._session.access.is_logged_in and self._session.bucket is not None
@@ -237,7 +250,7 @@ class Relay:
             return
         self._gathering = Gathering()
         if self._ask_all(shares):
-            self._feeds = self._feeds or frame.opcode in MESSAGES
+            self._note_feed(frame)
         else:
             self._gathering.refused = CommandRefused(Status.ETMPFAIL, _AWAY)
         self.flush()
@@ -297,10 +310,11 @@ class Relay:
     def _call(self, path: str) -> _Call | None:
         """Return the connection to a worker; None if it can't be opened."""
         if self._is_stale and not self._waiting:
-            if self._feeds:  # which the others would have to hear again from its beginning
+            if self._feeds_as_another:  # the others would have to hear the feed again from its beginning
                 self._session.connection.drop("its user, bucket or features have changed amid a feed", fault=False)
                 return None
-            self.close()
+            if not self._feeds:
+                self.close()
             self._is_stale = False
         if path not in self._calls:
             try:
