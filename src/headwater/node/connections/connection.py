@@ -486,8 +486,8 @@ class Connection:
         self._eof = True
         if self._paused:
             self.loop.remove_reader(self._fd)
-        else:
-            self._end()
+        else:  # who was just let go on may have requests left that came before
+            self._feed_pending()
 
     def _end(self) -> None:
         """Close, for the peer has ended its input: once other workers have answered it, or FINISH_SECONDS are over."""
