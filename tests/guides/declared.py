@@ -146,7 +146,8 @@ DECLARED: dict[str, dict[str, Way]] = {
     },
     "docs/howto/operate.md": {
         "host =": Typed(),
-        "$ headwater serve --workers": Elsewhere("tests/node/workers/test_supervising.py"),
+        "$ headwater serve --workers 4": Elsewhere("tests/node/workers/test_supervising.py"),
+        "$ headwater serve --workers 6": Elsewhere("tests/node/workers/test_resizing.py"),
         "python3 -m venv": Shown("systemd's own commands; the unit itself is verified by tests/test_deploy.py"),
         "scrape_configs": Typed(),
         "headwater streams": Elsewhere("tests/cli/test_streams.py"),

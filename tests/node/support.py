@@ -220,6 +220,7 @@ class Desk:
         self.users, self.failures = Users(self.config.users, self.config.roles), Failures()
         self.cluster = ServedMap(11210, self.bucket)
         self.tls = self.tls_port = None
+        self.is_spare = False
         self.workspace = Workspace()
         self.requests = Requests(self.workspace)
         self.connections: set[object] = set()

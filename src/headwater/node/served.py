@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headwater.node.process.run_queue import RunQueue
     from headwater.node.users.failures import Failures
     from headwater.node.users.logins import Users
+    from headwater.node.workers.worker import NodeWorker
     from headwater.tls.socket import TlsSocket
 
 RETRY_SECONDS = 1.0
@@ -63,6 +64,10 @@ class Node(Protocol):
     tls: NodeTls | None
     connections: set[Connection]
     tls_port: int | None
+
+    @property
+    def worker(self) -> NodeWorker | None:
+        """The node as one of several workers; None if it is alone."""
 
     @property
     def buckets(self) -> Mapping[str, Services]:
@@ -192,6 +197,15 @@ class ServedBucket:
         self.bucket.durable_writes.stop()
 
     # --- what the node has --------------------------------------------------------------------------------------------
+
+    @property
+    def is_spare(self) -> bool:
+        """True if this is a worker of those that have all vbuckets among them, and the map names it not yet, or no
+        more.
+        """
+        worker, known = self._node.worker, self.membership.map
+        is_named = known is not None and known.here is not None
+        return worker is not None and worker.layout.has_map and not is_named and not self.bucket.vbuckets
 
     @property
     def buckets(self) -> Mapping[str, Services]:

@@ -45,6 +45,7 @@ from headwater.node.reporting.requests import Requests
 from headwater.node.rest.session import HttpSession
 from headwater.node.served import ServedBucket
 from headwater.node.storage.unsure_files import KeptFile, UnsureFiles
+from headwater.node.tap.merging import TapMerge
 from headwater.node.users.failures import Failures
 from headwater.node.users.file import UsersFile
 from headwater.node.users.logins import Users
@@ -67,6 +68,8 @@ USER_CHARACTERS_MAX = 128
 """So much of a name is written down that somebody gave who did not come in."""
 SWEEP_SECONDS = 1.0
 SWEPT_AT_ONCE = 500
+LEFT_SECONDS = 5.0
+"""So long a worker that has left serves those who came by the common address: the operator may be one of them."""
 STRANGERS_BYTES_MAX = 32 << 20
 STRANGER_BYTES_MAX = 1 << 20
 
@@ -113,6 +116,7 @@ class Server:
     _tls_listener: socket.socket | None = None
     _relay_listener: socket.socket | None = None
     _deriving: asyncio.Task[None] | None = None
+    _shares = False
     _port: int | None = None
 
     def __init__(
@@ -176,7 +180,49 @@ class Server:
         served = ServedBucket(self, opened.config, opened.bucket, opened.committer)
         self._buckets[opened.bucket.name] = served
         if self._port is not None:
-            served.start(self._port)
+            self._start(served, self._port)
+
+    def _start(self, served: ServedBucket, port: int) -> None:
+        served.start(port)
+        served.cluster.on_taken.append(self._map_taken)
+
+    def _map_taken(self) -> None:
+        """Look, once it is obeyed, at the map that a bucket has now."""
+        if self.worker is not None:
+            self.loop.call_soon(self._obey_map)
+
+    def _obey_map(self) -> None:
+        """Go on with what clients of the workers' common address have: all of it, or not at all."""
+        if any(each.fileno() < 0 for each in self._shared):  # this node is closing
+            return
+        self._share()
+        for connection in tuple(self.connections):
+            if isinstance(connection.session, TapMerge) and not connection.session.is_whole:
+                connection.drop("another worker has a part of its TAP session now", fault=False)
+
+    def _share(self) -> None:
+        """Accept at the workers' common address as long as the cluster map names this one: without a map, or by one
+        that goes on without it, it does not know who has a vbucket.
+        """
+        known = self.first.membership.map
+        is_named = (
+            self.worker is None or not self.worker.layout.has_map or (known is not None and known.here is not None)
+        )
+        if is_named is self._shares:
+            return
+        self._shares = is_named
+        for each in self._shared:
+            if is_named:
+                self.loop.add_reader(each.fileno(), partial(self._accept, each))
+            else:
+                self.loop.remove_reader(each.fileno())
+        if not is_named:
+            self.loop.call_later(LEFT_SECONDS, self._hang_up)
+
+    def _hang_up(self) -> None:
+        for connection in tuple(self.connections) if not self._shares else ():
+            if connection.is_common:
+                connection.drop("this worker is not in the cluster map any more", fault=False)
 
     async def _leave(self, opened: OpenBucket) -> None:
         """Stop serving a bucket: on return no connection uses it, and nothing of it is being written."""
@@ -255,14 +301,14 @@ class Server:
         if self._http_listener is not None:
             self.http_port = self._http_listener.getsockname()[1]
             listeners.append(self._http_listener)
-        listeners += self._shared
         listeners += [] if self._relay_listener is None else [self._relay_listener]
         self._port = port
         for served in self._buckets.values():
-            served.start(port)
+            self._start(served, port)
         self._mark_users()
         for each in listeners:
             self.loop.add_reader(each.fileno(), partial(self._accept, each))
+        self._share()
         self.loop_watch.start()
         self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
         self._deriving = self.loop.create_task(self.users.derive_all()) if self.config.users else None
@@ -403,7 +449,7 @@ class Server:
             self._admit(sock, peer, speaks_tls=speaks_tls, has_pages_only=pages, relays=relays)
 
     def _accept_again(self, listener: socket.socket) -> None:
-        if listener.fileno() >= 0:
+        if listener.fileno() >= 0 and (self._shares or listener not in self._shared):
             self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
 
     def _admit_worker(self, sock: socket.socket) -> None:
@@ -452,6 +498,7 @@ class Server:
             return
         first = FirstBytes(connection, self.first, relays)
         connection.session = HttpSession(connection, self.first, relays=relays) if has_pages_only else first
+        connection.is_common = bool(relays)
         self.accepted += 1
         if (longest := self._places.take(connection, place)) is not None:
             self._turn_away(longest, "connections are open, the limit, and others wait to log in")

@@ -20,7 +20,7 @@ def path_of(vbucket: int) -> str | None:
 
 
 def asked(frame: Frame) -> dict[str, Frame]:
-    return shares_of(frame, PATHS, path_of)
+    return shares_of(frame, lambda: PATHS, path_of)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_folder_is_served_as_it_was_founded(tmp_path: Path) -> None:
     config = NodeConfig(workers=2, port=0, vbuckets=16, data=tmp_path)
     founded = layout_of(config)
     assert layout_of(config) == founded
-    for change in ({"workers": 3}, {"host": "127.0.0.2"}, {"bucket": "b"}, {"vbuckets": 8}, {"tls_certificate": "c"}):
+    for change in ({"host": "127.0.0.2"}, {"bucket": "b"}, {"vbuckets": 8}, {"tls_certificate": "c"}):
         with pytest.raises(OptionError):
             layout_of(replace(config, **change))
     for name in ("port", "http_port"):

@@ -151,6 +151,7 @@ class Connection:
         committer: the committer of the selected bucket, whose batches output waits for.
         is_on_trial: True if the connection is beyond the limit, and has to log in soon as a member or administrator.
         is_inner: True if another worker opened it for one of its clients, and closes it when that client leaves.
+        is_common: True if the peer called the address that several workers have in common.
         awaits_others: called when the peer has ended its input; True if other workers have yet to answer what came of
             it, and `others_answered` tells when they have.
     """
@@ -163,7 +164,7 @@ class Connection:
         self.peer = peer
         self.is_closed: bool = False
         self.is_paused: bool = False
-        self.is_on_trial = self.is_inner = False
+        self.is_on_trial = self.is_inner = self.is_common = False
         self.stirred_at: float = host.loop.time()
         self.is_known: bool = True
         self.stranger_since: float = self.stirred_at

@@ -27,7 +27,7 @@ from headwater.kernels.follow import COUNTED_OPCODES
 from headwater.node.connections.inbox import whole_frame
 from headwater.node.connections.worker_call import WorkerCall, number_of
 from headwater.node.dcp.relay import AWAY, ENTRY_BYTES, REQUESTS_BYTES_MAX
-from headwater.node.kv.relay import ANSWERS, introduction, path_of
+from headwater.node.kv.relay import ANSWERS, introduction, others_of, path_of
 from headwater.node.streams.snapshot import PREPARE_COUNTS_MORE
 from headwater.protocol.dcp.consumer_messages import STREAM_MESSAGES
 from headwater.protocol.dcp.events import StreamWanted
@@ -90,7 +90,7 @@ class ConsumerRelay:
         self._barriers: deque[_Barrier] = deque()
         self._has_ended = False
         kv.connection.awaits_others = self.ended
-        for path in kv.relays.values():
+        for path in others_of(kv).values():
             self._call(path)
 
     @property

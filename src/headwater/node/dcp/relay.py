@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from headwater.kernels.scan import scan
 from headwater.node.connections.worker_call import WorkerCall
-from headwater.node.kv.relay import ANSWERS, introduction, path_of
+from headwater.node.kv.relay import ANSWERS, introduction, others_of, path_of
 from headwater.node.streams.snapshot import PREPARE_COUNTS_MORE
 from headwater.protocol.dcp.noop import SILENCE_SECONDS_MIN
 from headwater.protocol.dcp.upr import end_status
@@ -145,7 +145,7 @@ class StreamRelay:
         self._calls: dict[str, _Call] = {}
         self._turns: deque[_Call] = deque()
         kv.connection.awaits_others = self.awaits_answers
-        for path in kv.relays.values():
+        for path in others_of(kv).values():
             self._call(path)
 
     @property

@@ -198,6 +198,10 @@ class Services(Protocol):
     def membership(self) -> Member:
         """The member of a cluster that this node is, or could become."""
 
+    @property
+    def is_spare(self) -> bool:
+        """True if this is a worker without vbuckets that is to join the others, or has left them."""
+
     def figures(self) -> Iterable[tuple[str, str]]:
         """Return the node's own part of STAT: connections, their memory, and the upkeep of files."""
 

@@ -66,16 +66,18 @@ def vbucket_in(frame: Frame) -> int | None:
     return None
 
 
-def shares_of(frame: Frame, paths: Iterable[str], path_of: Callable[[int], str | None]) -> dict[str, Frame]:
+def shares_of(
+    frame: Frame, paths: Callable[[], Iterable[str]], path_of: Callable[[int], str | None]
+) -> dict[str, Frame]:
     """Return what has to be asked of other workers before a request is answered, by the path at which each is called.
 
     Args:
-        paths: of all others. path_of: returns that of the worker that has a vbucket; None for this one.
+        paths: returns those of all others. path_of: returns that of the worker that has a vbucket; None for this one.
     """
     if frame.opcode in _OF_ALL or (frame.opcode == Opcode.STAT and _is_of_node(frame)):
-        return dict.fromkeys(paths, frame)
+        return dict.fromkeys(paths(), frame)
     if frame.opcode == Opcode.TAP_OPAQUE and _remark(frame) is not None and vbucket_in(frame) is None:
-        return dict.fromkeys(paths, frame)
+        return dict.fromkeys(paths(), frame)
     return _observed_shares(frame, path_of) if frame.opcode == Opcode.OBSERVE else {}
 
 

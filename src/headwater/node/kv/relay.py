@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from headwater.node.kv.api import Session
 
-__all__ = ["ANSWERS", "Relay", "introduction", "path_of", "refusal"]
+__all__ = ["ANSWERS", "Relay", "introduction", "others_of", "path_of", "refusal"]
 
 HELD_BYTES_MAX: Final = 1 << 20
 """So much of a worker's answers waits here behind another's, until it is not read any more."""
@@ -93,22 +93,23 @@ class _Place:
 
 @dataclass(slots=True)
 class _Flush:
-    """A FLUSH until this worker has carried it out: the reason why no other worker was asked, or the answers of the
-    others.
+    """A FLUSH until this worker has carried it out: the reason why no other worker was asked, or the paths and the
+    answers of those that were.
 
     Each first answers that it is there, then that it is empty.
     """
 
     refused: CommandRefused | None
+    asked: tuple[str, ...]
     are_there: bool = False
     statuses: list[int] = field(default_factory=list)
 
-    def outcome(self, wanted: int) -> CommandRefused | None:
-        """Return the refusal of the first worker that refused; None if all `wanted` have carried it out."""
+    def outcome(self) -> CommandRefused | None:
+        """Return the refusal of the first worker that refused; None if all have carried it out."""
         if self.refused is not None:
             return self.refused
         status = next(filter(None, self.statuses), Status.SUCCESS)
-        if status == Status.SUCCESS and len(self.statuses) < wanted:
+        if status == Status.SUCCESS and len(self.statuses) < len(self.asked):
             status = Status.ETMPFAIL
         return CommandRefused(status, "another process has refused it") if status else None
 
@@ -172,7 +173,7 @@ class Relay:
         this worker.
         """
         if frame.opcode in _FLUSHES and self._flush is not None:
-            refused = self._flush.outcome(len(self._paths))
+            refused = self._flush.outcome()
             if refused is None:
                 return False
             self._flush = None
@@ -243,9 +244,12 @@ class Relay:
         owner = session.server.cluster.owner(frame.vbucket)
         return None if owner is None else self._paths.get(owner)
 
+    def _paths_of_others(self) -> Iterable[str]:
+        return others_of(self._session).values()
+
     def _gather(self, frame: Frame) -> None:
         """Ask the other workers for their parts of the answer, if the request needs any."""
-        shares = shares_of(frame, self._paths.values(), partial(path_of, self._session))
+        shares = shares_of(frame, self._paths_of_others, partial(path_of, self._session))
         if not shares or self._path_of(frame) is not None:
             return
         self._gathering = Gathering()
@@ -272,13 +276,13 @@ class Relay:
         """
         flush, request = self._flush, Frame(Magic.CLIENT_REQUEST, Opcode.NOOP)
         if flush is None:
-            flush = self._flush = _Flush(self._refused_here(frame))
-        elif flush.are_there or flush.outcome(len(self._paths)) is not None:
+            flush = self._flush = _Flush(self._refused_here(frame), tuple(self._paths_of_others()))
+        elif flush.are_there or flush.outcome() is not None:
             return
         else:
             flush.are_there, request = True, Frame(Magic.CLIENT_REQUEST, Opcode.FLUSH, extras=frame.extras)
         flush.statuses.clear()
-        if flush.refused is None and not self._ask_all(dict.fromkeys(self._paths.values(), request)):
+        if flush.refused is None and not self._ask_all(dict.fromkeys(flush.asked, request)):
             flush.refused = CommandRefused(Status.ETMPFAIL, _AWAY)
         self.flush()
 
@@ -492,6 +496,14 @@ def path_of(session: Session, vbucket: int) -> str | None:
         return None
     holders = session.server.cluster.holders(vbucket)
     return next((session.relays[each] for each in holders if each in session.relays), None)
+
+
+def others_of(session: Session) -> dict[Address, str]:
+    """Return the paths of the other workers that have a part of the bucket: those that its map names, if it has one.
+    One that is to join need not have the bucket yet.
+    """
+    map_ = session.server.membership.map
+    return {each: path for each, path in session.relays.items() if map_ is None or each in map_.servers}
 
 
 def introduction(session: Session, first_opaque: int = 0) -> bytes:

@@ -33,6 +33,8 @@ EVENTS: Mapping[str, str] = {
     "kernels.failed": "they can't be compiled; a traceback follows",
     "node.refused": "it can't start, or not go on, and why; a wrong option is told before there is a log, as text",
     "node.failed": "something inside failed; a traceback follows",
+    "worker.spare": "workers that the cluster map does not name, and how they get vbuckets",
+    "worker.left": "a worker is none any more, and its folder has another name",
     "worker.ended": "a worker of `--workers` is gone, and is started again; the others go on",
     "peer.fault": "a peer broke a rule, was refused, or was lost",
     "peer.closed": "a connection was closed in order",

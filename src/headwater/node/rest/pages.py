@@ -257,6 +257,7 @@ def _readiness(server: Services) -> Made:
 
     A node without vbuckets and without a map is not ready either, as before its cluster is made or after it came back
     without its disk: an operator who waits for it before he stops the next one would count a copy that is not there.
+    Of several workers one that has no part yet, or no more, is no reason: the others serve all.
 
     A full disk is shown, but is no reason to be taken out of service: reads and deletions go on. Kernels that are not
     compiled yet are shown too: everything is served, only slower.
@@ -265,7 +266,7 @@ def _readiness(server: Services) -> Made:
     state = {
         "fenced_vbuckets": sum(len(each.fenced) for each in buckets),
         "traffic_disabled": any(each.traffic_disabled for each in buckets),
-        "empty": not any(each.bucket.vbuckets or _is_member(each) for each in server.buckets.values()),
+        "empty": not any(each.bucket.vbuckets or _is_member(each) or each.is_spare for each in server.buckets.values()),
     }
     ready = not any(state.values())
     compiled, kernels = kernel_modules.counts()

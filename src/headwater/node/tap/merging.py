@@ -20,7 +20,7 @@ from headwater.errors import RemoteProtocolError
 from headwater.kernels.scan import scan
 from headwater.node.connections.inbox import whole_frame
 from headwater.node.connections.worker_call import WorkerCall, own_path
-from headwater.node.kv.relay import introduction
+from headwater.node.kv.relay import introduction, others_of
 from headwater.protocol.tap.ledger import OPAQUES
 from headwater.wire.failure import Failure
 from headwater.wire.header import Frame, Magic, opaque_of, put_opaque
@@ -78,12 +78,18 @@ class TapMerge:
         self._calls: list[_Call] = []
         begin = introduction(kv) + request.encode()
         try:
-            for path in (own_path(kv.relays.values()), *kv.relays.values()):
+            for path in (own_path(kv.relays.values()), *others_of(kv).values()):
                 self._calls.append(_Call(self, kv.server.loop, path, begin))
         except OSError:
             self.closed()
             raise
         self._worker_count = len(self._calls)
+        self._called = {*others_of(kv)}
+
+    @property
+    def is_whole(self) -> bool:
+        """True as long as each worker that the bucket's map names has a part of the session."""
+        return {*others_of(self._kv)} <= self._called
 
     # --- what the connection calls ------------------------------------------------------------------------------------
 

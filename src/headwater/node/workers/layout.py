@@ -30,13 +30,15 @@ from headwater.node.storage.text_file import WholeFile, decode_text_file, encode
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import OWN_EPOCH, ClusterMap
 
-__all__ = ["WorkersLayout", "count_of", "layout_of", "load", "refuse_folder_of_workers"]
+__all__ = ["WorkersLayout", "count_of", "free_ports", "layout_of", "load", "refuse_folder_of_workers"]
 
 NAME: Final = "WORKERS"
 _NEXT_NAME: Final = "WORKERS.new"
 _FAILPOINTS: Final = ("workers.before_rename", "workers.after_rename")
 _TITLE: Final = "headwater-workers"
 _FORMAT: Final = "1"
+_FORMAT_OF_JOINING: Final = "2"
+"""The format with `joining`: releases that know of none must not begin with such a folder."""
 PORTS_APART: Final = 10
 """So far behind the node's port is the first worker's, unless it is given."""
 
@@ -49,7 +51,8 @@ class WorkersLayout:
         host: the host in the map. ports, tls_ports: the ports of each worker; no ports for TLS if the node used none.
         uuid: the uuid of the cluster, also a name for this group of processes. revision: that of the first map.
         has_map: True if the workers own all vbuckets from the beginning (else they wait for a map of others).
-        complete: True if every worker has its store.
+        complete: True if every worker has its store, but for those that are joining.
+        joining: the number of workers, the last ones, that were added since and may have none yet.
     """
 
     host: str
@@ -61,6 +64,7 @@ class WorkersLayout:
     revision: int
     has_map: bool
     complete: bool = False
+    joining: int = 0
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -104,7 +108,8 @@ class WorkersLayout:
     def check_store(self, folder: Path, number: int) -> None:
         """Refuse (CorruptStore) to make a worker's store anew: it would lack all acknowledged changes."""
         store = folder / f"worker-{number}" / STORE_NAME
-        if self.complete and self.has_map and not store.exists():
+        is_founded = self.complete and number < len(self.ports) - self.joining
+        if is_founded and self.has_map and not store.exists():
             raise CorruptStore(
                 store, 0, "the file is missing, though this folder's workers were all there: put it back"
             )
@@ -116,7 +121,11 @@ class WorkersLayout:
             disk.make_directory(folder)
         except OSError as error:
             raise StorageError(f"{folder}: {error.strerror or error}") from error
-        data = encode_text_file(_TITLE, _FORMAT, json.dumps(asdict(self)).encode())
+        content = asdict(self)
+        if not self.joining:
+            del content["joining"]
+        format_ = _FORMAT_OF_JOINING if self.joining else _FORMAT
+        data = encode_text_file(_TITLE, format_, json.dumps(content).encode())
         WholeFile(disk, folder / NAME, folder / _NEXT_NAME, _FAILPOINTS).replace(data)
 
 
@@ -138,11 +147,11 @@ def refuse_folder_of_workers(config: NodeConfig) -> None:
 
 
 def layout_of(config: NodeConfig) -> WorkersLayout:
-    """Return the layout of a folder; plan and save it if this is its first start.
+    """Return the layout of a folder, with as many workers as it had; plan and save it if this is its first start.
 
     Raises:
-        OptionError: the folder was made without workers, with another number of them or for another address; a port
-            can't be bound. StorageError: the file, or a worker's folder, is missing or wrong.
+        OptionError: the folder was made without workers, or for another address; a port can't be bound.
+        StorageError: the file, or a worker's folder, is missing or wrong.
     """
     known = load(config.data)
     if known is None:
@@ -163,9 +172,7 @@ def _refuse_plain_store(config: NodeConfig) -> None:
 
 
 def _refuse_others(config: NodeConfig, known: WorkersLayout) -> None:
-    count, folder = len(known.ports), config.data
-    if count_of(config) != count:
-        raise OptionError("workers", config.workers, f"{count}, which {folder} was made with; it can't be changed yet")
+    folder = config.data
     for name, given, kept in (
         ("host", config.host, known.host),
         ("bucket", config.bucket, known.bucket),
@@ -198,9 +205,18 @@ def _planned(config: NodeConfig) -> WorkersLayout:
 
 
 def _ports(config: NodeConfig, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ports of the workers, and their ports for TLS, all of which were free a moment ago."""
-    wanted = count * (2 if config.tls_certificate else 1)
+    """Return the ports of the workers, and their ports for TLS."""
     first = config.worker_port or (config.port and config.port + PORTS_APART)
+    had = free_ports(config, first, count * (2 if config.tls_certificate else 1))
+    return had[:count], had[count:]
+
+
+def free_ports(config: NodeConfig, first: int, wanted: int) -> tuple[int, ...]:
+    """Return so many ports for workers, all of which were free a moment ago: from the first on, or any if it is 0.
+
+    Raises:
+        OptionError: one of them is taken, or the node's own.
+    """
     numbers = [first + at if first else 0 for at in range(wanted)]
     if first and (numbers[-1] > PORT["most"] or set(_of_node(config).values()) & set(numbers)):
         raise OptionError(
@@ -208,8 +224,7 @@ def _ports(config: NodeConfig, count: int) -> tuple[tuple[int, ...], tuple[int, 
         )
     with ExitStack() as taken:
         sockets = [taken.enter_context(bound("worker-port", config.host, number)) for number in numbers]
-        had = [int(each.getsockname()[1]) for each in sockets]
-    return tuple(had[:count]), tuple(had[count:])
+        return tuple(int(each.getsockname()[1]) for each in sockets)
 
 
 def _of_node(config: NodeConfig) -> dict[str, int]:
@@ -231,5 +246,6 @@ def load(folder: Path) -> WorkersLayout | None:
         return None
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or error}") from error
-    content = json.loads(decode_text_file(data, path, _TITLE, [_FORMAT], "file of workers"))
+    formats = [_FORMAT, _FORMAT_OF_JOINING]
+    content = json.loads(decode_text_file(data, path, _TITLE, formats, "file of workers"))
     return WorkersLayout(**content | {name: tuple(content[name]) for name in ("ports", "tls_ports")})

@@ -33,7 +33,9 @@ from headwater.node.process import supervisor
 from headwater.node.reporting import log_lines
 from headwater.node.reporting.log_lines import event
 from headwater.node.workers.layout import WorkersLayout, layout_of
+from headwater.node.workers.resizing import resized, spares
 from headwater.node.workers.worker import NodeWorker
+from headwater.wire.address import Address
 
 __all__ = ["serve"]
 
@@ -91,6 +93,9 @@ def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Star
         pages = _public("http-port", config, config.http_port, layout) if config.http_port >= 0 else None
         for each in filter(None, (with_tls, pages)):
             taken.enter_context(each)
+        had, layout = layout, resized(config, layout)
+        for port in {*layout.ports, *layout.tls_ports} - {*had.ports, *had.tls_ports}:
+            taken.enter_context(_bound("worker-port", config.host, port, layout))
         relays = _relay_folder(config.data, layout.uuid)
         descriptor = os.open(relays, os.O_RDONLY | os.O_DIRECTORY)
         taken.callback(os.close, descriptor)
@@ -304,8 +309,8 @@ class Supervisor:
     def _tell_ready(self, out: TextIO) -> None:
         """Report that all workers serve: from now on each has a store, and a missing one is an error."""
         self._is_told = True
-        if not self._layout.complete:
-            self._layout = replace(self._layout, complete=True)
+        if not self._layout.complete or self._layout.joining:
+            self._layout = replace(self._layout, complete=True, joining=0)
             self._layout.save(self._config.data)
         host, port = self._first.public.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -322,3 +327,19 @@ class Supervisor:
         with suppress(OSError):  # whoever was to read it is gone, and the workers serve
             print(line, file=out, flush=True)
         supervisor.tell(f"READY=1\nSTATUS=ready on {shown}:{port}")
+        self._tell_spares(f"{shown}:{port}")
+
+    def _tell_spares(self, address: str) -> None:
+        """Say how workers that the cluster map does not name get vbuckets."""
+        left_out = list[Address]()
+        with suppress(StorageError):  # which the worker tells at its next start, and goes on with what it knows
+            left_out = spares(self._config.data, self._layout)
+        if not left_out:
+            return
+        names, add = ", ".join(map(str, left_out)), " ".join(f"--add {each}" for each in left_out)
+        text = (
+            "the cluster map has no %s: `headwater cluster rebalance %s %s` lets them join, and a start with --workers"
+            " %d goes on without them"
+        )
+        fields = event("worker.spare", workers=len(left_out))
+        log.warning(text, names, address, add, len(self._layout.ports) - len(left_out), extra=fields)

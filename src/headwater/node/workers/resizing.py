@@ -1,0 +1,126 @@
+"""Another number of workers for a folder, at a start.
+
+    more   --ports of their own, written down--> they start without vbuckets, and join by a rebalance
+    fewer  --only when no map names those that go--> their folders are set aside, and never deleted
+
+The file of workers is changed by the one who has the ports of all workers: no other node runs in the folder then.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from headwater.errors import OptionError, RemoteProtocolError, StorageError
+from headwater.node.config import NodeConfig
+from headwater.node.membership.file import MapFile
+from headwater.node.reporting.log_lines import event
+from headwater.node.storage.disk import RealDisk
+from headwater.node.workers.layout import WorkersLayout, count_of, free_ports
+from headwater.wire.address import Address
+from headwater.wire.cluster_map import ClusterMap
+
+__all__ = ["resized", "spares"]
+
+log: Final = logging.getLogger(__name__)
+
+
+def resized(config: NodeConfig, known: WorkersLayout) -> WorkersLayout:
+    """Return the layout with as many workers as the settings say; a new one is on the disk on return.
+
+    Raises:
+        OptionError: that many there can't be now; it says what has to be done first. StorageError, DiskFull: nothing
+            was changed, or all of it; the next start goes on.
+    """
+    count, had = count_of(config), len(known.ports)
+    if count == had:
+        _set_aside(config.data, had)  # what a start that was cut short has left
+        return known
+    if not (known.complete and known.has_map):
+        why = "all of them have been up once" if known.has_map else "their cluster has no other machines"
+        raise OptionError("workers", count, f"{had}, which {config.data} was made with, until {why}")
+    if count > had:
+        _set_aside(config.data, had)
+        known = _with_more(config, known, count - had)
+        known.save(config.data)
+    else:
+        _check_left(config, known, count)
+        known = replace(
+            known,
+            ports=known.ports[:count],
+            tls_ports=known.tls_ports[:count],
+            joining=max(0, known.joining + count - had),
+        )
+        known.save(config.data)
+        _set_aside(config.data, count)
+    return known
+
+
+def spares(folder: Path, layout: WorkersLayout) -> list[Address]:
+    """Return the workers that the cluster map does not name: they are to join, or have left. Raises StorageError."""
+    if not layout.has_map:
+        return []
+    named = {each for map_ in _newest_maps(folder, len(layout.ports)) for each in map_.servers}
+    return [each for each in layout.addresses if each not in named]
+
+
+def _with_more(config: NodeConfig, known: WorkersLayout, added: int) -> WorkersLayout:
+    numbers = sorted((*known.ports, *known.tls_ports))
+    is_a_row = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    given = 0 if config.worker_port in numbers else config.worker_port
+    ports = free_ports(config, given or (numbers[-1] + 1 if is_a_row else 0), added * (2 if known.tls_ports else 1))
+    return replace(
+        known,
+        ports=(*known.ports, *ports[:added]),
+        tls_ports=(*known.tls_ports, *ports[added:]),
+        joining=known.joining + added,
+    )
+
+
+def _check_left(config: NodeConfig, known: WorkersLayout, count: int) -> None:
+    """Refuse (OptionError) to go on without workers that a bucket's map names."""
+    leaving, had = known.addresses[count:], len(known.ports)
+    for map_ in _newest_maps(config.data, had):
+        if named := [each for each in leaving if each in map_.servers]:
+            remove = " ".join(f"--remove {each}" for each in named)
+            way = f"headwater cluster rebalance {Address(config.host, config.port)} {remove}"
+            wanted = f"{had}, for the map of bucket {map_.bucket} names the others: start {had}, then {way}"
+            raise OptionError("workers", count, wanted)
+
+
+def _newest_maps(folder: Path, count: int) -> list[ClusterMap]:
+    """Return the newest map of each bucket that any worker has on its disk."""
+    newest: dict[str, ClusterMap] = {}
+    for map_ in _maps(folder, count):
+        if map_.bucket not in newest or newest[map_.bucket].version < map_.version:
+            newest[map_.bucket] = map_
+    return list(newest.values())
+
+
+def _maps(folder: Path, count: int) -> Iterator[ClusterMap]:
+    for number in range(count):
+        worker = folder / f"worker-{number}"
+        for store in (worker, *sorted(worker.glob("buckets/*"))):
+            file = MapFile(RealDisk(), store)
+            if store.is_dir() and (kept := file.load()) is not None:
+                try:
+                    yield ClusterMap.from_json(kept[0])
+                except RemoteProtocolError as error:
+                    raise StorageError(f"{file.path}: {error}") from None
+
+
+def _set_aside(folder: Path, count: int) -> None:
+    """Give the folders of workers that are none any more other names; whoever is sure of it deletes them."""
+    for each in sorted(folder.glob("worker-*")):
+        number = each.name.removeprefix("worker-")
+        if number.isdigit() and int(number) >= count:
+            aside = each.with_name(f"left-{each.name}-{time.time_ns()}")
+            try:
+                each.rename(aside)
+            except OSError as error:
+                raise StorageError(f"{each}: {error.strerror or error}") from error
+            log.warning("worker %s has left; its folder is %s now", number, aside, extra=event("worker.left"))
