@@ -100,7 +100,7 @@ class _Flush:
     """
 
     refused: CommandRefused | None
-    asked: tuple[str, ...]
+    paths: tuple[str, ...]
     are_there: bool = False
     statuses: list[int] = field(default_factory=list)
 
@@ -109,7 +109,7 @@ class _Flush:
         if self.refused is not None:
             return self.refused
         status = next(filter(None, self.statuses), Status.SUCCESS)
-        if status == Status.SUCCESS and len(self.statuses) < len(self.asked):
+        if status == Status.SUCCESS and len(self.statuses) < len(self.paths):
             status = Status.ETMPFAIL
         return CommandRefused(status, "another process has refused it") if status else None
 
@@ -282,7 +282,7 @@ class Relay:
         else:
             flush.are_there, request = True, Frame(Magic.CLIENT_REQUEST, Opcode.FLUSH, extras=frame.extras)
         flush.statuses.clear()
-        if flush.refused is None and not self._ask_all(dict.fromkeys(flush.asked, request)):
+        if flush.refused is None and not self._ask_all(dict.fromkeys(flush.paths, request)):
             flush.refused = CommandRefused(Status.ETMPFAIL, _AWAY)
         self.flush()
 
