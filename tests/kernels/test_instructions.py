@@ -28,7 +28,7 @@ def compiled(name: str) -> Callable[..., Any]:
     return numba.njit(lambda target, source, count: operation(target, source, count))  # noqa: PLW0108
 
 
-COMPILED = {name: compiled(name) for name in (*LOADS, *STORES, *MOVES, "copy")}
+COMPILED = {name: compiled(name) for name in (*LOADS, *STORES, *MOVES, "copy", "receive", "send")}
 
 
 def test_network_order_at_any_alignment() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 
 import numpy as np
 import pytest
@@ -38,6 +39,25 @@ def test_copy_moves_exactly_the_bytes_asked_for() -> None:
         with guard.registered(source, target):
             build(target.ctypes.data + 2, source.ctypes.data + 4, 3)
         assert target.tolist() == [0, 0, 5, 6, 7, 0, 0, 0]
+
+
+def test_a_descriptor_is_read_and_written_without_waiting_and_an_error_is_minus_one() -> None:
+    for build in (COMPILED, vars(CHECKED)):
+        data = np.frombuffer(bytearray(DATA), np.uint8)
+        ours, theirs = socket.socketpair()
+        with ours, theirs, guard.registered(data):
+            ours.setblocking(False)
+            assert build["receive"](ours.fileno(), data.ctypes.data, 8) == -1  # nothing has come
+            assert build["send"](ours.fileno(), data.ctypes.data + 2, 3) == 3
+            assert theirs.recv(100) == DATA[2:5]
+            theirs.send(b"abc")
+            assert build["receive"](ours.fileno(), data.ctypes.data + 1, 2) == 2
+            assert data.tobytes() == DATA[:1] + b"ab" + DATA[3:]
+            theirs.close()
+            assert build["receive"](ours.fileno(), data.ctypes.data, 8) == 1
+            assert build["receive"](ours.fileno(), data.ctypes.data, 8) == 0
+            assert build["send"](ours.fileno(), data.ctypes.data, 1) == -1  # and no signal ends the process
+        assert build["receive"](10_000, data.ctypes.data, 8) == -1
 
 
 @pytest.mark.parametrize("name", MOVES)

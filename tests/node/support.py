@@ -13,7 +13,7 @@ from headwater.node.buckets.bucket import Bucket
 from headwater.node.config import NodeConfig
 from headwater.node.connections.budget import Budget
 from headwater.node.connections.loopback import is_local
-from headwater.node.kv.api import Session, TakeRequests, UserSession
+from headwater.node.kv.api import FastRequests, Session, UserSession
 from headwater.node.kv.command import COMMANDS
 from headwater.node.kv.fast import FastPath, Workspace
 from headwater.node.kv.session import KvSession
@@ -235,8 +235,8 @@ class Desk:
         self.buckets = {self.bucket.name: self}
         self.loop: asyncio.AbstractEventLoop = StillLoop()  # type: ignore[assignment]
 
-    def fast_path(self, session: Session) -> TakeRequests | None:
-        return FastPath(session, self.bucket, self.workspace).run if self.fast else None
+    def fast_path(self, session: Session) -> FastRequests | None:
+        return FastPath(session, self.bucket, self.workspace) if self.fast else None
 
     def tell_of_map(self) -> None:
         notices.tell((), self)  # type: ignore[arg-type]

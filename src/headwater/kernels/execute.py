@@ -86,6 +86,7 @@ __all__ = [
     "STOP_STAGE_FULL",
     "TALLY",
     "execute",
+    "run",
 ]
 
 # ------------------------------------------------------------------ fields of `state`
@@ -388,17 +389,10 @@ def _plainly(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch
     return STOP_PLAIN
 
 
-@kernel_or(_plainly)
-def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
-    """Answer requests from data[state[OFFSET]:] on until something stops; return the STOP_* code.
-
-    Args:
-        data: uint8 array, the bytes received. out: uint8 array for answers, filled from its start (ANSWERED bytes).
-        table, segments: of the store (kernels/index.py); a row is FIELDS wide.
-        uuids: uint64[vbuckets], the newest vb uuid of each. scratch: uint8[json.SCRATCH_BYTES].
-        state: uint64[STATE_FIELDS], see above.
-    """
-    start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
+@inline_kernel
+def run(start: Any, size: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
+    """Answer the requests in `size` bytes at the address `start`, as `execute` does."""
+    end = start + size
     at = start + state[OFFSET]
     stop = STOP_MORE
     for each in range(ANSWERED, LIMIT):
@@ -422,6 +416,19 @@ def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch:
         at = at + HEADER + body
     state[OFFSET] = at - start
     return stop
+
+
+@kernel_or(_plainly)
+def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
+    """Answer requests from data[state[OFFSET]:] on until something stops; return the STOP_* code.
+
+    Args:
+        data: uint8 array, the bytes received. out: uint8 array for answers, filled from its start (ANSWERED bytes).
+        table, segments: of the store (kernels/index.py); a row is FIELDS wide.
+        uuids: uint64[vbuckets], the newest vb uuid of each. scratch: uint8[json.SCRATCH_BYTES].
+        state: uint64[STATE_FIELDS], see above.
+    """
+    return run(U(data.ctypes.data), U(len(data)), out, table, segments, uuids, scratch, state)
 
 
 def warm_up() -> None:

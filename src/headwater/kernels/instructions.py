@@ -7,7 +7,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
+
+_utils: Any = cgutils  # untyped
 
 # What numba calls below (`load`, `generate` and the like) takes numba's own objects, which have no types.
 
@@ -100,3 +103,20 @@ def prefetching() -> Any:
         return types.void(types.uintp), generate
 
     return prefetch
+
+
+def talking(name: str, flags: int) -> Any:
+    """Return the intrinsic of recv(2) or send(2), with these flags."""
+
+    @intrinsic
+    def talk(typing_context, descriptor, address, count):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            size, number, pointer = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+            kind = ir.FunctionType(size, [number, pointer, size, number])
+            function = _utils.get_or_insert_function(builder.module, kind, name)
+            opened, buffer = builder.trunc(arguments[0], number), builder.inttoptr(arguments[1], pointer)
+            return builder.call(function, [opened, buffer, arguments[2], number(flags)])
+
+        return types.intp(types.uintp, types.uintp, types.uintp), generate
+
+    return talk

@@ -6,6 +6,7 @@ integer to an unsigned one yields a float in numba as in numpy). `load16/32/64` 
 the `_native` ones the machine's (for tables of our own). `copy` is memcpy: the ranges must not overlap; `copy16` and
 `copy64` move so many bytes in registers, as a call would cost more than the move (copying.py makes copies of them).
 `prefetch` asks the processor to bring the cache line of an address closer; it reads nothing, and any address will do.
+`receive` and `send` are recv(2) and send(2) on a descriptor: they never wait; -1 stands for every error.
 
 Nothing here checks a bound; the kernel that calls must have. In the debug build (builds.py) the same names are Python
 functions that ask guard.py about every range and raise `KernelFault`.
@@ -13,6 +14,7 @@ functions that ask guard.py about every range and raise `KernelFault`.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -35,8 +37,10 @@ __all__ = [
     "load64",
     "load64_native",
     "prefetch",
+    "receive",
     "register",
     "registered",
+    "send",
     "store8",
     "store16",
     "store16_native",
@@ -47,6 +51,9 @@ __all__ = [
 ]
 
 Unsigned: TypeAlias = "int | np.integer[Any]"
+
+_TALK_FLAGS = 0x4040
+"""MSG_DONTWAIT and MSG_NOSIGNAL as Linux has them, where alone kernels talk (node/kv/rounds.py)."""
 
 _NUMPY = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
@@ -86,6 +93,22 @@ def _no_prefetch(address: Unsigned) -> None:
     """Do nothing, the checked build's prefetch: a hint may point anywhere."""
 
 
+def _checked_receive(descriptor: Unsigned, address: Unsigned, count: Unsigned) -> np.intp:
+    try:
+        data = os.read(int(descriptor), int(count))
+    except OSError:
+        return np.intp(-1)
+    guard.write(guard.as_int(address), data)
+    return np.intp(len(data))
+
+
+def _checked_send(descriptor: Unsigned, address: Unsigned, count: Unsigned) -> np.intp:
+    try:
+        return np.intp(os.write(int(descriptor), guard.read(guard.as_int(address), guard.as_int(count))))
+    except OSError:
+        return np.intp(-1)
+
+
 _instructions: Any = numbas("instructions") if compiling() else None
 _loading = _instructions.loading if _instructions else _checked_load  # machine code has its own: nobody calls these
 _storing = _instructions.storing if _instructions else _checked_store
@@ -108,3 +131,9 @@ copy: Callable[[Unsigned, Unsigned, Unsigned], None] = _instructions.copying() i
 copy16: Callable[[Unsigned, Unsigned], None] = _moving(16)
 copy64: Callable[[Unsigned, Unsigned], None] = _moving(64)
 prefetch: Callable[[Unsigned], None] = _instructions.prefetching() if _instructions else _no_prefetch
+receive: Callable[[Unsigned, Unsigned, Unsigned], np.intp] = (
+    _instructions.talking("recv", _TALK_FLAGS) if _instructions else _checked_receive
+)
+send: Callable[[Unsigned, Unsigned, Unsigned], np.intp] = (
+    _instructions.talking("send", _TALK_FLAGS) if _instructions else _checked_send
+)

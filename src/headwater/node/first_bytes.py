@@ -28,6 +28,7 @@ class FirstBytes:
     deadline: float | None = None
     pumps = False
     written_gate = 0
+    quick = None
 
     def __init__(
         self, connection: Connection, server: Services, relays: Mapping[Address, str] = MappingProxyType({})

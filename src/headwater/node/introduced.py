@@ -28,6 +28,7 @@ class IntroducedCall:
     deadline: float | None = None
     pumps = False
     written_gate = 0
+    quick = None
 
     def __init__(self, connection: Connection, server: Services, refresh_users: Callable[[], None]) -> None:
         self._connection, self._server, self._refresh_users = connection, server, refresh_users

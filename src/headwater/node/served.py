@@ -15,6 +15,7 @@ from headwater.errors import CorruptStore, StorageError
 from headwater.node import notices
 from headwater.node.durable_writes import Copies
 from headwater.node.kv.fast import FastPath, Workspace
+from headwater.node.kv.rounds import ServedRounds
 from headwater.node.kv.vbuckets import moving, undecided
 from headwater.node.membership.member import Membership
 from headwater.node.membership.stats import stats as cluster_stats
@@ -33,13 +34,16 @@ if TYPE_CHECKING:
     import asyncio
     import socket
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from headwater.node.buckets.bucket import Bucket
     from headwater.node.committer import Committer
     from headwater.node.config import NodeConfig
     from headwater.node.connections.budget import Budget
     from headwater.node.connections.connection import Connection
     from headwater.node.connections.tls import NodeTls
-    from headwater.node.kv.api import BucketCatalog, Services, Session, SharedUsers, TakeRequests, UserSession
+    from headwater.node.kv.api import BucketCatalog, FastRequests, Services, Session, SharedUsers, UserSession
     from headwater.node.process.loop_watch import LoopWatch
     from headwater.node.process.run_queue import RunQueue
     from headwater.node.users.failures import Failures
@@ -64,6 +68,7 @@ class Node(Protocol):
     tls: NodeTls | None
     connections: set[Connection]
     tls_port: int | None
+    arena: NDArray[np.uint8]
 
     @property
     def worker(self) -> NodeWorker | None:
@@ -129,6 +134,7 @@ class ServedBucket:
         self.tls: NodeTls | None = node.tls
         self._workspace = Workspace()
         self.requests: Uncounted | Requests = Uncounted() if config.no_metrics else Requests(self._workspace)
+        self._rounds = ServedRounds(node, bucket, committer, self.requests, self._workspace)
         self._flush: asyncio.TimerHandle | None = None
         self._tend(node, config, bucket)
         bucket.stat_groups["loop"] = node.loop_watch.stats
@@ -191,8 +197,13 @@ class ServedBucket:
         await self.compactor.stop()
         await self.scrubber.stop()
 
+    def close(self) -> None:
+        """Watch no sockets any more: all connections are closed."""
+        self._rounds.close()
+
     def forget(self) -> None:
         """Drop all state of clients, for the bucket is dropped."""
+        self.close()
         self.tap.forget()
         self.bucket.durable_writes.stop()
 
@@ -259,9 +270,9 @@ class ServedBucket:
 
     # --- what sessions ask --------------------------------------------------------------------------------------------
 
-    def fast_path(self, session: Session) -> TakeRequests:
+    def fast_path(self, session: Session) -> FastRequests:
         """Return the kernel's fast path for a session with a bucket."""
-        return FastPath(session, session.store_bucket, self._workspace).run
+        return FastPath(session, session.store_bucket, self._workspace, self._rounds)
 
     def tell_of_map(self) -> None:
         """Send the bucket's map to the clients that asked for it and have not seen it."""

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headwater.errors import CorruptStore, OptionError, StorageError
 from headwater.kernels.builds import debugging
@@ -154,7 +155,7 @@ class Server:
         self.kernel_bytes: int = 0
         self.started_at: Final = loop.time()
         self.loop_watch: LoopWatch = LoopWatch(loop, config.loop_watch_ms / 1000)
-        self._arena = np.zeros(RECEIVE_BYTES, np.uint8)
+        self.arena: NDArray[np.uint8] = np.zeros(RECEIVE_BYTES, np.uint8)
         self._warnings = Warnings()
         self._refused = Warnings("user.refused")  # apart, so that neither hides the other
         self._logins = Warnings("login.refused")
@@ -162,7 +163,7 @@ class Server:
         self.unsure_files: Final = UnsureFiles(loop, self._files)
         self._sweep: asyncio.TimerHandle | None = None
         if debugging():
-            register(self._arena)
+            register(self.arena)
         self.first: Final = ServedBucket(self, config, bucket, committer)
         self._buckets = {bucket.name: self.first}
         store = bucket.store
@@ -353,6 +354,8 @@ class Server:
         for connection in tuple(self.connections):
             connection.flush_now()
             connection.drop("the node stops", fault=False)
+        for served in tuple(self._buckets.values()):
+            served.close()
         self.first.committer.close()
         self.catalog.close(clean=True)
 
@@ -516,7 +519,7 @@ class Server:
 
     def _connection(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
         sock.setblocking(False)
-        connection = Connection(self, sock, peer, ConnectionInbox(self._arena.data))
+        connection = Connection(self, sock, peer, ConnectionInbox(self.arena.data))
         self.connections.add(connection)
         return connection
 

@@ -54,6 +54,7 @@ class Lines:
     """Takes bytes up to a full stop, and answers each such word with itself in capitals."""
 
     pumps = True
+    quick = None
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -342,16 +343,16 @@ def test_who_asked_for_much_the_last_time_waits_behind_those_who_did_not() -> No
         greedy.start()
         host.run_queue.behind(lambda: None)  # it is one of several
         theirs.send(b"long.")
-        greedy._readable()
+        greedy.readable()
         assert await read(theirs, 5) == b"LONG."
         order: list[str] = []
         connection.session = Told(connection, order, "modest")
         greedy.session = Told(greedy, order, "greedy")
         host.run_queue.spend(1.0)  # this iteration is used up: both stand in line, the greedy one first
         theirs.send(b"more.")
-        greedy._readable()
+        greedy.readable()
         peer.send(b"less.")
-        connection._readable()
+        connection.readable()
         await read(theirs, 5)
         assert order == ["modest", "greedy"]
         greedy.drop("over", fault=False)
@@ -365,14 +366,14 @@ def test_who_was_interrupted_for_longer_than_a_slice_has_not_asked_for_much() ->
         connection.session = Interrupted(connection)
         host.run_queue.behind(lambda: None)
         peer.send(b"short.")
-        connection._readable()
+        connection.readable()
         assert await read(peer, 6) == b"SHORT."
         order: list[str] = []
         connection.session = Told(connection, order, "modest")
         host.run_queue.spend(1.0)
         host.run_queue.behind(lambda: order.append("behind"))
         peer.send(b"more.")
-        connection._readable()
+        connection.readable()
         await read(peer, 5)
         assert order == ["modest", "behind"]
 
@@ -387,7 +388,7 @@ def test_what_takes_long_stands_once_behind_those_in_line() -> None:
         host.run_queue.first(lambda: order.append("first"))
         host.run_queue.behind(lambda: order.append("behind"))
         peer.send(b"large.")
-        connection._readable()
+        connection.readable()
         host.run_queue.behind(lambda: order.append("who came later"))
         await read(peer, 6)
         await asyncio.sleep(0)

@@ -54,6 +54,47 @@ T = TypeVar("T")
 log: Final = logging.getLogger(__name__)
 
 
+class Rounds(Protocol):
+    """The rounds of a kernel over all connections whose next request it may answer by itself (node/kv/rounds.py).
+
+    A connection that has joined is watched there, instead of by the event loop, and called when Python is needed.
+    """
+
+    def join(self, connection: Connection, descriptor: int) -> bool:
+        """Watch a connection; return False if that can't be done here."""
+
+    def leave(self, descriptor: int) -> None:
+        """Watch a connection no more. No answer of it may be kept."""
+
+    def allow(self, descriptor: int, features: int | None) -> None:
+        """Let the kernel answer a connection of these features; None: its next bytes are for Python."""
+
+    def take_back(self, descriptor: int) -> tuple[bytes, int] | None:
+        """Return the answer of a connection that is kept for a batch, and the batch; None if none is kept."""
+
+    def stirred_at(self, descriptor: int) -> float:
+        """Return the time at which a connection last sent a request that the kernel answered."""
+
+
+class QuickPath(Protocol):
+    """The facts by which rounds answer requests without their session; another object when one of them changes.
+
+    Attributes: rounds: those of its bucket.
+    """
+
+    rounds: Rounds | None
+
+    @property
+    def features(self) -> int:
+        """The features of the connection, as the kernel knows them, and whether it may write."""
+
+    def resume(self, stop: int) -> None:
+        """Let the session begin its next bytes with what a round has done of them, and why it stopped."""
+
+    def wait_for(self, gate: int) -> None:
+        """Let later answers of the session wait for a batch, for one that a round has given does."""
+
+
 class ConnectionSession(Protocol):
     """The object that understands a connection's bytes; all calls come from the event loop's thread."""
 
@@ -85,6 +126,10 @@ class ConnectionSession(Protocol):
     def written_gate(self) -> int:
         """The newest batch with a write of this session; 0 for none. If it is lost, the connection is dropped."""
 
+    @property
+    def quick(self) -> QuickPath | None:
+        """The facts by which rounds may answer requests without this session; None if it has to see all of them."""
+
 
 def _awaits_nobody() -> bool:
     return False
@@ -96,6 +141,7 @@ class _Nobody:
     deadline: float | None = None
     pumps = False
     written_gate = 0
+    quick = None
 
     def receive(self, data: memoryview) -> int:
         """Drop incoming bytes."""
@@ -165,9 +211,9 @@ class Connection:
         self.is_closed: bool = False
         self.is_paused: bool = False
         self.is_on_trial = self.is_inner = self.is_common = False
-        self.stirred_at: float = host.loop.time()
+        self._stirred_at: float = host.loop.time()
         self.is_known: bool = True
-        self.stranger_since: float = self.stirred_at
+        self.stranger_since: float = self._stirred_at
         self.kernel_bytes: int = 0
         self._stirred_bytes = self._held_bytes = self._session_bytes = self._relayed_bytes = self._tls_bytes = 0
         self._turn_ends = 0.0
@@ -181,6 +227,10 @@ class Connection:
         self.committer: Committer = host.committer
         self._time = host.loop.time
         self._inbox, self._outbox = inbox, Outbox()
+        self._may_be_quick = type(sock) is socket.socket
+        self._is_watched = False
+        self._quick: QuickPath | None = None
+        self._rounds: Rounds | None = None  # which watch the socket, if the loop does not
         self._paused: set[str] = set()
         self._finishing = False
         self._eof = False
@@ -192,6 +242,13 @@ class Connection:
         self._sends = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+
+    @property
+    def stirred_at(self) -> float:
+        """The time at which the last whole message came, or output left (loop.time() seconds)."""
+        if self._rounds is None:
+            return self._stirred_at
+        return max(self._stirred_at, self._rounds.stirred_at(self._fd))
 
     @property
     def called_at(self) -> object:
@@ -226,6 +283,7 @@ class Connection:
         """
         if is_known and self.is_on_trial:
             self.host.end_trial(self, is_trusted=is_trusted)
+        self._follow_session()
         if is_known == self.is_known or self.is_closed:
             return
         self._budget.release(self)
@@ -244,7 +302,7 @@ class Connection:
             self.host.warn(self.peer, cause)
         else:
             log.debug("%s: closed: %s", self.peer, cause, extra=event("peer.closed", peer=self.peer))
-        self.loop.remove_reader(self._fd)
+        self._unwatch()
         if self._writing:
             self.loop.remove_writer(self._fd)
         if self._timer is not None:
@@ -294,7 +352,7 @@ class Connection:
     def pause(self, reason: str) -> None:
         """Stop reading until `resume` was called for every reason given."""
         if not self._paused and not self.is_closed:
-            self.loop.remove_reader(self._fd)
+            self._unwatch()
         self._paused.add(reason)
         self.is_paused = True
 
@@ -317,9 +375,60 @@ class Connection:
         """Read from the socket again, since nothing holds that back any more."""
         self.is_paused = False
         if not self._eof:
-            self._watch(self.loop.add_reader, self._readable)
+            self._watch_reading()
             if self.tls is not None and self.tls.has_more:  # of what it has taken from the socket nobody will tell
                 self._run_queue.first(self._read_on)
+
+    def _watch_reading(self) -> None:
+        """Have rounds of the kernel watch the socket where the session lets them, else the loop."""
+        self._is_watched = True
+        self._quick = quick = self.session.quick if self._may_be_quick else None
+        if quick is not None and quick.rounds is not None and quick.rounds.join(self, self._fd):
+            self._rounds = quick.rounds
+            self._look_at_rest()
+        else:
+            self._watch(self.loop.add_reader, self.readable)
+
+    def _unwatch(self) -> None:
+        """Have nobody watch the socket for reading."""
+        self._is_watched = False
+        if self._rounds is None:
+            self.loop.remove_reader(self._fd)
+        else:
+            self._take_back()
+            self._stirred_at = self.stirred_at
+            self._rounds.leave(self._fd)
+            self._rounds = None
+
+    def _follow_session(self) -> None:
+        """Have the socket watched as the session wants it now: it may be another one, or have other features."""
+        if self._is_watched and self._may_be_quick and self.session.quick is not self._quick:
+            self._unwatch()
+            self._watch_reading()
+
+    def _look_at_rest(self) -> None:
+        """Let rounds answer what comes next if nothing of earlier requests is left here, else see to it in Python."""
+        if self._rounds is not None and self._quick is not None:
+            is_at_rest = (
+                not self._inbox.held_bytes
+                and not self._outbox.queued_bytes
+                and not self._was_long
+                and not self._feeding
+                and self.session.written_gate <= self.committer.durable
+            )
+            self._rounds.allow(self._fd, self._quick.features if is_at_rest else None)
+
+    def _take_back(self) -> None:
+        """Take back an answer that rounds keep until its batch is on disk: what comes next has to stand behind it."""
+        if self._rounds is not None and (kept := self._rounds.take_back(self._fd)) is not None:
+            if self.is_closed:
+                return
+            data, gate = kept
+            if self._quick is not None:
+                self._quick.wait_for(gate)
+            self._outbox.push(data, gate)
+            self._look_at_rest()
+            self._await_departure()
 
     def _watch(self, add: Callable[..., None], work: Callable[[], None]) -> None:
         """Have the loop watch the socket.
@@ -410,14 +519,15 @@ class Connection:
 
     def _stir(self, now: float) -> None:
         """Note that a whole message came, or that output left: the peer is alive."""
-        self.stirred_at, self._stirred_bytes = now, 0
+        self._stirred_at, self._stirred_bytes = now, 0
 
     def _read_on(self) -> None:
         """Read the bytes that TLS still holds, unless that was done meanwhile."""
         if self.tls is not None and self.tls.has_more and not self._paused and not self.is_closed:
             self._receive()
 
-    def _readable(self) -> None:
+    def readable(self) -> None:
+        """Read what has come, or wait in line if others were kept waiting for long enough."""
         if self._run_queue.is_spent:
             self.pause("line")
             # Who asked for much the last time waits behind those who did not: one long request each, of hundreds of
@@ -438,22 +548,28 @@ class Connection:
             self._receive()
             self._has_stood = False
 
-    def _receive(self) -> None:
+    def take(self, count: int) -> None:
+        """Take bytes that a round has received into the memory that all connections receive into."""
+        self._receive(count)
+
+    def _receive(self, count: int = 0) -> None:
         # Two looks at the clock are all that an event has: what happens in between goes by the first of them. While
         # others stand in line the processor time of the thread is looked at as well: the system may have interrupted
         # it, and a short request that took long by the clock is not put behind the others for that.
         begun, is_alone = self._time(), not len(self._run_queue)
         worked = 0.0 if is_alone else thread_time()
-        self._take_bytes(begun)
+        self._take_back()
+        self._take_bytes(begun, count)
         spent = self._time() - begun
         is_slow = spent >= SLICE_SECONDS and not is_alone
         self._was_long = is_slow and thread_time() - worked >= SLICE_SECONDS
+        self._look_at_rest()
         if spent:
             self._run_queue.spend(spent)
 
-    def _take_bytes(self, now: float) -> None:
+    def _take_bytes(self, now: float, count: int) -> None:
         try:
-            count = self._sock.recv_into(self._inbox.room())
+            count = count or self._sock.recv_into(self._inbox.room())
         except (BlockingIOError, InterruptedError):
             return
         except MemoryError:
@@ -510,6 +626,7 @@ class Connection:
         self._account()
         if self._eof and not self._paused and not self.is_closed:
             self._end()
+        self._look_at_rest()
         self._run_queue.spend(self._time() - begun)
 
     def _feed(self, data: memoryview, now: float) -> None:
@@ -532,6 +649,7 @@ class Connection:
         finally:
             self._feeding = False
             self._requests.end()
+            self._follow_session()
 
     def _consume(self, data: memoryview) -> int:
         """Hand bytes to the session; if DCP_OPEN replaced it, hand the rest to its successor."""
@@ -581,6 +699,8 @@ class Connection:
         if self.is_closed or not data:
             return
         self._sends += 1
+        if not self._feeding:
+            self._take_back()
         sent = 0
         # Past the queue only when it is empty: an answer whose batch is durable must not overtake one that still
         # waits.
@@ -605,6 +725,7 @@ class Connection:
             self._account()
             if self.is_closed:
                 return
+        self._look_at_rest()
         self._await_departure()
         if outbox.queued_bytes > (QUEUED_BYTES_MAX if self.is_known else STRANGER_QUEUED_BYTES_MAX):
             self.pause("output")
@@ -653,6 +774,7 @@ class Connection:
             return
         self._account()
         self._await_departure()
+        self._look_at_rest()
         if self.is_paused and outbox.queued_bytes <= (QUEUED_BYTES_RESUME if self.is_known else 0):
             self.resume("output")
         if not outbox.queued_bytes and not self._is_held_up:

@@ -65,6 +65,7 @@ class DcpEnd(ABC, Generic[End]):
     """
 
     pumps = True
+    quick = None
     is_producer: bool
     _needs: Privilege
     """The privileges that the user of such a connection must have as long as it lasts."""

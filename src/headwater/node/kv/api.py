@@ -6,8 +6,8 @@ Handlers, and the sessions that a key-value session turns into (DCP, TAP), know 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headwater.node.calling import FollowProgress, ProducerAddress
     from headwater.node.committer import Committer
     from headwater.node.config import NodeConfig
-    from headwater.node.connections.connection import Connection
+    from headwater.node.connections.connection import Connection, Rounds
     from headwater.node.connections.tls import NodeTls
     from headwater.node.kv.preparation import Preparation
     from headwater.node.kv.rights import Access
@@ -41,8 +41,27 @@ if TYPE_CHECKING:
 
 Kept = TypeVar("Kept")
 
-TakeRequests: TypeAlias = Callable[[memoryview, int], int]
-"""Answer the bulk requests of some bytes from an offset on; returns where the first one stands that was not taken."""
+
+class FastRequests(Protocol):
+    """The kernels' part of a session's requests, which is its connection's `QuickPath` as well.
+
+    Attributes: rounds: those of the bucket; None where there are none.
+    """
+
+    rounds: Rounds | None
+
+    @property
+    def features(self) -> int:
+        """The features of the connection, as the kernels know them, and whether it may write."""
+
+    def resume(self, stop: int) -> None:
+        """Let the next `run` begin with what a round has done of its bytes, and why it stopped."""
+
+    def wait_for(self, gate: int) -> None:
+        """Let later answers wait for a batch."""
+
+    def run(self, data: memoryview, offset: int) -> int:
+        """Answer the requests of `data` from `offset` on; return the offset of the first one that was not taken."""
 
 
 class UserSession(Protocol):
@@ -223,7 +242,7 @@ class Services(Protocol):
     def audit(self, session: UserSession, what: str) -> None:
         """Log an attempt that a user had no right to."""
 
-    def fast_path(self, session: Session) -> TakeRequests | None:
+    def fast_path(self, session: Session) -> FastRequests | None:
         """Return the kernel's fast path for a session with a bucket."""
 
     def flush_later(self, at_seconds: int) -> None:
@@ -312,6 +331,9 @@ class Session(Protocol):
 
     def saw_unstable(self) -> None:
         """Let this and later answers wait for the changes that the handler read and that are not durable yet."""
+
+    def wait_for(self, gate: int) -> None:
+        """Let later answers wait for a batch."""
 
     def saw(self, vbucket: VBucket) -> None:
         """Let this and later answers wait until the vbucket's record is on disk."""

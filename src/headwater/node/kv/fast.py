@@ -22,6 +22,7 @@ from headwater.wire.privilege import WRITE
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
+    from headwater.node.connections.connection import Rounds
     from headwater.node.kv.api import Session
 
 OUT_BYTES = 256 << 10
@@ -40,6 +41,15 @@ class Workspace:
         self.fields: Final = self.state.data  # the same memory; items of a memoryview are plain integers, and quick
         self.scratch: Final = np.zeros(SCRATCH_BYTES, np.uint8)
 
+    def begin(self, bucket: Bucket) -> None:
+        """Tell the kernel the time, and what there is of the arena for changes."""
+        if bucket.needs_refresh:
+            bucket.refresh()
+        staging, fields, now = bucket.store.staging, self.fields, bucket.clock.time_ns()
+        fields[kernel.STAGED], fields[kernel.LIMIT] = staging.filled()
+        fields[kernel.ARENA] = staging.slot
+        fields[kernel.NOW_NS], fields[kernel.NOW] = now, now // 1_000_000_000
+
     def counts(self) -> Iterator[tuple[int, int, int]]:
         """Yield (opcode, status, count) of all requests that the kernels have answered."""
         tally = self.fields[kernel.TALLY :]
@@ -54,11 +64,13 @@ class Workspace:
 class FastPath:
     """Runs the kernels for one session on one bucket; made anew whenever features or bucket change."""
 
-    def __init__(self, session: Session, bucket: Bucket, workspace: Workspace) -> None:
+    def __init__(self, session: Session, bucket: Bucket, workspace: Workspace, rounds: Rounds | None = None) -> None:
+        self.rounds = rounds
         self._session = session
         self._bucket = bucket
         self._workspace = workspace
         self._ran = session.server.requests.ran
+        self._stopped: int | None = None
         self._may_write = int(kernel.FEATURE_WRITE) if rights_in(session, 0) & WRITE else 0
         self._features = int(kernel.FEATURE_HELLO) if session.features else 0
         if session.has(Feature.JSON):
@@ -68,24 +80,39 @@ class FastPath:
         if session.has(Feature.COLLECTIONS):
             self._features |= int(kernel.FEATURE_COLLECTIONS)
 
+    @property
+    def features(self) -> int:
+        """The features of the connection, as the kernel knows them, and whether it may write."""
+        return self._features | self._may_write
+
+    def resume(self, stop: int) -> None:
+        """Let the next `run` begin with what a round has done with the same bytes, and why it stopped (STOP_*)."""
+        self._stopped = stop
+
+    def wait_for(self, gate: int) -> None:
+        """Let later answers of the session wait for a batch, for one that a round has given does."""
+        self._session.wait_for(gate)
+
     def run(self, data: memoryview, offset: int) -> int:
         """Answer the requests of `data` from `offset` on; return the offset of the first one that the kernel did not
         take.
         """
-        bucket = self._bucket
-        if bucket.traffic_disabled or bucket.fenced or bucket.store.quarantine.vbuckets:
-            return offset  # the plain path knows what must not be told
-        if not bucket.collections.default_is_plain:
+        bucket, ran = self._bucket, self._stopped
+        self._stopped = None
+        if ran is None and not kernels_may_run(bucket):
             return offset
-        if bucket.locks.held and bucket.locks.any(bucket.clock.monotonic()):
-            return offset  # and what is locked
         looks_up = _begins_lookup(data, offset)
         if looks_up and not _is_simple(data, offset):
             return offset
         requests = np.frombuffer(data, np.uint8)
         connection = self._session.connection
         while not connection.is_paused:
-            begun, stop = offset, self._call(requests, offset, looks_up)
+            begun = offset
+            if ran is None:
+                stop = self._call(requests, offset, looks_up)
+            else:
+                stop, ran = ran, None
+                self._heed()
             offset = self._workspace.fields[kernel.OFFSET]
             if stop in _DONE:
                 if stop == kernel.STOP_PLAIN and _begins_lookup(data, offset) != looks_up:
@@ -103,17 +130,11 @@ class FastPath:
         return offset
 
     def _call(self, requests: np.ndarray[Any, np.dtype[np.uint8]], offset: int, looks_up: bool) -> int:
-        """Make one kernel call, and handle its results: the arena's fill, the batch, the answers."""
+        """Make one kernel call, and handle its results."""
         work, bucket = self._workspace, self._bucket
-        store = bucket.store
-        if bucket.needs_refresh:
-            bucket.refresh()
-        used, limit = store.staging.filled()
-        now = bucket.clock.time_ns()
-        fields = work.fields
-        fields[kernel.OFFSET], fields[kernel.ARENA] = offset, store.staging.slot
-        fields[kernel.STAGED], fields[kernel.LIMIT] = used, limit
-        fields[kernel.NOW_NS], fields[kernel.NOW] = now, now // 1_000_000_000
+        store, fields = bucket.store, work.fields
+        work.begin(bucket)
+        fields[kernel.OFFSET] = offset
         fields[kernel.FEATURES] = self._features if store.full else self._features | self._may_write
         stop: int
         if looks_up:
@@ -122,9 +143,16 @@ class FastPath:
             stop = kernel.execute(
                 requests, work.out, store.table, store.segments, bucket.uuids, work.scratch, work.state
             )
+        self._heed()
+        return stop
+
+    def _heed(self) -> None:
+        """Handle the results of a kernel's call: the arena's fill, the batch, the answers."""
+        work, bucket = self._workspace, self._bucket
+        fields = work.fields
         flags = fields[kernel.FLAGS]
         if flags & _WROTE:
-            store.staging.use(fields[kernel.STAGED])
+            bucket.store.staging.use(fields[kernel.STAGED])
             self._session.wrote()
         elif flags:
             self._session.saw_unstable()
@@ -133,7 +161,6 @@ class FastPath:
         bucket.count(fields[kernel.GETS], fields[kernel.HITS], fields[kernel.SETS], fields[kernel.DELETES])
         if answered := fields[kernel.ANSWERED]:
             self._session.send(work.out_view[:answered])
-        return stop
 
     def _count(self, seen: int) -> None:
         """Count the requests of each opcode; mostly there is one opcode."""
@@ -142,6 +169,15 @@ class FastPath:
             opcode = (seen & -seen).bit_length() - 1
             self._ran(_LOOKUP if opcode == kernel.LOOKUP else opcode, fields[kernel.CALLED + opcode], gate)
             seen &= seen - 1
+
+
+def kernels_may_run(bucket: Bucket) -> bool:
+    """Return False while the plain path alone knows what must not be told or changed in a bucket."""
+    if bucket.traffic_disabled or bucket.fenced or bucket.store.quarantine.vbuckets:
+        return False
+    if not bucket.collections.default_is_plain:
+        return False
+    return not (bucket.locks.held and bucket.locks.any(bucket.clock.monotonic()))
 
 
 def _begins_lookup(data: memoryview, offset: int) -> bool:

@@ -44,8 +44,8 @@ from headwater.wire.status import Status
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
-    from headwater.node.connections.connection import Connection
-    from headwater.node.kv.api import Kept, Services, TakeRequests
+    from headwater.node.connections.connection import Connection, QuickPath
+    from headwater.node.kv.api import FastRequests, Kept, Services
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.wire.address import Address
     from headwater.wire.framing import DurabilityInfo
@@ -91,7 +91,7 @@ class KvSession:
         self._finishes = False
         self.durability: DurabilityInfo | None = None
         self._states: dict[type, object] = {}
-        self._fast: TakeRequests | None = None
+        self._fast: FastRequests | None = None
         self.named_at: int = 0
         self.first_opaque: int = 0
         self.others: tuple[Frame, ...] = ()
@@ -112,6 +112,11 @@ class KvSession:
         if self.bucket is None:
             raise CommandRefused(Status.NO_BUCKET, "no bucket is selected")
         return self.bucket
+
+    @property
+    def quick(self) -> QuickPath | None:
+        """The kernels' part of its requests, if it can be had without this session."""
+        return self._fast if self.relay is None else None
 
     def has(self, feature: int) -> bool:
         """Return True if HELLO granted the feature."""
@@ -162,7 +167,7 @@ class KvSession:
         offset, connection = 0, self.connection
         while not connection.is_paused and not connection.is_closed and connection.session is self:
             if self._fast is not None and (len(data) - offset < HEADER_BYTES or data[offset + 1] not in _OF_PATHS):
-                offset = self._fast(data, offset)
+                offset = self._fast.run(data, offset)
                 if offset == len(data) or connection.is_paused:
                     break
             if not self.access.is_logged_in:
@@ -299,6 +304,10 @@ class KvSession:
     def saw_unstable(self) -> None:
         """Let this and all later answers wait for changes that a request read and that are not durable yet."""
         self.written_gate = max(self.written_gate, self.server.committer.gate())
+
+    def wait_for(self, gate: int) -> None:
+        """Let later answers wait for a batch."""
+        self.written_gate = max(self.written_gate, gate)
 
     def saw(self, vbucket: VBucket) -> None:
         """Let this and later answers wait until the vbucket's record is on disk, for a request read its state or

@@ -69,6 +69,10 @@ class TextSession(KvSession):
         self._fast = None
         self._reader.block_bytes_max = VALUE_BYTES_MAX if self.access.is_logged_in else STRANGER_BLOCK_BYTES_MAX
 
+    @property
+    def quick(self) -> None:
+        """None: the kernels read frames only."""
+
     # --- what the connection calls ------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:

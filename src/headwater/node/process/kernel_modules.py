@@ -11,7 +11,7 @@ __all__ = ["FIRST", "LATER", "MODULES", "counts", "warm_up"]
 
 FIRST: Final = ("index", "json")
 """Those without which neither a read nor a write is answered."""
-_SOON = ("execute", "history", "crc", "choices", "gather", "live", "paths")
+_SOON = ("execute", "rounds", "history", "crc", "choices", "gather", "live", "paths")
 LATER: Final = (*_SOON, "lookups", "values", "apply", "sweep", "compact", "tap")
 """All others."""
 MODULES: Final = FIRST + LATER

@@ -41,6 +41,7 @@ class HttpSession:
     deadline: float | None = None
     pumps = False
     written_gate = 0
+    quick = None
 
     def __init__(
         self,

@@ -66,6 +66,7 @@ class TapMerge:
 
     deadline: float | None = None
     pumps = True
+    quick = None
 
     def __init__(self, kv: Session, request: Frame, *, acknowledges: bool) -> None:
         self.connection: Connection = kv.connection

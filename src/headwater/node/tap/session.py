@@ -41,6 +41,7 @@ class TapSession:
     """
 
     pumps = True
+    quick = None
 
     def __init__(self, kv: Session, hub: Hub, feed: Feed) -> None:
         self.connection: Connection = kv.connection

@@ -1,0 +1,305 @@
+"""Answers one small request of each of many connections in one call: receives, executes and sends without Python.
+
+A round goes over the descriptors that have something to read, `events`. A connection that is READY has nothing left of
+earlier requests, neither bytes nor answers: what it sends is received into `arena` and executed (execute.py). An answer
+that shows nothing that a crash could take away is sent at once. One that does is kept, at most KEPT_BYTES long, in the
+ring `kept`, behind the number of the batch that it waits for; `release` sends it when that batch is on disk. While an
+answer of a connection is kept here, Python has what else the connection sends.
+
+Whatever is not so plain stops the round; Python deals with that one connection and goes on behind it: ROUND_ASK with
+nothing received, ROUND_TAKE with GOT bytes in the arena, of which `state` says how far they are executed, ROUND_REST
+with an answer of which SENT bytes have left.
+
+`members` (uint64[descriptors, MEMBER_FIELDS]) has a row for each descriptor, `turn` (uint64[TURN_FIELDS]) what goes in
+and comes out of a round. `entries` (uint64[KEPT, ENTRY_FIELDS]) are the answers kept, `kept` their bytes; HEAD and TAIL
+count answers since the start, so the place of one is its number modulo KEPT. Batches in the ring never go down: a
+request waits for the batch that gathers, or for the one in flight while nothing has been written since.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwater.kernels.builds import inline_kernel, kernel, kernel_or
+from headwater.kernels.execute import (
+    ANSWERED,
+    CALLED,
+    DELETES,
+    FEATURES,
+    FLAG_WROTE,
+    FLAGS,
+    GETS,
+    HITS,
+    OFFSET,
+    OPCODES,
+    SEEN,
+    SETS,
+    STATE_FIELDS,
+    STOP_MORE,
+    run,
+)
+from headwater.kernels.index import FIELDS
+from headwater.kernels.intrinsics import copy, receive, send
+from headwater.kernels.json import SCRATCH_BYTES
+
+__all__ = [
+    "ENTRY_FIELDS",
+    "KEPT",
+    "KEPT_BYTES",
+    "MEMBER_FIELDS",
+    "TURN_FIELDS",
+    "go_round",
+    "release",
+]
+
+# ------------------------------------------------------------------ fields of a row of `members`
+READY = 0  # FEATURE_* bits of the connection and IS_READY; 0: Python has what it sends
+WAITING = 1  # 1 + the number of its answer in the ring; 0 for none
+STIRRED = 2  # TURN_NOW of its last request, or of the last answer from the ring
+MEMBER_FIELDS = 3
+IS_READY = 1 << 32
+
+# ------------------------------------------------------------------ fields of an entry of the ring
+DESCRIPTOR = 0
+GATE = 1
+LENGTH = 2
+ENTRY_FIELDS = 3
+KEPT = 1024
+KEPT_BYTES = 256
+
+# ------------------------------------------------------------------ fields of `turn`
+AT = 0  # in, out: the next event
+COUNT = 1  # in: how many events there are
+TURN_NOW = 2  # in: the time, in units of the caller
+MASK = 3  # in: the features that may be had now
+OPEN_GATE = 4  # in: the batch that gathers
+READ_GATE = 5  # in, out: the batch that a read of what is not durable waits for; 0 for none
+DURABLE = 6  # in: the newest batch on disk
+HEAD = 7  # in, out: the number of the oldest answer kept
+TAIL = 8  # in, out: the number of the next one
+WHO = 9  # out: the descriptor that stopped the round
+GOT = 10  # out: the bytes received of it, with ROUND_TAKE and ROUND_REST
+SENT = 11  # out: the bytes of its answer that have left, with ROUND_REST
+STOP = 12  # out: why its requests stopped (STOP_* of execute.py), with ROUND_TAKE
+RECEIVED = 13  # out: bytes of all connections that Python has not to deal with; RECEIVED to the end are set to 0 first
+SENT_BYTES = 14
+WROTE = 15  # 1 if a change was staged
+ROUND_GETS = 16
+ROUND_HITS = 17
+ROUND_SETS = 18
+ROUND_DELETES = 19
+KINDS = 3  # answered now, waiting for the batch in flight, waiting for the one that gathers
+ROUND_SEEN = 20  # bit n of each kind is set when there was a request of opcode n
+ROUND_CALLED = ROUND_SEEN + KINDS  # how many there were of each opcode, OPCODES fields for each kind
+TURN_FIELDS = ROUND_CALLED + KINDS * OPCODES
+
+ROUND_DONE = 0  # all events are dealt with
+ROUND_ASK = 1  # of connection WHO nothing was received
+ROUND_TAKE = 2  # its bytes and what `state` says of them are for Python
+ROUND_REST = 3  # its answer is `out`, of which SENT bytes have left
+ROUND_PAUSE = 4  # much was received: others may have to have their turn
+PAUSE_BYTES = 64 << 10
+
+U = np.uintp
+_ZERO, _ONE = U(0), U(1)
+_KEPT, _KEPT_BYTES, _PAUSE_BYTES = U(KEPT), U(KEPT_BYTES), U(PAUSE_BYTES)
+_OPCODES, _CALLED, _ROUND_CALLED, _ROUND_SEEN = U(OPCODES), U(CALLED), U(ROUND_CALLED), U(ROUND_SEEN)
+_NOW, _IN_FLIGHT, _GATHERING = U(0), U(1), U(2)
+
+
+@inline_kernel
+def _sum_up(state: Any, turn: Any, kind: Any) -> None:
+    """Add what one connection has asked for."""
+    turn[ROUND_GETS] += state[GETS]
+    turn[ROUND_HITS] += state[HITS]
+    turn[ROUND_SETS] += state[SETS]
+    turn[ROUND_DELETES] += state[DELETES]
+    seen = state[SEEN]
+    turn[_ROUND_SEEN + kind] |= seen
+    code = _ZERO
+    while seen != _ZERO:
+        if (seen & _ONE) != _ZERO:
+            turn[_ROUND_CALLED + kind * _OPCODES + code] += state[_CALLED + code]
+        seen = seen >> _ONE
+        code = code + _ONE
+
+
+@inline_kernel
+def _keep(who: Any, gate: Any, members: Any, out: Any, state: Any, turn: Any, entries: Any, kept: Any) -> None:
+    """Keep the answer until its batch is on disk."""
+    place = turn[TAIL] % _KEPT
+    entries[place, DESCRIPTOR] = who
+    entries[place, GATE] = gate
+    entries[place, LENGTH] = state[ANSWERED]
+    copy(U(kept.ctypes.data) + place * _KEPT_BYTES, U(out.ctypes.data), state[ANSWERED])
+    turn[TAIL] += _ONE
+    members[who, WAITING] = turn[TAIL]
+
+
+@inline_kernel
+def _answer(who: Any, members: Any, out: Any, state: Any, turn: Any, entries: Any, kept: Any) -> Any:
+    """Send or keep the answers to bytes that were executed whole."""
+    kind, gate = _NOW, _ZERO
+    if (state[FLAGS] & FLAG_WROTE) != _ZERO:
+        kind, gate = _GATHERING, turn[OPEN_GATE]
+    elif state[FLAGS] != _ZERO:
+        gate = turn[READ_GATE]
+        kind = _GATHERING if gate == turn[OPEN_GATE] else _IN_FLIGHT
+        if gate == _ZERO:
+            kind = _NOW
+    if gate != _ZERO and (
+        state[ANSWERED] == _ZERO or state[ANSWERED] > _KEPT_BYTES or turn[TAIL] - turn[HEAD] >= _KEPT
+    ):
+        return ROUND_TAKE
+    if (state[FLAGS] & FLAG_WROTE) != _ZERO:
+        turn[WROTE], turn[READ_GATE] = _ONE, turn[OPEN_GATE]
+    _sum_up(state, turn, kind)
+    if gate != _ZERO:
+        _keep(who, gate, members, out, state, turn, entries, kept)
+    elif state[ANSWERED] != _ZERO:
+        sent = send(who, U(out.ctypes.data), state[ANSWERED])
+        turn[SENT] = U(sent) if sent > 0 else _ZERO
+        turn[SENT_BYTES] += turn[SENT]
+        if turn[SENT] != state[ANSWERED]:
+            return ROUND_REST
+    return ROUND_DONE
+
+
+@inline_kernel
+def _serve(
+    who: Any,
+    members: Any,
+    arena: Any,
+    out: Any,
+    table: Any,
+    segments: Any,
+    uuids: Any,
+    scratch: Any,
+    state: Any,
+    turn: Any,
+    entries: Any,
+    kept: Any,
+) -> Any:
+    """Receive and answer what one connection has sent."""
+    if who >= U(len(members)) or members[who, READY] == _ZERO or members[who, WAITING] != _ZERO:
+        return ROUND_ASK
+    got = receive(who, U(arena.ctypes.data), U(len(arena)))
+    if got <= 0:
+        return ROUND_ASK  # who receives again meets the same end, or error
+    turn[GOT] = U(got)
+    state[OFFSET] = _ZERO
+    state[FEATURES] = members[who, READY] & turn[MASK]
+    stop = run(U(arena.ctypes.data), turn[GOT], out, table, segments, uuids, scratch, state)
+    turn[STOP] = U(stop)
+    if stop != STOP_MORE or state[OFFSET] != turn[GOT]:
+        return ROUND_TAKE
+    end = _answer(who, members, out, state, turn, entries, kept)
+    if end != ROUND_TAKE:
+        turn[RECEIVED] += turn[GOT]
+        members[who, STIRRED] = turn[TURN_NOW]
+    return end
+
+
+def _leave_to_python(
+    events: Any,
+    members: Any,
+    arena: Any,
+    out: Any,
+    table: Any,
+    segments: Any,
+    uuids: Any,
+    scratch: Any,
+    state: Any,
+    turn: Any,
+    entries: Any,
+    kept: Any,
+) -> int:
+    """Replace `go_round` until it is compiled: each connection is for Python."""
+    turn[RECEIVED:] = _ZERO
+    if turn[AT] >= turn[COUNT]:
+        return ROUND_DONE
+    turn[WHO] = events[turn[AT]]
+    turn[AT] += _ONE
+    return ROUND_ASK
+
+
+@kernel_or(_leave_to_python)
+def go_round(
+    events: Any,
+    members: Any,
+    arena: Any,
+    out: Any,
+    table: Any,
+    segments: Any,
+    uuids: Any,
+    scratch: Any,
+    state: Any,
+    turn: Any,
+    entries: Any,
+    kept: Any,
+) -> Any:
+    """Serve the connections events[turn[AT]:turn[COUNT]] until something stops; return the ROUND_* code.
+
+    Args:
+        events: uint64 descriptors. members, turn, entries, kept: see above.
+        arena: uint8, for what is received. out, table, segments, uuids, scratch, state: as `execute` has them.
+    """
+    for each in range(RECEIVED, TURN_FIELDS):
+        turn[each] = _ZERO
+    if members.shape[1] != MEMBER_FIELDS or entries.shape[1] != ENTRY_FIELDS or len(entries) != KEPT:
+        return ROUND_DONE
+    if len(turn) != TURN_FIELDS or len(state) != STATE_FIELDS or len(kept) != KEPT * KEPT_BYTES:
+        return ROUND_DONE
+    stop = ROUND_DONE
+    while turn[AT] < turn[COUNT] and turn[AT] < U(len(events)):
+        if turn[RECEIVED] >= _PAUSE_BYTES:
+            return ROUND_PAUSE
+        turn[WHO] = events[turn[AT]]
+        turn[AT] += _ONE
+        stop = _serve(turn[WHO], members, arena, out, table, segments, uuids, scratch, state, turn, entries, kept)
+        if stop != ROUND_DONE:
+            break
+    return stop
+
+
+@kernel
+def release(members: Any, turn: Any, entries: Any, kept: Any) -> Any:
+    """Send the answers whose batch is on disk, the oldest first; return ROUND_DONE.
+
+    ROUND_REST: the one of connection WHO, the last in front of HEAD, has left but for what is behind its SENT bytes.
+    """
+    turn[SENT_BYTES] = _ZERO
+    if members.shape[1] != MEMBER_FIELDS or entries.shape[1] != ENTRY_FIELDS or len(entries) != KEPT:
+        return ROUND_DONE
+    if len(turn) != TURN_FIELDS or len(kept) != KEPT * KEPT_BYTES:
+        return ROUND_DONE
+    while turn[HEAD] != turn[TAIL]:
+        place = turn[HEAD] % _KEPT
+        if entries[place, GATE] > turn[DURABLE]:
+            break
+        turn[HEAD] += _ONE
+        who = entries[place, DESCRIPTOR]
+        if who >= U(len(members)) or members[who, WAITING] != turn[HEAD]:
+            continue  # Python has taken it back, or the connection is gone: this number is never another's
+        members[who, WAITING] = _ZERO
+        members[who, STIRRED] = turn[TURN_NOW]
+        sent = send(who, U(kept.ctypes.data) + place * _KEPT_BYTES, entries[place, LENGTH])
+        turn[SENT] = U(sent) if sent > 0 else _ZERO
+        turn[SENT_BYTES] += turn[SENT]
+        if turn[SENT] != entries[place, LENGTH]:
+            turn[WHO] = who
+            return ROUND_REST
+    return ROUND_DONE
+
+
+def warm_up() -> None:
+    """Build the kernels of this module."""
+    bytes_, numbers = np.zeros(1, np.uint8), np.zeros(1, np.uint64)
+    table, pair = np.zeros((1, FIELDS), np.uint64), np.zeros((3, 2), np.uint64)
+    members, entries = np.zeros((1, MEMBER_FIELDS), np.uint64), np.zeros((KEPT, ENTRY_FIELDS), np.uint64)
+    kept, turn = np.zeros(KEPT * KEPT_BYTES, np.uint8), np.zeros(TURN_FIELDS, np.uint64)
+    scratch, state = np.zeros(SCRATCH_BYTES, np.uint8), np.zeros(STATE_FIELDS, np.uint64)
+    release(members, turn, entries, kept)  # first: nobody needs it before rounds are gone
+    go_round(numbers, members, bytes_, bytes_, table, pair, numbers, scratch, state, turn, entries, kept)

@@ -1,0 +1,248 @@
+"""Rounds of the kernel over the connections of a bucket that send one small request at a time.
+
+    sockets --epoll--> events --kernels/rounds.py--> received, executed, answered; or kept until a batch is on disk
+                                       \\--> one connection at a time, for Python: connection.readable, connection.take
+
+A connection joins when its session lets the kernels answer, and no other worker has a part in it; it leaves when it
+pauses or closes. The event loop watches one descriptor for all of them. A round ends after EVENTS_MAX connections, so
+streams, timers and other work have their turn as between two requests, and the time it takes counts as theirs does
+(run_queue.py). While the bucket has something that only the plain path knows, such as a locked document, every
+connection that has sent something is for Python.
+
+An answer that waits for a batch is the rounds' as long as nothing else comes of its connection. They stand among those
+whom the committer wakes or drops, for all answers that they keep.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from headwater.kernels import execute
+from headwater.kernels import rounds as kernel
+from headwater.node.kv.fast import kernels_may_run
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from numpy.typing import NDArray
+
+    from headwater.node.buckets.bucket import Bucket
+    from headwater.node.committer import Committer
+    from headwater.node.connections.connection import Connection
+    from headwater.node.kv.fast import Workspace
+    from headwater.node.process.run_queue import RunQueue
+    from headwater.node.reporting.requests import Requests
+
+EVENTS_MAX: Final = 64
+MICROSECONDS: Final = 1_000_000
+DESCRIPTORS_FIRST: Final = 256
+_FIELDS: Final = kernel.MEMBER_FIELDS
+_READS: Final = 0xFFFF & ~int(execute.FEATURE_WRITE)
+_ALL: Final = 0xFFFF
+
+
+class RoundsHost(Protocol):
+    """The part of a node that its connections share: the memory that they receive into, and the event loop's time."""
+
+    loop: asyncio.AbstractEventLoop
+    run_queue: RunQueue
+    arena: NDArray[np.uint8]
+
+
+class ServedRounds:
+    """The connections of one bucket whose next request the kernel may answer, and the answers kept for a batch."""
+
+    def __init__(
+        self, host: RoundsHost, bucket: Bucket, committer: Committer, requests: Requests, workspace: Workspace
+    ) -> None:
+        self._loop, self._run_queue, self._arena = host.loop, host.run_queue, host.arena
+        self._time: Callable[[], float] = host.loop.time
+        self._bucket, self._committer, self._requests, self._workspace = bucket, committer, requests, workspace
+        self._connections: dict[int, Connection] = {}
+        self._epoll: select.epoll | None = None
+        self._members = np.zeros((0, _FIELDS), np.uint64)
+        self._rows = self._members.reshape(-1).data
+        self._events = np.zeros(EVENTS_MAX, np.uint64)
+        self._turn = np.zeros(kernel.TURN_FIELDS, np.uint64)
+        self._fields = self._turn.data
+        self._entries = np.zeros((kernel.KEPT, kernel.ENTRY_FIELDS), np.uint64)
+        self._answers = np.zeros(kernel.KEPT * kernel.KEPT_BYTES, np.uint8)
+
+    # --- who takes part -----------------------------------------------------------------------------------------------
+
+    def join(self, connection: Connection, descriptor: int) -> bool:
+        """Watch a connection; return False if the system can't: it has no epoll, or no more descriptors."""
+        try:
+            self._open().register(descriptor, select.EPOLLIN)
+        except (AttributeError, OSError):
+            return False
+        if descriptor * _FIELDS >= len(self._rows):
+            self._grow(descriptor)
+        self._connections[descriptor] = connection
+        at = descriptor * _FIELDS
+        self._rows[at + kernel.READY] = self._rows[at + kernel.WAITING] = self._rows[at + kernel.STIRRED] = 0
+        return True
+
+    def leave(self, descriptor: int) -> None:
+        """Watch a connection no more. No answer of it may be kept."""
+        del self._connections[descriptor]
+        self.allow(descriptor, None)
+        if self._epoll is not None:
+            with suppress(OSError):
+                self._epoll.unregister(descriptor)
+
+    def allow(self, descriptor: int, features: int | None) -> None:
+        """Let the kernel answer a connection of these features; None: its next bytes are for Python."""
+        self._rows[descriptor * _FIELDS + kernel.READY] = 0 if features is None else features | kernel.IS_READY
+
+    def take_back(self, descriptor: int) -> tuple[bytes, int] | None:
+        """Return the answer of a connection that is kept for a batch, and the batch; None if none is kept."""
+        number = self._rows[descriptor * _FIELDS + kernel.WAITING]
+        if not number:
+            return None
+        self._rows[descriptor * _FIELDS + kernel.WAITING] = 0
+        place = (number - 1) % kernel.KEPT
+        return bytes(self._answer_at(place)), int(self._entries[place, kernel.GATE])
+
+    def stirred_at(self, descriptor: int) -> float:
+        """Return the time at which a connection last sent a request that the kernel answered."""
+        return self._rows[descriptor * _FIELDS + kernel.STIRRED] / MICROSECONDS
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        if self._epoll is not None:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
+
+    def _open(self) -> select.epoll:
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            self._loop.add_reader(self._epoll.fileno(), self._readable)
+        return self._epoll
+
+    def _grow(self, descriptor: int) -> None:
+        members = np.zeros((max(DESCRIPTORS_FIRST, 2 * descriptor), _FIELDS), np.uint64)
+        members[: len(self._members)] = self._members
+        self._members, self._rows = members, members.reshape(-1).data
+
+    # --- rounds -------------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        if self._run_queue.is_spent and self._epoll is not None:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._run_queue.first(self._read_now)
+        else:
+            self._read()
+
+    def _read_now(self) -> None:
+        """Read from the sockets that became readable while the rounds waited in line."""
+        if self._epoll is not None:
+            self._loop.add_reader(self._epoll.fileno(), self._readable)
+            self._read()
+
+    def _read(self) -> None:
+        if self._epoll is None:
+            return
+        events, fields = [number for number, _ in self._epoll.poll(0, EVENTS_MAX)], self._fields
+        self._events[: len(events)] = events
+        fields[kernel.AT], fields[kernel.COUNT] = 0, len(events)
+        while (at := fields[kernel.AT]) < len(events):
+            if not self._run_queue.is_spent and kernels_may_run(self._bucket):
+                self._go_round()
+            if fields[kernel.AT] == at:
+                fields[kernel.AT] = at + 1
+                self._ask(events[at])
+
+    def _ask(self, descriptor: int) -> None:
+        """Let a connection do all of it, if it has not left since the event came."""
+        if (connection := self._connections.get(descriptor)) is not None:
+            connection.readable()
+
+    def _go_round(self) -> None:
+        """Serve connections by the kernel until one of them is for Python; then let it have its turn."""
+        begun, work, fields, requests = self._time(), self._workspace, self._fields, self._requests
+        committer, store, uuids = self._committer, self._bucket.store, self._bucket.uuids
+        work.begin(self._bucket)
+        fields[kernel.TURN_NOW] = int(begun * MICROSECONDS)
+        fields[kernel.MASK] = _READS if store.full else _ALL
+        fields[kernel.OPEN_GATE], fields[kernel.READ_GATE] = committer.open, (read_gate := committer.gate())
+        requests.begin()
+        stop = kernel.go_round(
+            self._events, self._members, self._arena, work.out, store.table, store.segments, uuids, work.scratch,
+            work.state, self._turn, self._entries, self._answers,
+        )  # fmt: skip
+        self._settle(read_gate)
+        requests.end()
+        self._run_queue.spend(self._time() - begun)
+        if stop == kernel.ROUND_ASK:
+            self._ask(fields[kernel.WHO])
+        elif stop == kernel.ROUND_TAKE:
+            self._hand_over(self._connections[fields[kernel.WHO]])
+        elif stop == kernel.ROUND_REST:
+            self._connections[fields[kernel.WHO]].send(
+                work.out_view[fields[kernel.SENT] : work.fields[execute.ANSWERED]]
+            )
+
+    def _settle(self, read_gate: int) -> None:
+        """Commit what the connections of a round have changed, and count what they asked for."""
+        fields, committer, requests = self._fields, self._committer, self._requests
+        if fields[kernel.WROTE]:
+            self._bucket.store.staging.use(self._workspace.fields[execute.STAGED])
+            committer.wrote()
+        if fields[kernel.TAIL] != fields[kernel.HEAD]:
+            committer.waiting.add(self)
+        for kind, gate in enumerate((0, read_gate, fields[kernel.OPEN_GATE])):
+            seen = fields[kernel.ROUND_SEEN + kind]
+            while seen:
+                opcode = (seen & -seen).bit_length() - 1
+                requests.ran(opcode, fields[kernel.ROUND_CALLED + kind * execute.OPCODES + opcode], gate)
+                seen &= seen - 1
+        self._bucket.count(
+            fields[kernel.ROUND_GETS],
+            fields[kernel.ROUND_HITS],
+            fields[kernel.ROUND_SETS],
+            fields[kernel.ROUND_DELETES],
+        )
+        requests.received_bytes += fields[kernel.RECEIVED]
+        requests.sent_bytes += fields[kernel.SENT_BYTES]
+
+    def _hand_over(self, connection: Connection) -> None:
+        """Give a connection the bytes received of it, and its session what the kernel has done of them."""
+        if self._workspace.fields[execute.OFFSET] and (quick := connection.session.quick) is not None:
+            quick.resume(self._fields[kernel.STOP])
+        connection.take(self._fields[kernel.GOT])
+
+    # --- answers that were kept ---------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send the answers whose batch is on disk."""
+        fields, begun = self._fields, self._time()
+        fields[kernel.DURABLE], fields[kernel.TURN_NOW] = self._committer.durable, int(begun * MICROSECONDS)
+        while kernel.release(self._members, self._turn, self._entries, self._answers) == kernel.ROUND_REST:
+            rest = self._answer_at((fields[kernel.HEAD] - 1) % kernel.KEPT)[fields[kernel.SENT] :]
+            self._requests.sent_bytes += fields[kernel.SENT_BYTES]
+            self._connections[fields[kernel.WHO]].send(rest)
+        self._requests.sent_bytes += fields[kernel.SENT_BYTES]
+        if fields[kernel.HEAD] != fields[kernel.TAIL]:
+            self._committer.waiting.add(self)
+        self._run_queue.spend(self._time() - begun)
+
+    def drop(self, cause: str, *, fault: bool = True) -> None:
+        """Drop the connections whose answer is kept, for its batch was lost."""
+        numbers = range(self._fields[kernel.HEAD], self._fields[kernel.TAIL])
+        places = [number % kernel.KEPT for number in numbers]
+        descriptors = [int(self._entries[place, kernel.DESCRIPTOR]) for place in places]
+        for number, descriptor in zip(numbers, descriptors, strict=True):
+            if self._rows[descriptor * _FIELDS + kernel.WAITING] == number + 1:
+                self._connections[descriptor].drop(cause, fault=fault)
+        self._fields[kernel.HEAD] = self._fields[kernel.TAIL]
+
+    def _answer_at(self, place: int) -> memoryview:
+        at = place * kernel.KEPT_BYTES
+        return self._answers.data[at : at + int(self._entries[place, kernel.LENGTH])]
