@@ -88,6 +88,9 @@ class NodeConfig:
     loop_watch_ms: int = option(
         100, "how often the node looks how late its event loop is, for STAT loop (0: never)", unit=MILLISECONDS, least=0
     )
+    request_rounds: bool = option(
+        False, "experimental: answer small requests by rounds of a kernel over all connections that are ready (Linux)"
+    )
     no_metrics: bool = option(False, "count no requests and not how long they take; /metrics is not served then")
     takeover_seconds: int = option(
         60, "a vbucket whose hand-over takes longer refuses writes until it is done", unit=SECONDS

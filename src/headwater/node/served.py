@@ -272,7 +272,8 @@ class ServedBucket:
 
     def fast_path(self, session: Session) -> FastRequests:
         """Return the kernel's fast path for a session with a bucket."""
-        return FastPath(session, session.store_bucket, self._workspace, self._rounds)
+        rounds = self._rounds if self.config.request_rounds else None
+        return FastPath(session, session.store_bucket, self._workspace, rounds)
 
     def tell_of_map(self) -> None:
         """Send the bucket's map to the clients that asked for it and have not seen it."""
