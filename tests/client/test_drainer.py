@@ -553,7 +553,7 @@ def told_of_a_loss(**options):
 
 
 def test_changes_that_come_without_the_deletions_before_them_are_not_returned():
-    """Whoever had them would go on behind the purge, where no node can tell that something is missing."""
+    """A reader that had them would go on behind the purge, where no node can tell that something is missing."""
     drainer = told_of_a_loss()
     with pytest.raises(DataLoss) as caught:
         handed_out(drainer)
@@ -647,7 +647,7 @@ class WithoutVersions(Peer):
 
 @pytest.mark.parametrize("read", ["changes", "batches"])
 def test_a_node_that_keeps_no_versions_is_named(driver, read):
-    """It is not read without them: nobody would notice."""
+    """A reading without them is none that the caller asked for, and nobody would notice."""
     with serve(WithoutVersions(histories={0: history(3)})) as address:
         feed = getattr(driver.connect(address), read)(until="now", history=True)
         with feed, pytest.raises(NotSupported) as refused:

@@ -125,6 +125,12 @@ class TailDialect(StrEnum):
     TAP = "tap"
 
 
+KeysOnly = Annotated[bool, typer.Option("--keys-only", help="Leave the values out; they are not even sent.")]
+History = Annotated[
+    bool, typer.Option("--history", help="Every version of each document, as far as the server keeps them.")
+]
+
+
 def tail(
     start: Annotated[str, typer.Option("--from", metavar="WHERE", help=FROM)] = "beginning",
     positions: Annotated[
@@ -137,9 +143,7 @@ def tail(
     follow: Annotated[
         bool, typer.Option("--follow/--once", help="Go on for ever, or end at the seqnos of now.")
     ] = True,
-    keys_only: Annotated[
-        bool, typer.Option("--keys-only", help="Leave the values out; they are not even sent.")
-    ] = False,
+    keys_only: KeysOnly = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, complete.")] = False,
     key: Annotated[
         list[str] | None, typer.Option("--key", metavar="GLOB", help="Only keys such as 'order:*'; may be repeated.")
@@ -155,9 +159,7 @@ def tail(
     scope: Annotated[
         str | None, typer.Option("--scope", metavar="NAME", help="Only the collections of this scope.")
     ] = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="Every version of each document, as far as the server keeps them.")
-    ] = False,
+    history: History = False,
     on_data_loss: Loss = OnDataLoss.FAIL,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,

@@ -399,7 +399,7 @@ def test_a_feed_is_over_when_a_worker_dies_that_has_heard_of_it(vb: int) -> None
 
 
 def test_a_feed_goes_on_when_another_user_comes_and_ends_when_its_own_user_loses_the_bucket() -> None:
-    """It was cut by each change of the list of users, and began anew."""
+    """The feed was cut by each change of the list of users, and began anew."""
     with testing.node(vbuckets=VBUCKETS, workers=2) as node:
         give(node, {"root": "administer", "ann": "administer"})
         for guest in ("bob", "joe"):  # each worker has one of the connections

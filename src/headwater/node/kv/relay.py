@@ -223,7 +223,7 @@ class Relay:
 
     @property
     def _client(self) -> tuple[object, ...]:
-        """What the other workers know of the client."""
+        """The user, bucket and features that the other workers know of the client."""
         return self._session.user, self._session.bucket, self._session.features
 
     @property
