@@ -28,6 +28,7 @@ from headwater.errors import (
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.position import ENDLESS, Position, load_positions, safe_point, save_positions
+from headwater.testing import node
 from headwater.testing.clock import FakeClock
 from headwater.testing.peers import UUID, History, Peer, Snapshot, cluster_map, history, mutation, serve
 from headwater.transport.waiting import Ready
@@ -654,3 +655,18 @@ def test_a_node_that_keeps_no_versions_is_named(driver, read):
             list(feed)
     said = str(refused.value)
     assert f"history: {address} keeps no old versions" in said and "\n" not in said
+
+
+def test_a_node_sends_every_version_that_its_log_has(driver):
+    with node(vbuckets=1) as running, running.client() as writer:
+        for number in range(5):
+            writer.set("k", str(number))
+        writer.delete("k")
+        reader = driver.connect(running.url)
+        with reader.changes(until="now", history=True) as changes:
+            events = list(changes)
+        assert [event.value for event in events if isinstance(event, Mutation)] == [b"0", b"1", b"2", b"3", b"4"]
+        assert [(event.seqno, event.key) for event in events if isinstance(event, Deletion)] == [(6, b"k")]
+        assert not [event for event in events if isinstance(event, SnapshotMarker) and event.is_deduplicated]
+        with reader.changes(until="now") as changes:
+            assert [event.seqno for event in changes if isinstance(event, Mutation | Deletion)] == [6]

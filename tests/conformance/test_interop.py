@@ -55,13 +55,19 @@ def test_the_controls_of_a_client_are_taken_in_its_order(live: Node, controls: l
         assert [control(line, key, value) for key, value in controls] == [Status.SUCCESS] * len(controls)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("change_streams", "true"), ("max_marker_version", "2.2"), ("cache_transfer", "true")]
-)
+@pytest.mark.parametrize(("key", "value"), [("max_marker_version", "2.2"), ("cache_transfer", "true")])
 def test_what_a_client_asks_for_only_if_told_to_is_refused(live: Node, key: str, value: str) -> None:
     with Line(live.port) as line:
         line.done(dcp.Open(key=b"more", flags=1))
         assert control(line, key, value) == Status.NOT_SUPPORTED
+
+
+def test_who_wants_every_version_is_taken_at_his_word(live: Node) -> None:
+    """As gocbcore with UseChangeStreams."""
+    with Line(live.port) as line:
+        line.done(dcp.Open(key=b"versions", flags=1))
+        assert control(line, "change_streams", "true") == Status.SUCCESS
+        assert control(line, "change_streams", "false") == Status.EINVAL
 
 
 def test_a_raw_peer_needs_no_map(live: Node) -> None:

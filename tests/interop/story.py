@@ -22,6 +22,7 @@ from tests.interop.observed import DEFAULT
 
 WHAT = "changes through a crash and a rollback"
 THROUGH_FAILOVER = "changes through a node's death, the failover, a hand-over, a restart"
+EVERY_VERSION = "every version of documents, from the log and live"
 WITH_COLLECTIONS = "changes of collections, made and dropped meanwhile, a crash"
 VBUCKETS = 1024
 WINDOW_BYTES = 256 << 10  # what both programs ask for
@@ -52,6 +53,29 @@ def follow_through_everything(program: Callable[[int], Sequence[str]], folder: P
             client.follow_until(lambda: client.documents() == stored)
             assert client.counts["rollback"] > 0
             return len(stored)
+
+
+def follow_every_version(program: Callable[[int], Sequence[str]], folder: Path) -> int:
+    """Tell the one of versions: the client asks for change_streams, and must get each write of each document, those
+    of before it came and those of while it is there. Returns how many versions it got."""
+    keys, rounds = 2000, 5
+    with testing.node(vbuckets=64) as node:
+        for number in range(rounds - 1):
+            _write_all(node, keys, number)
+        with Follower(program(node.port), folder) as client:
+            client.follow_until(lambda: client.counts["mutation"] >= keys * (rounds - 1))
+            _write_all(node, keys, rounds - 1)
+            client.follow_until(lambda: client.counts["mutation"] >= keys * rounds)
+            versions = [told for history in client.histories.values() for told in history]
+        expected = sorted((f"document-{n}", b"%d" % number) for n in range(keys) for number in range(rounds))
+        assert sorted((key, value) for _, _, key, value in versions) == expected
+        assert all(history == sorted(history) for history in client.histories.values())
+        return len(versions)
+
+
+def _write_all(node: Node, keys: int, number: int) -> None:
+    with node.client() as bucket:
+        bucket.set_many((f"document-{n}", b"%d" % number) for n in range(keys))
 
 
 def follow_collections(program: Callable[..., Sequence[str]], folder: Path) -> int:

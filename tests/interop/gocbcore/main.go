@@ -1,6 +1,7 @@
 // Follows a bucket from the beginning until stdin ends; a line for each event, see tests/interop/follower.py.
 //
 //	follow PORT [collections [SCOPE.COLLECTION]]
+//	follow PORT versions
 //
 // The agent opens streams and reconnects; where to go on, and from where after a rollback, is the caller's to know.
 package main
@@ -152,6 +153,7 @@ func run(port string, names []string) error {
 	config.DCPConfig.UseExpiryOpcode = true
 	config.DCPConfig.BufferSize = 256 * 1024
 	config.IoConfig.UseCollections = len(names) > 0
+	config.DCPConfig.UseChangeStreams = len(names) > 0 && names[0] == "versions"
 	var err error
 	if len(names) > 1 {
 		id, err := idOf(port, names[1])

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.interop.story import (
+    EVERY_VERSION,
     THROUGH_FAILOVER,
     WHAT,
     WITH_COLLECTIONS,
     follow_collections,
+    follow_every_version,
     follow_through_everything,
     follow_through_failover,
 )
@@ -42,6 +44,17 @@ def test_gocbcore_holds_what_each_collection_holds(tmp_path: Path, compared: Cal
         return [binary, str(port), "collections", *names]
 
     compared(follow_collections(program, tmp_path))
+
+
+@pytest.mark.battery
+@pytest.mark.program("gocbcore DCPAgent", VERSION, EVERY_VERSION)
+def test_gocbcore_gets_every_version_of_a_document(tmp_path: Path, compared: Callable[[int], None]) -> None:
+    binary = go_program(HERE)
+
+    def program(port: int) -> Sequence[str]:
+        return [binary, str(port), "versions"]
+
+    compared(follow_every_version(program, tmp_path))
 
 
 @pytest.mark.battery

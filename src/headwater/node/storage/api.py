@@ -80,7 +80,15 @@ class Storage(Protocol):
     def newest_seqno(self, vbucket: int, shown: Shown) -> int:
         """Return the seqno of the newest durable change that the reader is shown."""
 
-    def view(self, vbucket: int, after_seqno: int = ..., end_seqno: int = ..., shown: Shown = ...) -> View:
+    def view(
+        self,
+        vbucket: int,
+        after_seqno: int = ...,
+        end_seqno: int = ...,
+        shown: Shown = ...,
+        *,
+        every_version: bool = ...,
+    ) -> View:
         """Return the durable changes between two seqnos as of now, to be closed."""
 
     def gather_live(  # noqa: PLR0917 - as the kernel has them

@@ -225,12 +225,20 @@ class Store:
             yield number, items, size, tombstones
 
     def view(
-        self, vbucket: int, after_seqno: int = 0, end_seqno: int = (1 << 64) - 1, shown: Shown = DEFAULT_ONLY
+        self,
+        vbucket: int,
+        after_seqno: int = 0,
+        end_seqno: int = (1 << 64) - 1,
+        shown: Shown = DEFAULT_ONLY,
+        *,
+        every_version: bool = False,
     ) -> View:
         """The durable changes after `after_seqno` and up to `end_seqno`, as of now. Close it when done.
 
         Args:
             shown: the choice of changes, if other collections than the default one, or system events, are among them.
+            every_version: True for all versions of a key that the log has, of which none is missing above
+                `VBucket.versions_after`; False for the newest one.
 
         Raises:
             CorruptStore: some of them were in a batch that is damaged.
@@ -242,12 +250,12 @@ class Store:
         columns = self.index.columns[vbucket]
         node_invariant(rows <= columns.capacity, "vbucket {}: a view of {} rows of {}", vbucket, rows, columns.capacity)
         if not self.index.is_mixed(vbucket):
-            return View(self.slots, vbucket, columns, first, rows, after_seqno)
+            return View(self.slots, vbucket, columns, first, rows, after_seqno, every_version=every_version)
         is_whole = rows == self.table.item(vbucket, index.DURABLE_ROWS)
         last = self._newest.seqno(vbucket, shown) if is_whole else None
         durable = self.index.durable_seqno(vbucket)
         node_invariant(last is None or last <= durable, "vbucket {}: seqno {} above {}", vbucket, last, durable)
-        return View(self.slots, vbucket, columns, first, rows, after_seqno, shown, last)
+        return View(self.slots, vbucket, columns, first, rows, after_seqno, shown, last, every_version)
 
     def gather_live(  # noqa: PLR0917 - as the kernel has them
         self,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.invariants import invariant
-from headwater.kernels import choices
+from headwater.kernels import choices, index
 from headwater.kernels import gather as kernels
 from headwater.node.storage.columns import Columns
 from headwater.node.storage.slots import Slots
@@ -44,8 +44,23 @@ class Filled(NamedTuple):
     plain: bool
 
 
+_unlinked: NDArray[np.uint32] = np.zeros(0, np.uint32)
+
+
+def _nothing_superseded(rows: int) -> NDArray[np.uint32]:
+    """Return what kernels read in place of the column NEXT where every version is shown: no row has a newer one.
+
+    All views share one array, as long as the largest of them needs.
+    """
+    global _unlinked  # noqa: PLW0603 - nothing in it ever changes
+    if len(_unlinked) < rows:
+        _unlinked = np.full(max(rows, 2 * len(_unlinked)), index.NIL, np.uint32)
+    return _unlinked
+
+
 class View:
-    """The changes of one vbucket after one seqno and up to another, only the newest of each key, in seqno order.
+    """The changes of one vbucket after one seqno and up to another, in seqno order: the newest of each key, or all of
+    them that the log has.
 
     Close it: it keeps memory and disk space that compaction could free.
 
@@ -65,6 +80,7 @@ class View:
         after_seqno: int,
         shown: Shown | None = None,
         last_seqno: int | None = None,
+        every_version: bool = False,
     ) -> None:
         self.vbucket = vbucket
         self.cursor: int = after_seqno
@@ -72,6 +88,7 @@ class View:
         self._slots = slots
         self._columns: Columns | None = columns
         self._rows = max(rows, first)
+        self._nexts = _nothing_superseded(self._rows) if every_version else columns.next
         self._first, self._after_seqno = first, after_seqno
         is_empty = last_seqno is not None and last_seqno <= after_seqno
         self._row = self._rows if is_empty else self._next_visible(columns, first)
@@ -95,7 +112,7 @@ class View:
     def count(self) -> tuple[int, int]:
         """Return (changes, bytes as stored) that lie ahead; looks at each of them."""
         columns, shown = self._open(), self._visible
-        ahead = columns.loc, columns.next, self._row, self._rows, self._slots.table
+        ahead = columns.loc, self._nexts, self._row, self._rows, self._slots.table
         frames, total = kernels.count_visible(*ahead) if shown is None else choices.count_shown(*ahead, shown)
         return int(frames), int(total)
 
@@ -116,7 +133,7 @@ class View:
         columns = self._open()
         row, count, frames, stop = kernels.gather(
             columns.loc,
-            columns.next,
+            self._nexts,
             self._row,
             self._rows,
             self._slots.table,
@@ -174,7 +191,7 @@ class View:
         return self._slots.frame(int(columns.loc[row]))
 
     def has(self, seqno: int) -> bool:
-        """Return True if the change of a seqno is the newest of its key in the view."""
+        """Return True if the change of a seqno is the newest of its key among those that the view spans."""
         columns = self._open()
         row = int(columns.seq[: self._rows].searchsorted(np.uint64(seqno), "left"))
         return row < self._rows and columns.seq.item(row) == seqno and columns.next.item(row) >= self._rows
@@ -210,11 +227,11 @@ class View:
         """Return the next visible row by the kernel; if no row was overwritten, it is the row itself."""
         rows = self._rows
         if self._visible is not None:
-            ahead = columns.loc, columns.next, row, rows, self._slots.table
+            ahead = columns.loc, self._nexts, row, rows, self._slots.table
             return int(choices.next_shown(*ahead, self._visible))
-        if row >= rows or columns.next.item(row) >= rows:
+        if row >= rows or self._nexts.item(row) >= rows:
             return min(row, rows)
-        return int(kernels.next_visible(columns.next, row, rows))
+        return int(kernels.next_visible(self._nexts, row, rows))
 
     def _last_seqno(self, columns: Columns, after_seqno: int) -> int:
         """Return the seqno of the last change that will be handed over; the last row of a view is always visible."""
@@ -222,5 +239,5 @@ class View:
             return after_seqno
         if self._visible is None:
             return columns.seq.item(self._rows - 1)
-        ahead = columns.loc, columns.next, self._row, self._rows, self._slots.table
+        ahead = columns.loc, self._nexts, self._row, self._rows, self._slots.table
         return columns.seq.item(int(choices.last_shown(*ahead, self._visible)))

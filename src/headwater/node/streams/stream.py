@@ -8,6 +8,10 @@ durable seqnos at one point in time. The first goes up to the durable seqno when
 from disk; each later one has the changes written meanwhile: the slower the reader, the more at once, only the newest of
 each key. No changes wait in queues; bytes are copied when the connection can take them.
 
+A consumer that asked for change_streams gets every version instead, as far back as the log has them: its snapshots
+carry the flags History and MayContainDuplicates (dcp 2.7). What lies before comes first, as a snapshot from disk
+without these flags that ends where they begin: "Disk|Checkpoint, plus 0x30 when history is included" (dcp 8.2).
+
 A takeover (handover.py) sends until nothing is left, then asks the other side to become pending, and so on:
 
     BACKFILLING --the first snapshot is sent--> TAKEOVER_SEND <--a state is sent, is answered--> TAKEOVER_WAIT
@@ -80,6 +84,8 @@ DISK = SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT
 MEMORY = SnapshotFlag.MEMORY
 FIRST_IN_MEMORY = SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT
 
+EVERY_VERSION = SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES
+
 SHORT_BACKFILL_SEQNOS = 64
 """A backfill of no more is tried in one call first; with more it would often not fit, and be tried in vain."""
 
@@ -130,6 +136,10 @@ class Stream:
         self._ended = ended
         self._snapshot: SnapshotSender | None = None
         self._prepared: set[int] | None = set() if wanted.prepares else None
+        # Not with prepares: a replica gets the end of a prepare with it (dcp 8.2), which other versions would not fit.
+        self._every_version = producer.settings.every_version and not wanted.prepares and not self._skip_deletes
+        self._every_version = self._every_version and entry.dialect is not _UPR
+        self._lacked_versions = False
         # Where the next snapshot is announced from: the newest seqno at which the consumer holds a consistent state. It
         # is told to go back there if it comes to another history inside of that snapshot (failover 2, rule 8).
         self._next_start = entry.accepted.snap_start_seqno
@@ -304,6 +314,8 @@ class Stream:
             return  # more of a snapshot that this node is itself still receiving: announced already (dcp 8.2)
         # With Collections a consumer is led past what it is not shown (dcp 8.2).
         end_seqno, flags = snapshot.covers_seqno if passes else snapshot.last_seqno, self._next_flags
+        if self._every_version:
+            flags = self._flags_of_versions(flags)
         # A replica in the middle of a snapshot: what it has of it is no consistent state, whatever of it is shown. So
         # the marker names the end that was announced to it, and the rest will come under this marker (dcp 8.2).
         if snapshot.covers_seqno > self._whole_seqno:
@@ -317,7 +329,21 @@ class Stream:
         marker = self._producer.marker(self.entry, min(self._next_start, end_seqno), end_seqno, flags, purged)
         outlet.write(marker)
         self.sent_bytes += len(marker)
-        self._next_flags = FIRST_IN_MEMORY if self.phase is StreamPhase.BACKFILLING else SnapshotFlag.MEMORY
+        self._next_flags = FIRST_IN_MEMORY if flags & SnapshotFlag.DISK else SnapshotFlag.MEMORY
+
+    @property
+    def _has_versions(self) -> bool:
+        """True if the log has every version that the consumer lacks."""
+        return self.position >= self.vbucket.versions_after
+
+    def _flags_of_versions(self, flags: SnapshotFlag) -> SnapshotFlag:
+        """Return the flags of a snapshot to who asked for every version; where it lacks some, it is one from disk, and
+        so is the one that goes on from there.
+        """
+        after_gap, self._lacked_versions = self._lacked_versions, not self._has_versions
+        if self._lacked_versions:
+            return DISK
+        return (DISK if after_gap else flags) | EVERY_VERSION
 
     def _purged_to_tell(self, flags: int = 0) -> Purged:
         """Return the purged tombstones that the next marker reports; its seqno is 0 for none.
@@ -350,6 +376,8 @@ class Stream:
         """Return True if there is little to send: changes of a live stream, or a few that a returning
         consumer lacks.
         """
+        if self._every_version:
+            return False
         if self.phase is not _BACKFILLING or self.handover is not None or self._skip_deletes:
             return self.phase is _IN_MEMORY
         return durable_seqno - self.position <= SHORT_BACKFILL_SEQNOS
@@ -395,7 +423,8 @@ class Stream:
         upto, vb = self._snapshot_end(), self.vbucket.id
         without_deletions = self._skip_deletes and self.phase is StreamPhase.BACKFILLING
         shown = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
-        view = self._store.view(vb, self.position, upto, shown)
+        every_version = self._every_version and self._has_versions
+        view = self._store.view(vb, self.position, upto, shown, every_version=every_version)
         commits = dict(self.vbucket.prepares.committed(self.position, upto)) if self._wanted.prepares else None
         return SnapshotSender(
             view,
@@ -452,7 +481,18 @@ class Stream:
         if (whole := self._whole_seqno) < durable:
             return whole if self.position < whole else durable
         end_seqno = max(accepted.end_seqno, accepted.partial_end_seqno)
-        return end_seqno if end_seqno < durable and self.vbucket.is_exact(end_seqno) else durable
+        end_seqno = end_seqno if end_seqno < durable and self.vbucket.is_exact(end_seqno) else durable
+        return self._end_without_versions(end_seqno) if self._every_version else end_seqno
+
+    def _end_without_versions(self, end_seqno: int) -> int:
+        """Return the end of the next snapshot to who asked for every version: where versions begin, if they do so on
+        the way to `end_seqno`.
+
+        Not within a snapshot that the consumer holds in part: the rest of that leads to its end (dcp 8.5).
+        """
+        begun, partial = self.vbucket.versions_after, self.entry.accepted.partial_end_seqno
+        leads_there = self.position < begun < end_seqno and (partial <= begun or partial <= self.position)
+        return begun if leads_there else end_seqno
 
     @property
     def _goes_on_inside(self) -> bool:

@@ -309,6 +309,19 @@ class VBucket:
         """
         return self.state is State.ACTIVE and seqno >= self.snapshot_end and self._store.index.exact(self.id, seqno)
 
+    @property
+    def versions_after(self) -> int:
+        """The seqno above which every version is in the log, and at which the state can be shown; ENDLESS if no such
+        seqno is known.
+
+        What an active vbucket wrote itself came with every version, and compaction drops none above the rollback floor.
+        What it received as a copy may have come without the versions that later ones had replaced. One that was handed
+        over has nothing more, and sends the rest of its own.
+        """
+        if self.state in (State.REPLICA, State.PENDING):
+            return ENDLESS
+        return max(self.snapshot_end, self._store.index.rollback_floor(self.id))
+
     def set_state(self, state: State, *, new_branch: bool = True) -> bool:
         """Go to another state; return False, and do nothing, if it is the present one.
 

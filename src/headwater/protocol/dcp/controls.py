@@ -80,6 +80,7 @@ class ControlSettings:
     claims: bool = False
     consumer_name: str = ""
     sync_writes: bool = False
+    every_version: bool = False
 
     @property
     def acknowledges(self) -> bool:
@@ -269,7 +270,7 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     "include_deleted_user_xattrs": ControlRule("true; needs OPEN flag 0x100", _deleted_user_xattrs),
     "v7_dcp_status_codes": ControlRule("true", _one_way("v7_status_codes", Status.EINVAL)),
     "flatbuffers_system_events": ControlRule("true; not with Collections: events come as 0 and 1", _flatbuffers),
-    CHANGE_STREAMS: ControlRule("nothing: no history is kept", _not_supported),
+    CHANGE_STREAMS: ControlRule("true; one-way", _one_way("every_version", Status.EINVAL)),
     MARKER_VERSION: ControlRule("2.2; needs Collections", _max_marker_version),
     "cache_transfer": ControlRule("nothing: no cache to transfer", _not_supported),
     PURGE_SEQNOS: ControlRule("true, else off; headwater's own", _switch("purge_seqnos")),

@@ -1,0 +1,247 @@
+"""Streams of every version that the log still has (control change_streams; dcp 2.7, 8.2; decision 0151)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from headwater.kernels import index
+from headwater.protocol.dcp.position import ENDLESS
+from headwater.wire import dcp
+from headwater.wire.dcp import SnapshotFlag, seqno_of
+from headwater.wire.header import Frame
+from headwater.wire.opcodes import Opcode
+from headwater.wire.vbucket import State
+from tests.node.storage.model import compact
+from tests.node.streams.support import COLLECTIONS, Producer, StreamDesk, told
+from tests.node.streams.test_machine import VBUCKETS, Held, Streaming
+
+DISK, FIRST, MEMORY, VERSIONS = 0x06, 0x05, 0x01, 0x30
+
+
+def asking(desk: StreamDesk, name: str = "c", features: tuple[int, ...] = (0x07, 0x08)) -> Producer:
+    """A client that wants every version."""
+    made = Producer(desk, name, flags=0x21, features=features)
+    assert made.control("change_streams", "true") == 0
+    return made
+
+
+def overwrite(desk: StreamDesk, keys: str) -> None:
+    """A change of each of these keys, committed together."""
+    for key in keys:
+        desk.set(0, key)
+    desk.commit()
+
+
+def uuid(desk: StreamDesk) -> int:
+    return desk.bucket.vbuckets[0].failover.newest.vb_uuid
+
+
+def test_each_version_in_the_log_is_sent_in_order(desk: StreamDesk) -> None:
+    overwrite(desk, "abaa")
+    reader = asking(desk)
+    reader.stream()
+    assert told(reader.read()) == [
+        ("marker", 0, 4, DISK | VERSIONS),
+        *(("mutation", seqno, key) for seqno, key in enumerate("abaa", 1)),
+    ]
+    other = Producer(desk, "other")
+    other.stream()
+    assert told(other.read()) == [("marker", 0, 4, DISK), ("mutation", 2, "b"), ("mutation", 4, "a")]
+
+
+def test_what_is_written_while_a_slow_reader_is_away_comes_with_every_version(desk: StreamDesk) -> None:
+    reader = asking(desk)
+    reader.stream()
+    assert told(reader.read()) == []
+    overwrite(desk, "aa")
+    desk.delete(0, "a")
+    overwrite(desk, "a")
+    assert told(reader.read()) == [
+        ("marker", 0, 4, FIRST | VERSIONS),
+        ("mutation", 1, "a"),
+        ("mutation", 2, "a"),
+        ("deletion", 3, "a"),
+        ("mutation", 4, "a"),
+    ]
+    overwrite(desk, "bb")
+    assert told(reader.read()) == [
+        ("marker", 4, 6, MEMORY | VERSIONS),
+        ("mutation", 5, "b"),
+        ("mutation", 6, "b"),
+    ]
+
+
+def test_what_compaction_dropped_comes_first_as_a_snapshot_without_versions(desk: StreamDesk) -> None:
+    overwrite(desk, "aabb")
+    compact(desk.store)
+    overwrite(desk, "aa")
+    assert desk.bucket.vbuckets[0].versions_after == 4
+    reader = asking(desk)
+    reader.stream()
+    assert told(reader.read()) == [
+        ("marker", 0, 4, DISK),
+        ("mutation", 2, "a"),
+        ("mutation", 4, "b"),
+        ("marker", 4, 6, DISK | VERSIONS),
+        ("mutation", 5, "a"),
+        ("mutation", 6, "a"),
+    ]
+    overwrite(desk, "b")
+    assert told(reader.read()) == [("marker", 6, 7, FIRST | VERSIONS), ("mutation", 7, "b")]
+
+
+def test_a_compaction_in_front_of_a_reader_is_told(desk: StreamDesk) -> None:
+    overwrite(desk, "a")
+    reader = asking(desk)
+    reader.stream()
+    reader.read()
+    overwrite(desk, "bbb")
+    compact(desk.store)
+    overwrite(desk, "cc")
+    assert told(reader.read()) == [
+        ("marker", 1, 4, DISK),
+        ("mutation", 4, "b"),
+        ("marker", 4, 6, DISK | VERSIONS),
+        ("mutation", 5, "c"),
+        ("mutation", 6, "c"),
+    ]
+
+
+def test_versions_that_a_compaction_has_to_keep_are_sent(desk: StreamDesk) -> None:
+    overwrite(desk, "aaaaaa")
+    compact(desk.store, history_rows=3)
+    reader = asking(desk)
+    reader.stream()
+    assert told(reader.read()) == [
+        ("marker", 0, 3, DISK),
+        ("mutation", 3, "a"),
+        ("marker", 3, 6, DISK | VERSIONS),
+        *(("mutation", seqno, "a") for seqno in (4, 5, 6)),
+    ]
+
+
+def test_who_goes_on_behind_what_was_dropped_gets_versions_at_once(desk: StreamDesk) -> None:
+    overwrite(desk, "aaaaaa")
+    compact(desk.store, history_rows=3)
+    reader = asking(desk)
+    reader.stream(start_seqno=4, vb_uuid=uuid(desk))
+    assert told(reader.read()) == [("marker", 4, 6, DISK | VERSIONS), ("mutation", 5, "a"), ("mutation", 6, "a")]
+
+
+def test_the_rest_of_a_snapshot_that_is_held_in_part_leads_to_its_end(desk: StreamDesk) -> None:
+    """Of the snapshot up to 5 the reader has 1. At 3, where versions begin, it would lack `b`, which was merged away
+    then: no state."""
+    overwrite(desk, "acbxbyz")
+    desk.store.table[0, index.FLOOR] = 3
+    assert desk.bucket.vbuckets[0].versions_after == 3
+    reader = asking(desk)
+    reader.stream(start_seqno=1, vb_uuid=uuid(desk), snap_start_seqno=0, snap_end_seqno=5)
+    assert told(reader.read())[0] == ("marker", 0, 7, DISK)
+
+
+def test_a_vbucket_knows_of_no_versions_of_what_it_received(desk: StreamDesk) -> None:
+    overwrite(desk, "aa")
+    vbucket = desk.bucket.vbuckets[0]
+    assert vbucket.versions_after == 0
+    vbucket.set_state(State.REPLICA)
+    assert vbucket.versions_after == ENDLESS
+    vbucket.begin_snapshot(2, 4)
+    desk.set(0, "a", seqno=4)
+    desk.commit()
+    vbucket.set_state(State.ACTIVE)
+    desk.commit()
+    assert vbucket.versions_after == 4
+    overwrite(desk, "aa")
+    reader = asking(desk)
+    reader.stream()
+    markers = [each for each in told(reader.read()) if each[0] == "marker"]
+    assert markers == [("marker", 0, 4, DISK), ("marker", 4, 6, DISK | VERSIONS)]
+
+
+def test_versions_of_collections_come_between_their_events(desk: StreamDesk) -> None:
+    desk.become(0, 1, orders=8)
+    for _ in range(2):
+        desk.set(0, "k", collection=8)
+    desk.commit()
+    reader = asking(desk, features=(0x07, 0x08, COLLECTIONS))
+    reader.stream(value=b'{"uid":"0"}')
+    found = told(reader.read())
+    assert found[0][0] == "marker" and found[0][3] == DISK | VERSIONS
+    assert [each[1] for each in found if each[0] == "mutation"] == [3, 4]
+
+
+def test_prepares_are_sent_as_ever(desk: StreamDesk) -> None:
+    overwrite(desk, "aa")
+    reader = Producer(desk, "replica", flags=0x21)
+    assert reader.control("enable_sync_writes", "true") == 0
+    assert reader.control("change_streams", "true") == 0
+    reader.stream()
+    found = [seqno_of(frame.extras) for frame in reader.read() if frame.opcode == Opcode.DCP_MUTATION]
+    assert found == [2]
+
+
+def test_a_restart_keeps_the_versions(tmp_path: Path) -> None:
+    desk = StreamDesk(tmp_path / "store")
+    overwrite(desk, "aaaaaa")
+    compact(desk.store, history_rows=3)
+    desk.close()
+    again = StreamDesk(tmp_path / "store")
+    with ending(again):
+        reader = asking(again)
+        reader.stream()
+        found = told(reader.read())
+        assert [each[3] for each in found if each[0] == "marker"] == [DISK, DISK | VERSIONS]
+        assert [each[1] for each in found if each[0] == "mutation"] == [3, 4, 5, 6]
+
+
+@contextmanager
+def ending(desk: StreamDesk) -> Iterator[StreamDesk]:
+    try:
+        yield desk
+    finally:
+        desk.close()
+
+
+class StreamingVersions(Streaming):
+    """The same as `Streaming`, of a consumer that asks for every version, at a node that compacts.
+
+    In a snapshot of every version no seqno is left out: each is a change here. In any other one a key comes once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flags = [0] * VBUCKETS
+
+    @initialize(window=st.sampled_from([0, 1, 150, 4000]))
+    def connect(self, window: int) -> None:
+        super().connect(window)
+        assert self.reader.control("change_streams", "true") == 0
+
+    @rule(keep=st.integers(0, 4))
+    def compact(self, keep: int) -> None:
+        self.desk.commit()
+        compact(self.desk.store, history_rows=keep)
+
+    def receive_marker(self, held: Held, marker: dcp.SnapshotMarker) -> None:
+        super().receive_marker(held, marker)
+        self.flags[marker.vbucket] = marker.flags
+        assert marker.flags & VERSIONS in (0, VERSIONS)
+        assert marker.flags & SnapshotFlag.DISK or marker.flags & VERSIONS, (
+            "a reader could not tell that some are missing"
+        )
+
+    def receive_change(self, vb: int, held: Held, frame: Frame) -> None:
+        if self.flags[vb] & VERSIONS:
+            assert int.from_bytes(frame.extras[:8]) == held.last + 1, "a version is missing"
+            held.seen.clear()
+        super().receive_change(vb, held, frame)
+
+
+TestStreamingVersions = StreamingVersions.TestCase
+TestStreamingVersions.settings = settings(stateful_step_count=40, deadline=None)
