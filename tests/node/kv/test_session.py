@@ -27,7 +27,7 @@ ELSEWHERE = {Opcode.QUIT, Opcode.QUITQ, Opcode.STAT, Opcode.COMPACT_DB, Opcode.S
 ELSEWHERE |= {Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.HELLO, Opcode.TAP_CONNECT}
 ELSEWHERE |= {Opcode.FLUSH, Opcode.FLUSHQ, Opcode.SET_PARAM}
 ELSEWHERE |= {Opcode.DEREGISTER_TAP_CLIENT, Opcode.CHANGE_VB_FILTER}
-ELSEWHERE |= {Opcode.RANGE_SCAN_CREATE, Opcode.RANGE_SCAN_CONTINUE}
+ELSEWHERE |= {Opcode.RANGE_SCAN_CREATE, Opcode.RANGE_SCAN_CONTINUE, Opcode.CREATE_BUCKET, Opcode.DELETE_BUCKET}
 KNOWN = sorted(set(map(int, COMMANDS)) - set(map(int, ELSEWHERE)))
 
 numbers = st.sampled_from([0, 1, 2, 24, 0xFF, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)
