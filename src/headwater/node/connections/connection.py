@@ -303,6 +303,7 @@ class Connection:
         else:
             log.debug("%s: closed: %s", self.peer, cause, extra=event("peer.closed", peer=self.peer))
         self._unwatch()
+        self._quick = None  # it refers to the session, and that to this connection
         if self._writing:
             self.loop.remove_writer(self._fd)
         if self._timer is not None:
