@@ -181,7 +181,8 @@ def test_a_folder_gets_more_workers_and_fewer_again_while_clients_write() -> Non
         node.options["workers"] = 3
         assert node.restart().is_running and len(workers_of(node)) == 3
         (new,) = layout_in(node).addresses[2:]
-        assert f"--add {new}" in node.log and layout_in(node).joining == 0
+        until(lambda: f"--add {new}" in node.log, "the log says how it joins")
+        assert layout_in(node).joining == 0
         check(node, b"0")
         assert asked(node, "/readyz")[0] == 200, "who has no part yet is no reason"
         with writing(node) as written:
