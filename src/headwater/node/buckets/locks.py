@@ -38,7 +38,8 @@ class Locks:
     """The locks of a bucket.
 
     Args:
-        started_ns: nanoseconds, others than in another life of the node: then no token of that is one of this.
+        started_ns: nanoseconds, others than in another life of the node: then a token of that is hardly one of this.
+            There are 2^32 - 1 tokens, so that is unlikely, and not impossible.
 
     Attributes:
         held: the locks by vbucket, then by (collection, key). Locks that are over may be among them; a vbucket without

@@ -5,7 +5,8 @@
 
 Never two owners: the vbucket is dead here, and that is on disk, before the other side is told to be active. Nothing
 acknowledged is lost: all changes written up to then are sent before that, too. A refusal at either step puts everything
-back; a connection that breaks leaves the states as they are, for the mover to decide (failover 4, failures).
+back; a connection that breaks leaves the states as they are, for the mover to decide (failover 4, failures). So does a
+batch that is lost, or a fence, once the other side has answered that it is pending: it stays so till the mover decides.
 
 Catching up can go on for ever under load: after `seconds_max` the vbucket refuses writes until the hand-over is over.
 """
