@@ -7,13 +7,13 @@ on a node, tests/conformance/test_doors.py those of the console, of certificates
 from collections.abc import Iterator
 from pathlib import Path
 
+from headwater.accounts.roles import FINE, ROLES, Grant, granted
 from headwater.console.actions import OF_TABLES
 from headwater.console.app import SERVED
 from headwater.node import server  # noqa: F401  (it registers all commands)
 from headwater.node.kv.command import COMMANDS
 from headwater.node.kv.rights import rule_of
 from headwater.node.rest.pages import PAGES, REFUSED
-from headwater.node.users.roles import FINE, ROLES, Grant, granted
 from headwater.protocol.text import classic, meta
 from headwater.protocol.text.commands import steps
 from headwater.protocol.text.line import TAKES_DATA, TextCommand
@@ -27,7 +27,7 @@ HEAD = """# Rights
 
 Written by `make docs` from the declarations of the requests (`src/headwater/wire/`), of the pages
 (`src/headwater/node/rest/pages.py`, `src/headwater/console/app.py`) and of the roles
-(`src/headwater/node/users/roles.py`); edit there. On a node without users everybody may do everything.
+(`src/headwater/accounts/roles.py`); edit there. On a node without users everybody may do everything.
 
 A user has roles; what a role does not grant is answered with EACCESS (0x24), or with 403 by HTTP, and written to the
 log: `user 'bob' may not FLUSH: it needs administer`. As the protocol has it, a client that did not ask for XERROR is

@@ -16,12 +16,12 @@ from random import Random
 from harness.linearizability.record import Kind, Operation, Outcome
 from harness.simulation.histories import Broken
 from harness.world.operators import members
+from headwater.accounts.keys import HASHES, derive
+from headwater.accounts.roles import CLUSTER_USER, read_grants
+from headwater.accounts.users import Account, accounts_of, edited
 from headwater.client.routing import Address
 from headwater.cluster import users
 from headwater.errors import HeadwaterError
-from headwater.node.users.file import Account, accounts_of, edited
-from headwater.node.users.roles import CLUSTER_USER, read_grants
-from headwater.node.users.scram import HASHES, derive
 from headwater.wire.users import UserList
 
 ADMINISTRATOR, APPLICATION = ("admin", "a-secret"), ("app", "another")

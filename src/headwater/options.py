@@ -88,7 +88,7 @@ class Option:
         read: turns a text into the value and raises ValueError for what it can't take; left out, `kind` says.
         choices: the words that it may be.
         least, most: the bounds of a number, in its unit.
-        secret: never shown.
+        secret: never shown, not by `repr` either.
         text: its name among Spark's options where that is not the field's in camel case.
         uses: where it applies, if not everywhere: "batch" or "streaming".
         positional: an argument of its command, not an option.
@@ -212,12 +212,12 @@ def option(default: Any, about: str, **more: Any) -> Any:
     Args:
         default: ... for one that must be given; a list or a dict is copied.
     """
-    metadata = {"option": {"about": about, **more}}
+    declared: dict[str, Any] = {"metadata": {"option": {"about": about, **more}}, "repr": not more.get("secret")}
     if default is ...:
-        return field(metadata=metadata)
+        return field(**declared)
     if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return field(default_factory=lambda: type(default)(default), **declared)
+    return field(default=default, **declared)
 
 
 @cache

@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from headwater import testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.client import Write
 from headwater.errors import KeyNotFound, OptionError, UnknownCollection, UnknownScope
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from tests.node.aware import Aware, manifest
 

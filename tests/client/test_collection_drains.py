@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headwater import testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.client import (
     CollectionCreated,
     CollectionDropped,
@@ -19,8 +21,7 @@ from headwater.client import (
 )
 from headwater.client.collection_columns import SCHEMA_WITH_NAMES
 from headwater.errors import NoAccess, OptionError, UnknownCollection, UnknownScope
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.testing.node import Node
 from headwater.wire.dcp import EndReason

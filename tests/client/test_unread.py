@@ -3,10 +3,11 @@
 import pytest
 
 from headwater import client, testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.client.unread import required_manifest, unread_collections, whole_manifest
 from headwater.errors import NoAccess, StatusError
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from headwater.wire.status import Status
 
 

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import pytest
 
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account, edited
 from headwater.client.routing import Address
 from headwater.cluster import buckets, collections, users
 from headwater.cluster.buckets import BucketWish
@@ -18,8 +20,6 @@ from headwater.cluster.known import known_map
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
 from headwater.errors import TransportError
-from headwater.node.users.file import Account, edited
-from headwater.node.users.roles import read_grants
 from headwater.testing.node import Node, node
 from headwater.wire.manifest import CollectionsManifest
 

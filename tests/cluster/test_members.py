@@ -5,11 +5,12 @@ import asyncio
 import pytest
 
 from headwater import client, testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.client.routing import Address, parse
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError, TransportError
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 

@@ -13,14 +13,15 @@ import pytest
 
 from harness.nodes import until
 from headwater import testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account, edited
 from headwater.cluster import users
 from headwater.cluster.admin import NodeAdmin
 from headwater.cluster.founding import found_cluster
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
 from headwater.errors import ClusterError
-from headwater.node.users.file import Account, UsersFile, edited
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from headwater.wire.opcodes import Opcode
 from headwater.wire.users import UserList

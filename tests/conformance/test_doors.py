@@ -17,14 +17,15 @@ import pytest
 from typer.testing import CliRunner
 
 from headwater import client, testing
+from headwater.accounts.roles import ROLES, read_grants
+from headwater.accounts.users import Account
 from headwater.cli.app import app
 from headwater.cli.passwords import password_of
 from headwater.client import TlsSettings
 from headwater.errors import AuthError, HeadwaterError, NoAccess, OptionError, StorageError
 from headwater.node.config import NodeConfig
 from headwater.node.connections.tls import NodeTls
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import ROLES, read_grants
+from headwater.node.users.file import UsersFile
 from headwater.testing.certificates import Certificates
 from headwater.testing.node import Node, NodeError
 from headwater.tls.making import Pair

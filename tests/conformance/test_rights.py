@@ -13,9 +13,10 @@ from collections.abc import Iterator
 import pytest
 
 from headwater import testing
+from headwater.accounts.roles import FINE, ROLES, read_grants
+from headwater.accounts.users import Account
 from headwater.node.kv.rights import rule_of
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import FINE, ROLES, read_grants
+from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode

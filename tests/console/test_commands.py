@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from headwater.cli.app import app
+from headwater.cluster.work import USER_WORKS
 from headwater.console.chores import KINDS
 from headwater.console.desk import HERE, PAGES
 
@@ -42,6 +43,7 @@ def test_a_command_is_on_a_page_that_there_is_or_has_a_reason(names: list[str], 
     templates = "".join(path.read_text("utf-8") for path in (HERE / "templates").iterdir())
     works = re.findall(r'\bwork_form\("([a-z-]+)"', templates)
     offered = templates + "".join(f'action="/actions/{kind}/plan"' for kind in works)
+    offered += "".join(f'action="/users/{name}"' for name in USER_WORKS if "user_form(name, work)" in templates)
     for form in re.findall(r"`([^`]+)`", place):
         assert f'action="/{form}"' in offered, f"no page has the form that {names} name"
 

@@ -12,12 +12,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from headwater import client, testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.client.aio import AsyncDocuments
 from headwater.client.scans import KeyPage
 from headwater.console.listing import KEYS_SHOWN, KeyList, ListPlace, list_keys
 from headwater.errors import ConnectionLost, NoAccess, OptionError
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from tests.node.aware import Aware, manifest
 
 from .support import console, words

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from headwater import testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.client.routing import Address, parse
 from headwater.console.lookout import Lookout, all_rights
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from headwater.wire.vbucket import State
 from tests.cluster.nodes import at, empty_nodes, init
 

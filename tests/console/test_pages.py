@@ -7,11 +7,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from headwater import client, testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.client import KeyNotFound, WriteWithMeta
 from headwater.console.desk import PAGES
 from headwater.console.editing import EDIT_BYTES_MAX, key_field
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from headwater.wire import xattr
 from tests.cluster.nodes import at, empty_nodes, init
 

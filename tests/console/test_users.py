@@ -5,9 +5,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from headwater import client, testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.client import AuthError
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 
 from .support import console, words
 from .test_actions import post

@@ -15,10 +15,11 @@ from struct import pack
 import pytest
 
 from headwater import client, testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.errors import OptionError
 from headwater.node.config import config_from
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode

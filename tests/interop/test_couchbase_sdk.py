@@ -46,8 +46,9 @@ from couchbase.transcoder import RawBinaryTranscoder
 
 from harness.nodes import until
 from headwater import testing
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
+from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from tests.interop.toolchains import python_version
 

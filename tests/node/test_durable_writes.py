@@ -14,12 +14,13 @@ from harness.nodes import until
 from harness.simulation.cluster import SimCluster
 from harness.simulation.sockets import Link
 from headwater import testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.node.buckets.locks import CAS_OF_LOCKED
 from headwater.node.dcp.inbound import InboundStream
 from headwater.node.durable_writes import Copies
 from headwater.node.refused import CommandRefused
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from headwater.wire import dcp
 from headwater.wire.dcp import EndReason

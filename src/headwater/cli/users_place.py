@@ -1,39 +1,30 @@
 """The place of the users: the folder of a node's store, or a running node and its cluster."""
 
-import functools
-import inspect
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias
 
 import typer
 
 from headwater.cli.cluster.running import StopRequest, addresses, run
+from headwater.cli.commands import CommandWithForms, Parameter, parameter_of
 from headwater.cli.failures import CommandError
-from headwater.cli.forms import remark
-from headwater.cli.passwords import OF_FILE, came_from, password_of, typed_password
-from headwater.cli.screen import several
+from headwater.cli.forms import answer, remark, report
+from headwater.cli.passwords import OF_FILE, came_from, new_password, password_of, typed_password
+from headwater.cluster.work import WorkOutcome, WorkRun
 from headwater.errors import WorkRefused
 
 if TYPE_CHECKING:
+    from headwater.accounts.users import Account
     from headwater.cluster.members import Members
-    from headwater.cluster.users import Spread
-    from headwater.node.users.file import Account
+    from headwater.cluster.work import WorkOnUser
     from headwater.wire.users import UserList
 
-__all__ = ["Accounts", "UsersPlace", "Where", "placed"]
+__all__ = ["Accounts", "PlacedCommand", "UserCommand", "UsersPlace"]
 
 Accounts: TypeAlias = "dict[str, Account]"
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """The addition to a report with the place of a change."""
-
-    line: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -50,7 +41,8 @@ class UsersPlace:
 
     def accounts(self) -> "Accounts | None":
         """Return the users; None if there never were any."""
-        from headwater.node.users.file import UsersFile, accounts_of
+        from headwater.accounts.users import accounts_of
+        from headwater.node.users.file import UsersFile
 
         if self.node is None:
             return UsersFile(self.data).load()
@@ -64,32 +56,21 @@ class UsersPlace:
         users = self._run(work)
         return accounts_of(users) if users.entries else None
 
-    def change(self, edit: "Callable[[Accounts], None]") -> Where:
-        """Change the users by a function; if it refuses, they stay as they were."""
+    def change(self, work: "WorkOnUser") -> "WorkOutcome":
+        """Do work on a user; if it is refused, all users stay as they were."""
         from headwater.node.users.file import UsersFile
 
         if self.node is None:
             with UsersFile(self.data).editing() as accounts:
-                edit(accounts)
-            return Where()
-        spread = self._spread(edit)
-        for node, why in spread.away.items():
-            remark(f"{node} is away and asks the others when it is back ({why})")
-        nodes = [str(each) for each in spread.nodes]
-        line = "" if len(nodes) == 1 and not spread.away else f" (on {several(len(nodes), 'node')})"
-        return Where(line, {"nodes": nodes, "away": [str(each) for each in spread.away]})
+                work.edit(accounts)
+            return work.outcome(len(accounts))
+        seeds, _ = addresses([self.node])
 
-    def _spread(self, edit: "Callable[[Accounts], None]") -> "Spread":
-        from headwater.cluster.users import change
-        from headwater.node.users.file import on_list
+        async def do(members: "Members", _: StopRequest) -> "WorkOutcome":
+            return await work.run(members, seeds, WorkRun())
 
-        seeds, _ = addresses([self.node or ""])
-
-        async def work(members: "Members", _: StopRequest) -> "Spread":
-            return await change(members, seeds, on_list(edit))
-
-        spread: Spread = self._run(work)
-        return spread
+        outcome: WorkOutcome = self._run(do)
+        return outcome
 
     def _run(self, work: Any) -> Any:
         _, place = addresses([self.node or ""])
@@ -116,48 +97,85 @@ ByPasswordFile = Annotated[
         help="The password of --by: the first line of a private file; - is standard input. Else it is asked for.",
     ),
 ]
-_OPTIONS = {
-    "data": (Data, Path("headwater-data")),
-    "node": (Node, None),
-    "by": (By, None),
-    "by_password_file": (ByPasswordFile, None),
-}
+_OPTIONS: Final[list[Parameter]] = [
+    ("data", Data, Path("headwater-data")),
+    ("node", Node, None),
+    ("by", By, None),
+    ("by_password_file", ByPasswordFile, None),
+]
+NEW_PASSWORD: Final[Parameter] = (
+    "password_file",
+    Annotated[
+        str | None,
+        typer.Option(
+            "--password-file",
+            metavar="FILE",
+            help="The password is its first line; - is standard input. Without it you are asked.",
+        ),
+    ],
+    None,
+)
 
 
-def placed(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command, whose first parameter is a place, the options for it."""
-    known = dict(inspect.signature(command).parameters)
-    hints = get_type_hints(command, include_extras=True)
-    known.pop("place")
+class PlacedCommand(CommandWithForms):
+    """A command about the users of a place, which its last options name."""
 
-    @functools.wraps(command)
-    def run_there(context: typer.Context, **given: Any) -> None:
-        from headwater.node.config import store_folder
+    def declared(self) -> list[Parameter]:
+        """Return the options that name the place."""
+        return _OPTIONS
 
-        data, node, by, file = (given.pop(name) for name in _OPTIONS)
-        if came_from(context, "data") < came_from(context, "node"):  # a folder is named, and a profile has a node
-            node = None
-        if came_from(context, "by_password_file") >= OF_FILE and (node is None or "HEADWATER_PASSWORD" in os.environ):
-            file = None
-        if node is None and file is not None and "HEADWATER_PASSWORD_FILE" not in os.environ:
-            raise CommandError("--by-password-file is for --node; a folder is changed without a login")
-        place = UsersPlace(store_folder(str(data)), node, by, None if node is None else _password(by, file))
+    def perform(self, ctx: Any) -> None:
+        """Do the work at the place, and begin a refusal with its name."""
+        place = _place(ctx)
         try:
-            command(place, **given)
+            self.perform_at(place, ctx.params)
         except WorkRefused as error:
             raise WorkRefused(f"{place}: {error.problem}", error.advice) from None
 
-    parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in _OPTIONS.items()
-    ]
-    hints.pop("place")
-    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    run_there.__annotations__ = (
-        {"context": typer.Context} | hints | {name: kind for name, (kind, _) in _OPTIONS.items()}
-    )
-    run_there.__signature__ = inspect.Signature([context, *known.values(), *parameters])  # type: ignore[attr-defined]
-    return run_there
+    def perform_at(self, place: UsersPlace, values: Mapping[str, Any]) -> None:
+        """Print the users and their roles."""
+        accounts = place.accounts()
+        if accounts is None:
+            raise CommandError(f"{place}: no users were added here; a node without any listens to its own machine only")
+        users = {name: list(map(str, account.grants)) for name, account in sorted(accounts.items())}
+        answer("\n".join(f"{name}: {', '.join(roles)}" for name, roles in users.items()), users=users)
+
+
+class UserCommand(PlacedCommand):
+    """The command of one kind of work on users."""
+
+    work: ClassVar[type["WorkOnUser"]]
+
+    def declared(self) -> list[Parameter]:
+        """Return the work's options, the file of a new password in place of the password, and those of the place."""
+        declared = [NEW_PASSWORD if each.secret else parameter_of(each) for each in self.work.options()]
+        return [*declared, *_OPTIONS]
+
+    def perform_at(self, place: UsersPlace, values: Mapping[str, Any]) -> None:
+        """Change the users; a password is asked for once the rest is known to be right."""
+        given = {each.field: values[each.field] for each in self.work.options() if not each.secret}
+        work = self.work(**given)
+        if self.work.needs_password():
+            work.check(place.accounts() or {})
+            work = self.work(**given | {"password": new_password(values["password_file"], work.name)})
+        outcome = place.change(work)
+        for line in outcome.details:
+            remark(line)
+        report(outcome.line, **outcome.facts)
+
+
+def _place(ctx: Any) -> UsersPlace:
+    """Return the place that the options of a command name."""
+    from headwater.node.config import store_folder
+
+    data, node, by, file = (ctx.params[name] for name, *_ in _OPTIONS)
+    if came_from(ctx, "data") < came_from(ctx, "node"):  # a folder is named, and a profile has a node
+        node = None
+    if came_from(ctx, "by_password_file") >= OF_FILE and (node is None or "HEADWATER_PASSWORD" in os.environ):
+        file = None
+    if node is None and file is not None and "HEADWATER_PASSWORD_FILE" not in os.environ:
+        raise CommandError("--by-password-file is for --node; a folder is changed without a login")
+    return UsersPlace(store_folder(str(data)), node, by, None if node is None else _password(by, file))
 
 
 def _password(by: str | None, file: str | None) -> str | None:

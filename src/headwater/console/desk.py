@@ -17,7 +17,7 @@ from headwater.client import aio
 from headwater.client.lines import printable, text
 from headwater.client.routing import Target
 from headwater.cluster.members import Members
-from headwater.cluster.work import WORKS
+from headwater.cluster.work import USER_WORKS, WORKS
 from headwater.console.guard import Secrets
 from headwater.console.lookout import Lookout, Said, all_rights
 from headwater.console.rates import RateWatch
@@ -179,7 +179,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"may": may, "works": WORKS}
+    environment.globals |= {"may": may, "works": WORKS, "user_works": USER_WORKS}
     environment.filters |= {
         "count": count,
         "clock": clock,

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["Fields", "addresses_of", "work_of"]
 
 Fields: TypeAlias = Mapping[str, str]
+AGAIN = "again"
+"""The field of a form in which a secret is typed for the second time."""
 
 
 def work_of(kind: type[DeclaredWork], fields: Fields, target: Target) -> DeclaredWork:
@@ -23,8 +25,16 @@ def work_of(kind: type[DeclaredWork], fields: Fields, target: Target) -> Declare
     Raises:
         OptionError: an invalid value, or none where one is needed.
     """
-    values = {each.field: _value(each, fields.get(each.field, "").strip(), target) for each in kind.options()}
+    values = {each.field: _value(each, _text(each, fields), target) for each in kind.options()}
     return kind(**values)
+
+
+def _text(option: Option, fields: Fields) -> str:
+    """Return the text of a field; that of a secret as it is, and only if it was typed twice alike."""
+    text = fields.get(option.field, "")
+    if option.secret and text != fields.get(AGAIN, ""):
+        raise OptionError(option.field, "...", "the same both times")
+    return text if option.secret else text.strip()
 
 
 def _value(option: Option, text: str, target: Target) -> Any:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from headwater.accounts.roles import ADMINISTRATOR, CLUSTER_USER, NODE, ORDINARY, Grant
 from headwater.errors import OptionError
 from headwater.node.reporting.log_lines import FORMATS, parse_levels
 from headwater.node.users.file import NAME as USERS_NAME
-from headwater.node.users.roles import ADMINISTRATOR, CLUSTER_USER, NODE, ORDINARY, Grant
 from headwater.options import MIB, MILLISECONDS, SECONDS, SERVE, Option, check, nearest, option, options_of
 from headwater.wire.vbucket import VBUCKETS_MAX
 

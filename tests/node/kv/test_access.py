@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from headwater.accounts.roles import read_grants
 from headwater.node.kv.access import check_collection, check_place, check_rights, rights_in
 from headwater.node.kv.rights import Access, rule_of
 from headwater.node.refused import CommandRefused
 from headwater.node.users.logins import Users
-from headwater.node.users.roles import read_grants
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import ADMINISTER, LOGIN, READ, WRITE

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
+from headwater.accounts.roles import read_grants
 from headwater.errors import RemoteProtocolError
 from headwater.node.durable_writes import Copies
 from headwater.node.kv.admission import STRANGER_FRAME_BYTES_MAX, check_stranger
 from headwater.node.storage.staging import Staging
 from headwater.node.storage.store import Store
 from headwater.node.users.logins import Users
-from headwater.node.users.roles import read_grants
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
 from headwater.wire.manifest import CollectionsManifest

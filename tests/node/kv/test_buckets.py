@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from headwater.accounts.roles import read_grants
 from headwater.node.buckets.catalog import NewBucket
 from headwater.node.kv.buckets import asked_of
 from headwater.node.refused import CommandRefused
 from headwater.node.users.logins import Users
-from headwater.node.users.roles import read_grants
 from headwater.wire.status import Status
 from tests.node.support import desk
 

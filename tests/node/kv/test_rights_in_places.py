@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from headwater import testing
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
+from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode

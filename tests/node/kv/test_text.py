@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.accounts.roles import Grant
 from headwater.node.kv.text import TextSession
 from headwater.node.users.logins import Users
-from headwater.node.users.roles import Grant
 from headwater.wire.header import VALUE_BYTES_MAX
 from headwater.wire.vbucket import State, vbucket_of
 from tests.node.support import Desk, FakeConnection, desk

@@ -9,8 +9,9 @@ import pytest
 
 from harness.nodes import Line, until
 from headwater import testing
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
+from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status

@@ -16,10 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.nodes import until
 from headwater import testing
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
 from headwater.errors import KeyExists
 from headwater.node.rest.metrics import METRICS
-from headwater.node.users.file import Account, UsersFile
-from headwater.node.users.roles import read_grants
+from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from headwater.wire.admin import IoctlSet
 from headwater.wire.header import Frame

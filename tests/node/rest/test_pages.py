@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from headwater.accounts.roles import read_grants
 from headwater.node.config import NodeConfig
 from headwater.node.rest import pages
 from headwater.node.users.logins import Users
-from headwater.node.users.roles import read_grants
 from headwater.wire.vbucket import State
 from tests.node.support import Desk, desk
 

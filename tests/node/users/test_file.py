@@ -7,32 +7,23 @@ import json
 import stat
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwater.errors import CorruptStore, DiskFull, OptionError, StorageError, WorkRefused
+from headwater.accounts.keys import HASHES
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import (
+    Account,
+    edited,
+)
+from headwater.errors import CorruptStore, DiskFull, StorageError
 from headwater.failpoints import InjectedFault, armed
 from headwater.node.storage.disk import RealDisk
 from headwater.node.storage.text_file import encode_text_file
-from headwater.node.users.file import (
-    NAME,
-    Account,
-    UsersFile,
-    accounts_of,
-    add_account,
-    change_account,
-    check_name,
-    check_password,
-    edited,
-    on_list,
-    remove_account,
-)
+from headwater.node.users.file import NAME, UsersFile
 from headwater.node.users.logins import Users
-from headwater.node.users.roles import Grant, read_grants
-from headwater.node.users.scram import HASHES
 from headwater.testing.faults import FaultyDisk
 from headwater.wire.users import UserList
 
@@ -247,67 +238,3 @@ def test_two_processes_at_once_lose_nobody(tmp_path: Path) -> None:
     for worker in workers:
         worker.communicate("secret\n", timeout=240)
     assert sorted(UsersFile(tmp_path).load() or {}) == [f"u{number}" for number in range(4)]
-
-
-@pytest.mark.parametrize("name", ["", "@cluster", "a:b", "a\nb", "x" * 129])
-def test_a_name_that_can_be_no_users_is_refused(name: str) -> None:
-    with pytest.raises(OptionError):
-        check_name(name)
-
-
-@pytest.mark.parametrize("password", ["", "x" * 513])
-def test_a_password_that_can_be_none_is_refused_and_not_repeated(password: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        check_password(password)
-    assert "xx" not in str(caught.value)
-    assert check_password("x") == "x" and check_name("ann") == "ann"
-
-
-ROOT, READER = read_grants("administer"), read_grants("read")
-
-
-def of(grants: tuple[Grant, ...], password: str = "secret") -> Account:
-    return Account.create(password, grants)
-
-
-def test_an_account_is_added_changed_and_removed() -> None:
-    accounts = {"root": of(ROOT)}
-    add_account(accounts, "ann", of(READER))
-    keys = accounts["ann"].keys
-    change_account(accounts, "ann", grants=ROOT)
-    assert (accounts["ann"].grants, accounts["ann"].keys) == (ROOT, keys)
-    change_account(accounts, "ann", keys=of((), "another").keys)
-    assert accounts["ann"].grants == ROOT
-    assert accounts["ann"].keys != keys
-    remove_account(accounts, "ann")
-    assert list(accounts) == ["root"]
-
-
-def test_a_user_who_is_there_is_not_added_and_one_who_is_not_is_not_changed() -> None:
-    accounts = {"root": of(ROOT)}
-    with pytest.raises(WorkRefused, match="there is a user 'root'; change it"):
-        add_account(accounts, "root", of(READER))
-    for change in (partial(change_account, grants=ROOT), remove_account):
-        with pytest.raises(WorkRefused, match="there is no user 'bob'; see: headwater user list"):
-            change(accounts, "bob")
-    with pytest.raises(OptionError):
-        add_account(accounts, "a:b", of(READER))
-
-
-def test_the_last_administrator_goes_by_force_alone() -> None:
-    for change in (remove_account, partial(change_account, grants=READER)):
-        with pytest.raises(WorkRefused, match="no user would be left with the role administer"):
-            change({"root": of(ROOT)}, "root")
-        change({"root": of(ROOT)}, "root", force=True)
-    accounts = {"ann": of(READER)}
-    remove_account(accounts, "ann")
-    assert accounts == {}, "where nobody may do everything, nobody who may is lost"
-
-
-def test_on_a_list_only_users_who_differ_have_new_revisions() -> None:
-    users = on_list(partial(add_account, name="root", account=of(ROOT)))(UserList())
-    users = on_list(partial(add_account, name="ann", account=of(READER)))(users)
-    before = users.entries["root"].revision
-    users = on_list(partial(change_account, name="ann", grants=ROOT))(users)
-    assert (users.entries["root"].revision, sorted(accounts_of(users))) == (before, ["ann", "root"])
-    assert users.entries["ann"].revision > before

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from headwater.accounts.keys import HASHES, derive
+from headwater.accounts.roles import ADMINISTRATOR, read_grants
+from headwater.accounts.users import Account
 from headwater.errors import CorruptStore
 from headwater.node.users import logins
 from headwater.node.users.failures import TooManyWait
-from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.file import UsersFile
 from headwater.node.users.logins import REFUSED_SECONDS, Users
-from headwater.node.users.roles import ADMINISTRATOR, read_grants
-from headwater.node.users.scram import HASHES, derive
 from headwater.wire.privilege import EVERYTHING, LOGIN, NONE, READ
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headwater.accounts.roles import read_grants
 from headwater.node.users.places import Places
-from headwater.node.users.roles import read_grants
 from headwater.wire.manifest import EMPTY, CollectionsManifest
 from headwater.wire.privilege import LOGIN, MONITOR, READ, STREAM, WRITE
 from headwater.wire.status import Status

@@ -4,7 +4,8 @@ import base64
 
 import pytest
 
-from headwater.node.users.scram import Exchange, Malformed, derive, read_first
+from headwater.accounts.keys import derive
+from headwater.node.users.scram import Exchange, Malformed, read_first
 from headwater.protocol.scram import Binding, Scram
 
 NONCE, MORE = "rOprNGfwEbeRWgbNEkqO", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

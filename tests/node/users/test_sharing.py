@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from headwater.node.users.file import Account, UsersFile
+from headwater.accounts.roles import read_grants
+from headwater.accounts.users import Account
+from headwater.node.users.file import UsersFile
 from headwater.node.users.logins import Users
-from headwater.node.users.roles import read_grants
 from headwater.node.users.sharing import ASK_SECONDS, Sharing, outcome
 from headwater.protocol.handshake import Login
 from headwater.wire.address import Address

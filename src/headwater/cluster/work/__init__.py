@@ -14,11 +14,13 @@ from headwater.cluster.work.nodes import EncryptCluster, InitCluster
 from headwater.cluster.work.pair import PromoteReplicas
 from headwater.cluster.work.placing import FailOver, SpreadVbuckets
 from headwater.cluster.work.upkeep import Compact, Flush
+from headwater.cluster.work.users import USER_WORKS, AddUser, ChangePassword, ChangeRoles, RemoveUser, WorkOnUser
 
 __all__ = [
-    "NODE", "WORKS", "Compact", "CreateBucket", "CreateCollection", "DeclaredWork", "DropBucket", "DropCollection",
-    "EncryptCluster", "FailOver", "Flush", "InitCluster", "PromoteReplicas", "SetQuota", "SpreadVbuckets",
-    "WorkOutcome", "WorkPlan", "WorkRun",
+    "NODE", "USER_WORKS", "WORKS", "AddUser", "ChangePassword", "ChangeRoles", "Compact", "CreateBucket",
+    "CreateCollection", "DeclaredWork", "DropBucket", "DropCollection", "EncryptCluster", "FailOver", "Flush",
+    "InitCluster", "PromoteReplicas", "RemoveUser", "SetQuota", "SpreadVbuckets", "WorkOnUser", "WorkOutcome",
+    "WorkPlan", "WorkRun",
 ]  # fmt: skip
 
 WORKS: dict[str, type[DeclaredWork]] = {
@@ -28,4 +30,4 @@ WORKS: dict[str, type[DeclaredWork]] = {
         InitCluster, EncryptCluster, PromoteReplicas,
     )
 }  # fmt: skip
-"""All kinds of work, by their names in addresses."""
+"""All kinds of work that have a plan to be shown, by their names in addresses."""

@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from headwater.accounts.roles import CLUSTER_USER
 from headwater.node.connections.loopback import is_local
 from headwater.node.kv.answering import is_held_back, settle
 from headwater.node.kv.command import handles
@@ -25,7 +26,6 @@ from headwater.node.users import scram
 from headwater.node.users.binding import sees, why_for_another
 from headwater.node.users.failures import TooManyWait
 from headwater.node.users.logins import OPEN_PASSWORD
-from headwater.node.users.roles import CLUSTER_USER
 from headwater.protocol.scram import BOUND, HASHES
 from headwater.wire.bootstrap import (
     SaslAuth,

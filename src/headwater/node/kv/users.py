@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headwater.accounts.roles import CLUSTER_USER
 from headwater.errors import StorageError
 from headwater.node.kv.command import handles
 from headwater.node.refused import CommandRefused
-from headwater.node.users.roles import CLUSTER_USER
 from headwater.node.users.sharing import KEY
 from headwater.wire.admin import IoctlGet, IoctlGetResponse
 from headwater.wire.layout import Done

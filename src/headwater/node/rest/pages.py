@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headwater.accounts.roles import ROLES, Grant
 from headwater.node.kv.admin import VERSION_TEXT
 from headwater.node.process import kernel_modules
 from headwater.node.rest import buckets, collection_edits
 from headwater.node.rest.made import Made
-from headwater.node.users.roles import ROLES, Grant
 from headwater.wire.privilege import ADMINISTER, LOGIN, MONITOR, NONE, Privilege, in_words
 
 if TYPE_CHECKING:

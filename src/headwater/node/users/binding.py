@@ -22,7 +22,7 @@ import socket
 from collections.abc import Collection, Container
 from dataclasses import replace
 
-from headwater.node.users.roles import CLUSTER_USER
+from headwater.accounts.roles import CLUSTER_USER
 from headwater.protocol.handshake import Login
 from headwater.protocol.scram import Binding
 from headwater.tls.certificates import read_der

@@ -13,29 +13,23 @@ at a time; a running node notices the change and applies it.
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from headwater.errors import CorruptStore, OptionError, StorageError, UnsureFile, WorkRefused
+from headwater.accounts.users import Account, Accounts, accounts_of, edited
+from headwater.errors import CorruptStore, OptionError, StorageError, UnsureFile
 from headwater.node.storage.disk import Disk, RealDisk
 from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file
-from headwater.node.users.roles import Grant, read_grants
-from headwater.node.users.scram import HASHES, Keys, derive
 from headwater.wire.json_text import read_json
-from headwater.wire.users import UserEntry, UserList
+from headwater.wire.users import UserList
 
-__all__ = [
-    "NAME", "Account", "UsersFile", "account_of", "accounts_of", "add_account", "change_account", "check_name",
-    "check_new", "check_password", "edited", "has_administrator", "on_list", "remove_account",
-]  # fmt: skip
+__all__ = ["NAME", "UsersFile"]
 
 NAME: Final = "USERS"
 _NEXT_NAME: Final = "USERS.new"
@@ -44,41 +38,7 @@ _LOCK_NAME: Final = "USERS.lock"
 _TITLE: Final = "headwater-users"
 _FORMAT: Final = "2"
 _FORMATS: Final = ("1", _FORMAT)
-_NAME_BYTES_MAX: Final = 128
-_PASSWORD_BYTES_MAX: Final = 512
-_SALT_BYTES: Final = 16
 _ONE_MODE: Final = "this file system gives it a mode of its own, which chmod can't change: mount it with file_mode=0600"
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """A user: the roles, and the keys of the password by the name of the hash."""
-
-    grants: tuple[Grant, ...]
-    keys: Mapping[str, Keys]
-
-    @classmethod
-    def create(cls, password: str, grants: tuple[Grant, ...]) -> Account:
-        """Return the account of a user with this password. Takes some tens of milliseconds."""
-        return cls(grants, {name: derive(name, password, os.urandom(_SALT_BYTES)) for name in HASHES})
-
-
-Accounts = Mapping[str, Account]
-
-
-def check_name(name: str) -> str:
-    """Return a user's name; OptionError if it is invalid."""
-    size = len(name.encode())
-    if not 0 < size <= _NAME_BYTES_MAX or not name.isprintable() or name.startswith("@") or ":" in name:
-        raise OptionError("name", name, f"1 to {_NAME_BYTES_MAX} bytes of text without a colon, not beginning with @")
-    return name
-
-
-def check_password(password: str) -> str:
-    """Return a password; OptionError, which does not repeat it, if it is invalid."""
-    if not 0 < len(password.encode()) <= _PASSWORD_BYTES_MAX:
-        raise OptionError("password", "...", f"1 to {_PASSWORD_BYTES_MAX} bytes long")
-    return password
 
 
 class UsersFile:
@@ -220,97 +180,5 @@ class UsersFile:
         return status.st_ino, status.st_ctime_ns, status.st_size  # rights have no part in the time of the content
 
 
-def edited(users: UserList, before: Accounts, after: Accounts) -> UserList:
-    """Return a list after a change of its accounts: each changed account gets a new revision."""
-    for name in sorted(before.keys() - after.keys()):
-        users = users.without(name)
-    for name, account in sorted(after.items()):
-        if before.get(name) != account:
-            keys = {each: _verifier(account.keys[each]) for each in HASHES}
-            users = users.with_user(name, map(str, account.grants), keys)
-    return users
-
-
-def accounts_of(users: UserList) -> dict[str, Account]:
-    """Return the accounts of a list. Raises ValueError or OptionError for invalid keys or roles."""
-    return {name: _account(entry) for name, entry in users.users.items()}
-
-
-def has_administrator(accounts: Accounts) -> bool:
-    """Return True if a user may do everything, at least in one bucket."""
-    return any(each.role == "administer" for account in accounts.values() for each in account.grants)
-
-
-def add_account(accounts: dict[str, Account], name: str, account: Account) -> None:
-    """Add a user, whose name `check_new` has accepted."""
-    check_new(accounts, name)
-    accounts[name] = account
-
-
-def change_account(accounts: dict[str, Account], name: str, *, force: bool = False, **fields: Any) -> None:
-    """Give a user other grants or keys; with `force` even if no user is left who may do everything. Raises
-    WorkRefused.
-    """
-    with _an_administrator_left(accounts, force):
-        accounts[name] = replace(account_of(accounts, name), **fields)
-
-
-def remove_account(accounts: dict[str, Account], name: str, *, force: bool = False) -> None:
-    """Remove a user; with `force` even if no user is left who may do everything. Raises WorkRefused."""
-    with _an_administrator_left(accounts, force):
-        account_of(accounts, name)
-        del accounts[name]
-
-
-@contextmanager
-def _an_administrator_left(accounts: Accounts, force: bool) -> Iterator[None]:
-    was_there = has_administrator(accounts)
-    yield
-    if was_there and not force and not has_administrator(accounts):
-        raise WorkRefused("no user would be left with the role administer", "give it to another first, or --force")
-
-
-def check_new(accounts: Accounts, name: str) -> None:
-    """Check the name of a new user. Raises WorkRefused if the user exists, OptionError if the name is invalid."""
-    if check_name(name) in accounts:
-        raise WorkRefused(f"there is a user {name!r}", "change it: headwater user password, headwater user roles")
-
-
-def account_of(accounts: Accounts, name: str) -> Account:
-    """Return the account of an existing user. Raises WorkRefused if there is none."""
-    if name not in accounts:
-        raise WorkRefused(f"there is no user {name!r}", "see: headwater user list")
-    return accounts[name]
-
-
-def on_list(change: Callable[[dict[str, Account]], None]) -> Callable[[UserList], UserList]:
-    """Return a change of accounts as a change of a list; after an error of the change both stay as they were."""
-
-    def changed(users: UserList) -> UserList:
-        before = accounts_of(users)
-        accounts = dict(before)
-        change(accounts)
-        return edited(users, before, accounts)
-
-    return changed
-
-
-def _account(entry: UserEntry) -> Account:
-    keys = {name: Keys(_bytes(a), rounds, _bytes(b), _bytes(c)) for name, (a, rounds, b, c) in entry.keys.items()}
-    return Account(read_grants(",".join(entry.roles)) if entry.roles else (), keys)
-
-
-def _verifier(keys: Keys) -> tuple[str, int, str, str]:
-    return _text(keys.salt), keys.iterations, _text(keys.stored_key), _text(keys.server_key)
-
-
 def _of_format_1(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"users": {name: {"revision": 0, **each} for name, each in content.items()}}
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)

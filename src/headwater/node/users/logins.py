@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from headwater.accounts.keys import HASHES, ITERATIONS, Keys, derive
+from headwater.accounts.roles import CLUSTER_USER, ROLES, Grant, granted
+from headwater.accounts.users import Account
 from headwater.node.users.failures import TooManyWait
-from headwater.node.users.file import Account, UsersFile
+from headwater.node.users.file import UsersFile
 from headwater.node.users.places import Places
-from headwater.node.users.roles import CLUSTER_USER, ROLES, Grant, granted
-from headwater.node.users.scram import HASHES, ITERATIONS, Keys, derive
 from headwater.wire.privilege import ADMINISTER, EVERYTHING, LOGIN, NONE, REPLICATE
 from headwater.wire.users import UserList
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from headwater.node.users.roles import ROLES, Grant
+from headwater.accounts.roles import ROLES, Grant
 from headwater.wire.manifest import CollectionsManifest
 from headwater.wire.privilege import LOGIN, STREAM
 from headwater.wire.status import Status

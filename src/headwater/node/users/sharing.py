@@ -23,11 +23,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from headwater.accounts.users import accounts_of
 from headwater.errors import OptionError, RemoteProtocolError
 from headwater.node.calling import converse, keep_asking
 from headwater.node.reporting.log_lines import event
 from headwater.node.users.binding import bound
-from headwater.node.users.file import accounts_of
 from headwater.protocol.handshake import Conversation, Login, greet, refused
 from headwater.transport.backoff import Backoff
 from headwater.wire.admin import IoctlGet

@@ -2,8 +2,8 @@
 
 import pytest
 
+from headwater.accounts.roles import ADMINISTRATOR, NODE, ORDINARY, ROLES, Grant, granted, read_grants
 from headwater.errors import OptionError
-from headwater.node.users.roles import ADMINISTRATOR, NODE, ORDINARY, ROLES, Grant, granted, read_grants
 from headwater.wire.privilege import ADMINISTER, EVERYTHING, LOGIN, READ, REPLICATE, STREAM, WRITE
 
 
