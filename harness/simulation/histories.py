@@ -114,14 +114,16 @@ class Histories:
         """Whether this is a deletion that some node may have dropped."""
         return change.value is None and seqno <= self._purged.get(vb, 0)
 
-    def newest(self, vb: int, log: Log, upto: int) -> dict[bytes, tuple[int, Change]]:
-        """The newest change of each key up to a seqno, in the history of a log (as far as that reaches back)."""
-        found: dict[bytes, tuple[int, Change]] = {}
+    def changes(self, vb: int, log: Log, upto: int) -> Iterator[tuple[int, Change]]:
+        """Every change up to a seqno, in the history of a log (as far as that reaches back)."""
         for uuid, first, last in _ranges(log, upto):
             for seqno, change in sorted(self._branches.get((vb, uuid), {}).items()):
                 if first < seqno <= last:
-                    found[change.key] = (seqno, change)
-        return found
+                    yield seqno, change
+
+    def newest(self, vb: int, log: Log, upto: int) -> dict[bytes, tuple[int, Change]]:
+        """The newest change of each key up to a seqno, in the history of a log (as far as that reaches back)."""
+        return {change.key: (seqno, change) for seqno, change in self.changes(vb, log, upto)}
 
     def is_committed_anew(self, vb: int, log: Log, upto: int, uuid: int, seqno: int) -> bool:
         """Whether a later branch of a history has the change that an owner before made as uuid@seqno.

@@ -22,6 +22,7 @@ from harness.world.mirror import Lake
 from harness.world.watcher import unflipped
 
 if TYPE_CHECKING:
+    from harness.world.readers import WorldReader
     from harness.world.world import World
 
 POSITIONS_MAX = 300_000
@@ -100,6 +101,33 @@ def check_complete(world: World) -> None:
                 branches.check_complete(reader.name, vb, log, reader.documents(vb), place.seqno)
 
 
+def check_versions(world: World) -> None:
+    """Each reader of versions holds every one that its snapshots were to have, and no other."""
+    for reader in world.readers:
+        if reader.history:
+            for vb in range(world.plan.vbuckets):
+                _check_versions(world, reader, vb)
+
+
+def _check_versions(world: World, reader: WorldReader, vb: int) -> None:
+    place = reader.position(vb)
+    if not place.complete or not place.seqno:
+        return
+    log, held = tuple(place.failover_log), {at for at in reader.held[vb] if at <= place.seqno}
+    written = dict(world.watcher.branches.changes(vb, log, place.seqno))
+    wanted = {at for at in written if reader.has_versions(vb, at)}
+    lacks, invents = sorted(wanted - held), sorted(held - set(written))
+    newest = {seqno for seqno, _ in reader.documents(vb).values()}
+    world.counts["versions judged"] += len(wanted)
+    world.counts["old versions judged"] += len(wanted - newest)
+    if lacks or invents:
+        shown = [f"{uuid:x}@{begun}" for uuid, begun in log]
+        raise Broken(
+            f"versions: {reader.name}, at {place.seqno} of vbucket {vb} {shown}, lacks {lacks} and has {invents} beside"
+            f" the history; it has the last versions alone of {reader.gaps[vb]}"
+        )
+
+
 def check_equal(world: World) -> None:
     """Each replica has the documents of its owner."""
     for vb in range(world.plan.vbuckets):
@@ -168,6 +196,13 @@ INVARIANTS: tuple[Invariant, ...] = (
         " his failover log describes: every stream is a prefix of one history",
         "`harness.simulation.histories`, of all copies and readers",
         check_complete,
+    ),
+    Invariant(
+        "versions",
+        "a reader that asked for every version holds each change of the history that his failover log describes, but in"
+        " snapshots that came from disk and did not promise history; it holds no other",
+        "`harness.simulation.histories`, of a reader of versions in half of the worlds",
+        check_versions,
     ),
     Invariant(
         "equal",

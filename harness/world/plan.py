@@ -16,7 +16,7 @@ class WorldPlan:
         operations: of all clients together. seconds: for how long faults come.
         clock_error_seconds: how far clocks may jump. has_users: whether nodes want logins, and there are guests.
         has_orders: whether a second bucket has clients. has_tenants: whether some users have rights in single
-            collections alone.
+            collections alone. has_history: whether a reader asks for every version.
     """
 
     seed: int
@@ -32,6 +32,7 @@ class WorldPlan:
     has_users: bool = False
     has_orders: bool = False
     has_tenants: bool = False
+    has_history: bool = False
 
     @property
     def has_flips(self) -> bool:
@@ -55,6 +56,7 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     chance = Random(f"owners of orders {seed}")  # noqa: S311 - must be repeatable
     owners = owners_of(chance, nodes, seconds) if has_orders and chance.random() < 0.5 else ()
     has_tenants = has_users and Random(f"tenants {seed}").random() < 0.5  # noqa: S311 - must be repeatable
+    has_history = Random(f"history {seed}").random() < 0.5  # noqa: S311 - must be repeatable
     chance = Random(f"duplicates {seed}")  # noqa: S311 - must be repeatable
     twice = duplicates_of(chance, nodes, seconds)
     found = (*steps_of(random, nodes, seconds), *flips, *changes, *anew, *owners, *twice)
@@ -73,4 +75,5 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
         has_users,
         has_orders,
         has_tenants,
+        has_history,
     )

@@ -1,7 +1,8 @@
 """Readers of changes in a simulated cluster, by the product's own client: each holds what it was told, as a mirror.
 
 It goes on where it stood when a connection breaks, returns to the newest state it has in common with a node that has
-another history, and reads anew what was purged before it came.
+another history, and reads anew what was purged before it came. A reader of versions asks for each one that the nodes
+still have, and keeps note of the seqnos of which it was told the last versions alone.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ class WorldReader:
 
     Args:
         on_seen: called with each change, and the failover log of its stream.
-        min_persisted: as the product's client has it.
+        min_persisted, history: as the product's client has them.
 
     Attributes:
-        held: by vbucket the changes it holds, by seqno. rollbacks: how often it went back. seen: changes so far.
+        held: by vbucket the changes it holds, by seqno. gaps: by vbucket (after, up to) of snapshots that came with the
+            last versions of documents alone. rollbacks: how often it went back. seen: changes so far.
         problem: why its last connection ended; it may have had another one since.
     """
 
@@ -52,8 +54,11 @@ class WorldReader:
         *,
         min_persisted: int = 0,
         login: Login = (None, None),
+        history: bool = False,
     ) -> None:
         self._login = login
+        self.history = history
+        self.gaps: dict[int, list[tuple[int, int]]] = {vb: [] for vb in range(vbuckets)}
         self.name = name
         self.held: dict[int, dict[int, Change]] = {vb: {} for vb in range(vbuckets)}
         self.places: dict[int, list[Position]] = {vb: [Position.beginning(vb)] for vb in range(vbuckets)}
@@ -95,6 +100,7 @@ class WorldReader:
             max_wait_seconds=WAIT_SECONDS,
             noop_interval_seconds=5.0,
             min_persisted=self._min_persisted or None,
+            history=self.history,
         ) as feed:
             while True:
                 try:
@@ -114,7 +120,12 @@ class WorldReader:
             self.held[vb][event.seqno] = change
             self._save(place)
         elif isinstance(event, SnapshotMarker):
-            self._save(feed.position(event.vbucket))
+            self._announced(event, feed.position(event.vbucket))
+
+    def _announced(self, marker: SnapshotMarker, place: Position) -> None:
+        if self.history and marker.is_deduplicated:
+            self.gaps[place.vbucket].append((place.seqno, marker.end_seqno))
+        self._save(place)
 
     def _save(self, place: Position) -> None:
         """Keep where it stands; of the places before only those to which it could return."""
@@ -128,6 +139,12 @@ class WorldReader:
         place = safe_point(self.places[vb], vb, common)
         self.held[vb] = {seqno: change for seqno, change in self.held[vb].items() if seqno <= place.seqno}
         self.places[vb] = [each for each in self.places[vb] if each.complete and each.seqno <= place.seqno] or [place]
+        kept = ((after, min(upto, place.seqno)) for after, upto in self.gaps[vb])
+        self.gaps[vb] = [(after, upto) for after, upto in kept if after < upto]
+
+    def has_versions(self, vb: int, seqno: int) -> bool:
+        """Whether it was told each version up to this seqno from where the snapshot of it began."""
+        return not any(after < seqno <= upto for after, upto in self.gaps[vb])
 
     def documents(self, vb: int) -> dict[bytes, tuple[int, Change]]:
         """The newest change of each key that it holds."""

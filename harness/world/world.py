@@ -294,6 +294,10 @@ class World:
             random = Random(self._random.getrandbits(64))  # noqa: S311 - must be repeatable
             shown = self.watcher.branches.shown
             self.readers.append(WorldReader(f"reader-{number}", seeds, self.plan.vbuckets, random, shown, login=login))
+        if self.plan.has_history:
+            random, shown = Random(f"history of {self.plan.seed}"), self.watcher.branches.shown  # noqa: S311 - must be repeatable
+            name = "reader-of-versions"
+            self.readers.append(WorldReader(name, seeds, self.plan.vbuckets, random, shown, login=login, history=True))
         if self.plan.has_users:
             self.guests = Guests(self, Random(f"guests {self.plan.seed}"))  # noqa: S311 - must be repeatable
         if self.plan.has_tenants:

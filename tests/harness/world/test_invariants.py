@@ -88,6 +88,18 @@ def test_a_world_without_faults_keeps_all_promises_and_each_that_is_broken_is_fo
         invariants.check_complete(world)
     held.update(kept)
 
+    reader = next(each for each in world.readers if each.history)
+    invariants.check_versions(world)
+    assert world.counts["old versions judged"]
+    old = next(seqno for seqno, change in reader.held[vb].items() if reader.documents(vb)[change.key][0] != seqno)
+    version = reader.held[vb].pop(old)
+    with pytest.raises(Broken, match=rf"^versions: reader-of-versions, .* lacks \[{old}\] and has \[\] beside"):
+        invariants.check_versions(world)
+    reader.gaps[vb] = [(0, old)]
+    invariants.check_versions(world)
+    reader.held[vb][old] = version
+    reader.gaps[vb] = []
+
     observer = world.watcher.observers[world.copies(vb)[1]]
     observer.held = lambda *_: {b"other": (1, Change(b"other", b"v", 1, 1))}  # type: ignore[method-assign]
     with pytest.raises(Broken, match=r"^equal: n\d and the owner"):
