@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +17,7 @@ from harness.simulation.sockets import Link
 from headwater import testing
 from headwater.accounts.roles import read_grants
 from headwater.accounts.users import Account
+from headwater.errors import DiskFull
 from headwater.node.buckets.locks import CAS_OF_LOCKED
 from headwater.node.dcp.inbound import InboundStream
 from headwater.node.durable_writes import Copies
@@ -23,6 +25,7 @@ from headwater.node.refused import CommandRefused
 from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from headwater.wire import dcp
+from headwater.wire.admin import GetAllVbSeqnosResponse
 from headwater.wire.dcp import EndReason
 from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
 from headwater.wire.header import Frame
@@ -388,6 +391,28 @@ def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_
         assert writer.got(b"k") == b"v"
 
 
+def test_seqnos_for_readers_wait_for_what_is_being_settled(owner: Node) -> None:
+    """A client may have read that it happened: who reads up to these seqnos must not lack it."""
+    with Writer(owner.port) as writer, Replica(owner.port) as replica:
+        replica.asks(flags=0)
+        writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v")
+        next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        owner.kill()
+    owner.restart()
+    take(owner, three(owner, rev=2))
+    with Writer(owner.port) as reader, Client(owner.port) as other, Replica(owner.port) as replica:
+        refused = reader.ask(Opcode.GET_ALL_VB_SEQNOS, extras=State.ACTIVE.to_bytes(4))
+        assert (refused.status, b"the first is 0" in refused.value) == (Status.ETMPFAIL, True)
+        assert other.ask(Opcode.GET_ALL_VB_SEQNOS).status == 0, "of all copies, for operators"
+        reader.send(Frame(0x80, Opcode.GET_ALL_VB_SEQNOS, extras=State.ACTIVE.to_bytes(4)).encode())
+        replica.asks(flags=0)
+        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
+        commit = next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
+        seqnos = dict(GetAllVbSeqnosResponse.decode(reader.read()).seqnos)
+        assert seqnos[0] == dcp.Commit.decode(commit).commit_seqno
+
+
 # --- another map ------------------------------------------------------------------------------------------------------
 
 
@@ -574,6 +599,52 @@ def lose_batch(desk: StreamDesk) -> None:
     lost = desk.store.abandon(batch, error)
     for heard in desk.committer.on_failure:
         heard(error, lost)
+
+
+def test_a_vbucket_is_settled_once_the_commit_of_a_write_of_before_is_on_disk(tmp_path: Path) -> None:
+    with closing(StreamDesk(tmp_path)) as desk:
+        vbucket, writes = desk.bucket.vbuckets[0], desk.bucket.durable_writes
+        writes.copies_of = lambda vb: Copies(2, frozenset({"one"}))
+        vbucket.prepares.add(dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", cas=1 << 16))
+        writes.look_at(0)
+        desk.commit()
+        assert [writes.is_settled(0, each) for each in (None, {0}, {8})] == [False, False, True]
+        writes.acknowledged(0, "one", 1)
+        assert not vbucket.prepares.pending
+        assert not writes.is_settled(0, None), "its commit is on its way to the disk"
+        desk.commit()
+        assert writes.is_settled(0, None)
+
+
+def test_a_write_whose_time_is_over_is_answered_though_its_abort_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays in flight until the abort is written, or a majority has it after all."""
+
+    def full(*_: object) -> None:
+        raise DiskFull(tmp_path, 1)
+
+    async def main() -> None:
+        with closing(StreamDesk(tmp_path)) as desk:
+            vbucket, writes = desk.bucket.vbuckets[0], desk.bucket.durable_writes
+            writes.copies_of = lambda vb: Copies(2, frozenset({"one"}))
+            prepare = dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", cas=1 << 16)
+            write = writes.begin(0, prepare, LONG_MS)
+            desk.commit()
+            with monkeypatch.context() as patched:
+                patched.setattr(vbucket.prepares, "abort", full)
+                writes._out_of_time(write)
+            with pytest.raises(CommandRefused, match="waits for room") as refused:
+                await write.outcome
+            assert refused.value.status == Status.SYNC_WRITE_AMBIGUOUS
+            with pytest.raises(CommandRefused, match="in flight"):
+                writes.refuse_in_flight(0, 0, b"k", writes=True)
+            assert write.timer is not None and not write.timer.cancelled()
+            writes._out_of_time(write)
+            desk.commit()
+            assert not vbucket.prepares.pending
+
+    asyncio.run(main())
 
 
 def test_a_write_of_before_is_not_committed_again_over_a_newer_document(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ Source: dcp 2.17, 10; kv.md 2, "Durable mutations". Why so: docs/decisions/0068.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -127,6 +127,9 @@ class DurableWrites:
         self._writes: dict[tuple[int, Key], DurableWrite] = {}
         self._acknowledged: dict[int, dict[str, int]] = {}
         self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno, who waits for it
+        self._decided: dict[
+            int, int
+        ] = {}  # vbucket in which a write of before was committed: the batch with the last one
         self._ended: dict[int, int] = {}  # vbucket in which nothing waits any more: the batch that says so
         self._abandoned: set[int] = set()  # vbuckets in which what nobody waits for did not happen
         self._settling: set[int] = set()  # vbuckets in which it did, however many copies have it
@@ -169,11 +172,18 @@ class DurableWrites:
         """Refuse a request that reads the documents of a collection, of which one may be about to be what a client has
         read that it is: no read shows what was before (`refuse_in_flight`).
         """
+        if vbucket in self.held and any(each.collection == collection for each in self._of_before(vbucket)):
+            raise CommandRefused(Status.ETMPFAIL, "a write of an owner before is being settled")
+
+    def is_settled(self, vbucket: int, collections: Collection[int] | None) -> bool:
+        """Return True if the high seqno of a vbucket on disk counts every write that a client of an owner before may
+        have read that it happened; None: in all collections.
+        """
+        if self._decided.get(vbucket, 0) > self._bucket.committer.durable:
+            return False
         if vbucket not in self.held:
-            return
-        for key in self._bucket.vbuckets[vbucket].prepares.pending:
-            if key.collection == collection and (vbucket, key) not in self._writes:
-                raise CommandRefused(Status.ETMPFAIL, "a write of an owner before is being settled")
+            return True
+        return not any(collections is None or each.collection in collections for each in self._of_before(vbucket))
 
     def is_in_flight(self, vbucket: int, collection: int, key: bytes) -> bool:
         """Return True if a durable write of a document waits."""
@@ -313,6 +323,11 @@ class DurableWrites:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
+    def _of_before(self, vbucket: int) -> Iterator[Key]:
+        """The documents with a write in flight for which no request waits here."""
+        pending = self._bucket.vbuckets[vbucket].prepares.pending
+        return (each for each in pending if (vbucket, each) not in self._writes)
+
     def _abort_abandoned(self, vbucket: VBucket) -> None:
         if vbucket.id in self._abandoned:
             for key in [key for key in vbucket.prepares.pending if (vbucket.id, key) not in self._writes]:
@@ -354,7 +369,7 @@ class DurableWrites:
     def _commit(self, vbucket: VBucket, key: Key) -> None:
         if (vbucket.id, key) not in self._writes and vbucket.prepares.is_over(key):
             vbucket.prepares.settle(self._bucket.now())  # it is that document already, or an older one
-            self._bucket.committer.wrote()
+            self._decided[vbucket.id] = self._bucket.committer.wrote()
             self._settled(vbucket)
             return
         node_invariant(vbucket.state is State.ACTIVE, "vbucket {} commits, and is not active", vbucket.id)
@@ -365,6 +380,8 @@ class DurableWrites:
         write = self._writes.pop((vbucket.id, key), None)
         if write is not None:
             self._commits.append((gate, seqno, write))
+        else:
+            self._decided[vbucket.id] = gate
         self._settled(vbucket)
 
     def _abort(self, vbucket: int, key: Key, why: str) -> None:
@@ -392,7 +409,8 @@ class DurableWrites:
             return  # committed, and on its way to the disk
         try:
             self._abort(write.vbucket, write.key, "not enough replicas had it in time")
-        except StorageError:
+        except StorageError as full:
+            write.fail(f"not enough replicas had it in time, and its abort waits for room: {full}")
             write.timer = asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self._out_of_time, write)
 
     def _give_up(self, vbucket: int) -> None:
@@ -426,6 +444,8 @@ class DurableWrites:
             self._commits = [each for each in self._commits if each[0] > durable]
             for _, seqno, write in done:
                 write.succeed(seqno)
+        if self._decided:
+            self._decided = {vb: gate for vb, gate in self._decided.items() if gate > self._bucket.committer.durable}
         if self._ended:
             self._ended = {vb: batch for vb, batch in self._ended.items() if batch > self._bucket.committer.durable}
         for vb in tuple(self.held):

@@ -10,7 +10,7 @@ import pytest
 from headwater.kernels.crc import crc32c
 from headwater.node.kv.subdoc.in_turns import ATTEMPTS_MAX
 from headwater.node.process.run_queue import LARGE_AT_ONCE, RunQueue
-from headwater.wire import leb128, subdoc, xattr
+from headwater.wire import dcp, leb128, subdoc, xattr
 from headwater.wire.datatype import Datatype
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
@@ -108,11 +108,12 @@ def test_others_have_their_turn_between_two_paths_that_take_long(talking: Talk) 
     assert len(turns) == 3
 
 
-@pytest.mark.parametrize("meanwhile", ["users", "drop"])
+@pytest.mark.parametrize("meanwhile", ["users", "drop", "durable write of before"])
 def test_paths_that_take_turns_are_of_their_collection_whatever_happens_meanwhile(
     talking: Talk, meanwhile: str
 ) -> None:
-    """Somebody adds a user, or drops the collection, while the lookup waits for a place."""
+    """Somebody adds a user, or drops the collection, while the lookup waits for a place; or the node has become the
+    owner, and settles a write of the owner before."""
     desk, vbucket, carts = talking.desk, talking.desk.bucket.vbuckets[0], 8
     desk.store.declarations.use_collections()
     made = desk.bucket.collections.manifest.with_collection("_default", "carts", None, carts)
@@ -121,7 +122,17 @@ def test_paths_that_take_turns_are_of_their_collection_whatever_happens_meanwhil
     for collection, text in ((0, b'{"a":"theirs"}'), (carts, b'{"a":"ours"}')):
         assert talking.one(1, key=leb128.join_key(collection, b"k"), extras=bytes(8), value=text).status == 0
     drop = made.without_collection("_default", "carts")
-    happens = {"users": talking.kv.users_changed, "drop": lambda: vbucket.become(drop, lambda: 2)}[meanwhile]
+
+    def prepared() -> None:
+        key = leb128.join_key(carts, b"k")
+        vbucket.prepares.add(dcp.Prepare(by_seqno=0, rev_seqno=2, durability_level=1, key=key, cas=1 << 16))
+        desk.bucket.durable_writes.look_at(0)
+
+    happens = {
+        "users": talking.kv.users_changed,
+        "drop": lambda: vbucket.become(drop, lambda: 2),
+        "durable write of before": prepared,
+    }[meanwhile]
 
     async def main() -> Frame:
         desk.loop = asyncio.get_running_loop()
@@ -141,6 +152,8 @@ def test_paths_that_take_turns_are_of_their_collection_whatever_happens_meanwhil
     answer = asyncio.run(main())
     if meanwhile == "drop":
         assert answer.status == Status.UNKNOWN_COLLECTION
+    elif meanwhile == "durable write of before":
+        assert answer.status == Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
     else:
         assert (answer.status, subdoc.SubdocMultiLookupResponse.decode(answer).results) == (0, [(0, b'"ours"')] * 2)
 

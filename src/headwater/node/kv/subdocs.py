@@ -237,6 +237,8 @@ def _view_again(session: Session, request: wire.SubdocMultiLookup) -> DocumentVi
         raise session.not_my_vbucket()
     if session.collection not in bucket.vbuckets[request.vbucket].collections.alive:
         raise bucket.collections.missing_in(bucket.vbuckets[request.vbucket], session.collection)
+    if request.vbucket in bucket.durable_writes.held:
+        bucket.durable_writes.refuse_in_flight(request.vbucket, session.collection, request.key, writes=False)
     try:
         return _view(session, request, counts=False)
     except ArenaFull:  # it has expired, and there is no room to write that down

@@ -21,6 +21,8 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from headwater.node.buckets.bucket import Bucket
     from headwater.node.kv.api import Services, Session
     from headwater.node.vbucket.vbucket import VBucket
@@ -30,11 +32,13 @@ AnySetVbucket = admin.SetVbucket | admin.SetVbucketOld | admin.SetVbucketOldest
 FORCE = "force"
 """Makes a vbucket active that lacks changes, or has damaged ones; ours, no other server knows it."""
 PERSISTENCE_SECONDS_MAX = 30.0
+SETTLED_SECONDS_MAX = 2.0
 IF_GONE = (
     "if the members that would know never come back, take them out: headwater cluster failover --dead NODE; a map that "
     "is sent to this node, and SET_VBUCKET of each of these vbuckets, do as well"
 )
 _ALIVE = 0
+_DEFAULT_COLLECTION = frozenset({0})
 _ALIVE_STATES = frozenset({State.ACTIVE, State.REPLICA, State.PENDING})
 
 
@@ -131,13 +135,48 @@ def del_vbucket(session: Session, request: admin.DelVbucket) -> Done:
 
 
 @handles(admin.GetAllVbSeqnos, anywhere=True)
-def get_all_vb_seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSeqnosResponse:
+def get_all_vb_seqnos(
+    session: Session, request: admin.GetAllVbSeqnos
+) -> admin.GetAllVbSeqnosResponse | Awaitable[admin.GetAllVbSeqnosResponse]:
     """Return the high seqnos in vbucket order; by state, where 0 stands for active, replica and pending.
 
     A client that asks for active vbuckets reads up to these seqnos. So a fenced vbucket is not reported as active, for
     another node may own it and have more. If the map names this node for it, the request is refused: a reader would
-    take the other vbuckets for all there are.
+    take the other vbuckets for all there are. And an answer waits for durable writes of an owner before that are being
+    settled: without them a reader would lack what a client has read that it happened.
     """
+    seqnos = _seqnos(session, request)
+    if request.vb_state == State.ACTIVE and _unsettled(session, request, seqnos):
+        return _seqnos_once_settled(session, request)
+    return seqnos
+
+
+async def _seqnos_once_settled(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSeqnosResponse:
+    committer, loop = session.server.committer, session.server.loop
+    give_up = loop.time() + SETTLED_SECONDS_MAX
+    while unsettled := _unsettled(session, request, seqnos := _seqnos(session, request)):
+        try:
+            async with asyncio.timeout(give_up - loop.time()):
+                await committer.wait(committer.durable + 1)
+        except TimeoutError:
+            cause = f"no seqnos yet: durable writes of an owner before are being settled in {len(unsettled)} vbuckets"
+            next_step = f"the first is {unsettled[0]}; its replicas must be up, or failed over"
+            raise CommandRefused(Status.ETMPFAIL, f"{cause}, {next_step}") from None
+    return seqnos
+
+
+def _unsettled(session: Session, request: admin.GetAllVbSeqnos, seqnos: admin.GetAllVbSeqnosResponse) -> list[int]:
+    bucket, collections = session.store_bucket, _collections(session, request)
+    writes = bucket.durable_writes
+    return [vb for vb, _ in seqnos.seqnos if vb in bucket.vbuckets and not writes.is_settled(vb, collections)]
+
+
+def _collections(session: Session, request: admin.GetAllVbSeqnos) -> frozenset[int] | None:
+    wanted = _wanted_collection(session, request)
+    return wanted.collections if wanted.aware else _DEFAULT_COLLECTION
+
+
+def _seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSeqnosResponse:
     wanted = _wanted_collection(session, request)
     number = request.vb_state or _ALIVE
     if number > State.DEAD:
