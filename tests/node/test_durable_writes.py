@@ -619,7 +619,7 @@ def test_a_vbucket_is_settled_once_the_commit_of_a_write_of_before_is_on_disk(tm
 def test_a_write_whose_time_is_over_is_answered_though_its_abort_has_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stays in flight until the abort is written, or a majority has it after all."""
+    """The write stays in flight until its abort is on disk, or a majority has it after all."""
 
     def full(*_: object) -> None:
         raise DiskFull(tmp_path, 1)
