@@ -3,6 +3,7 @@
 from struct import pack, unpack
 
 from headwater.wire.features import Feature
+from headwater.wire.status import Status
 from tests.node.streams.support import spoil
 from tests.node.support import Talk
 
@@ -104,6 +105,16 @@ def keys(talk: Talk, start: bytes, count: int | None = None) -> list[bytes]:
         found.append(value[2 : 2 + size])
         value = value[2 + size :]
     return found
+
+
+def test_a_fenced_vbucket_has_no_answer_yet_and_no_other_owner(talk: Talk) -> None:
+    """The map that a refusal would carry names this very node."""
+    talk.one(1, key=b"k", extras=bytes(8))
+    talk.desk.bucket.fenced.add(0)
+    for opcode, sections in ((OBSERVE, {"value": pack(">HH", 0, 1) + b"k"}), (KEYS, {"key": b"\0"})):
+        assert talk.one(opcode, **sections).status == Status.ETMPFAIL
+    talk.desk.bucket.fenced.clear()
+    assert keys(talk, b"\0") == [b"k"]
 
 
 def test_keys_come_in_order_from_the_start_key_on(talk: Talk) -> None:

@@ -10,7 +10,7 @@ from headwater.errors import RemoteProtocolError
 from headwater.node.kv import documents
 from headwater.node.kv.command import handles
 from headwater.node.kv.gathering import KeyStates, states_in
-from headwater.node.kv.vbuckets import vbucket
+from headwater.node.kv.vbuckets import check_served, vbucket
 from headwater.node.process.run_queue import Slices
 from headwater.node.refused import CommandRefused
 from headwater.wire import leb128, meta
@@ -94,8 +94,8 @@ def _observed(session: Session, vb: int, key: bytes, others: KeyStates) -> tuple
     bucket = session.store_bucket
     if not key:
         raise CommandRefused(Status.EINVAL, "a key of 0 bytes")
-    if not bucket.is_active(vb) and bucket.state(vb) is not State.REPLICA:
-        raise session.not_my_vbucket()
+    if bucket.state(vb) is not State.REPLICA:
+        check_served(session, vb)
     collection, logical = _split(session, key)
     if collection not in bucket.vbuckets[vb].collections.alive:
         raise bucket.collections.missing_in(bucket.vbuckets[vb], collection)
@@ -132,8 +132,7 @@ def _observe_one(bucket: Bucket, vb: int, key: bytes, collection: int) -> tuple[
 def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[GetKeysResponse]:
     """Return keys in order, from the start key on; 1,000 unless the request says otherwise."""
     bucket = session.store_bucket
-    if not bucket.is_active(vbucket(session, request).id):
-        raise session.not_my_vbucket()
+    check_served(session, request.vbucket)
     wanted = min(KEYS_DEFAULT if request.count is None else request.count, KEYS_MAX)
     session.saw_unstable()
     span = _KeySpan(request.vbucket, *_split(session, request.key, is_start=True), wanted)

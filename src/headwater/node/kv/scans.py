@@ -15,6 +15,7 @@ from headwater.node.buckets.scans import KeyRange, RandomSample, RangeScan, Scan
 from headwater.node.kv import values
 from headwater.node.kv.access import check_collection
 from headwater.node.kv.command import handles
+from headwater.node.kv.vbuckets import check_served
 from headwater.node.refused import CommandRefused
 from headwater.wire import leb128
 from headwater.wire import scans as wire
@@ -23,7 +24,6 @@ from headwater.wire.json_text import read_json
 from headwater.wire.layout import Done
 from headwater.wire.privilege import READ
 from headwater.wire.status import Status
-from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.kv.api import Session
@@ -137,13 +137,8 @@ def _pausing(session: Session) -> Callable[[], Awaitable[None]]:
 
 def _active(session: Session, vbucket: int) -> VBucket:
     """Return the vbucket if it is active and served here."""
-    bucket = session.store_bucket
-    vbucket_ = bucket.vbuckets.get(vbucket)
-    if vbucket_ is None or vbucket_.state is not State.ACTIVE:
-        raise session.not_my_vbucket()
-    if not bucket.is_active(vbucket):
-        raise CommandRefused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
-    return vbucket_
+    check_served(session, vbucket)
+    return session.store_bucket.vbuckets[vbucket]
 
 
 def _check_alive(session: Session, vbucket: VBucket, collection: int) -> None:

@@ -21,6 +21,7 @@ from headwater.node.kv.subdoc.attributes import ChangeNumbers
 from headwater.node.kv.subdoc.editing import ARRAYS_OF_THE_ROOT, EDITS, LOOKUPS, find, get
 from headwater.node.kv.subdoc.in_turns import EditedBody
 from headwater.node.kv.subdoc.path import Path, check_length, parse
+from headwater.node.kv.vbuckets import check_served
 from headwater.node.refused import CommandRefused
 from headwater.node.storage.staging import ArenaFull
 from headwater.wire import subdoc as wire
@@ -233,8 +234,7 @@ async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -
 def _view_again(session: Session, request: wire.SubdocMultiLookup) -> DocumentView:
     """Return the document as it is now, if this node still serves its vbucket and collection."""
     bucket = session.store_bucket
-    if not bucket.is_active(request.vbucket):
-        raise session.not_my_vbucket()
+    check_served(session, request.vbucket)
     if session.collection not in bucket.vbuckets[request.vbucket].collections.alive:
         raise bucket.collections.missing_in(bucket.vbuckets[request.vbucket], session.collection)
     if request.vbucket in bucket.durable_writes.held:

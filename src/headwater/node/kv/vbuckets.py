@@ -50,6 +50,15 @@ def vbucket(session: Session, request: Request) -> VBucket:
     return vbucket_
 
 
+def check_served(session: Session, vbucket: int) -> None:
+    """Refuse a request on the documents of a vbucket that is not active here, or that is fenced."""
+    bucket = session.store_bucket
+    if bucket.state(vbucket) is not State.ACTIVE:
+        raise session.not_my_vbucket()
+    if vbucket in bucket.fenced:
+        raise CommandRefused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
+
+
 def _document(request: AnySetVbucket, state: State) -> dict[str, Any]:
     """Return the optional JSON of a request: a topology belongs to an active vbucket only."""
     if not request.value:
