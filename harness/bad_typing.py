@@ -69,6 +69,7 @@ BASE: Final[Mapping[str, str]] = {
     "bucket drop": "fresh --yes",
     "bucket list": "",
     "bucket quota": "default",
+    "bucket history": "default",
     "collection create": "shop.orders",
     "collection drop": "shop.orders --yes",
     "collection list": "",
@@ -93,7 +94,15 @@ BASE: Final[Mapping[str, str]] = {
 LEFT_OUT: Final = {"copy": "Spark", "invalidate": "Spark", "demo": "Spark"}
 ASKS_BY_OPTION: Final = {
     *("load", "export", "get", "set", "delete", "tail", "tap", "seqnos", "failover-log", "streams"),
-    *("backup create", "backup restore", "bucket create", "bucket drop", "bucket list", "bucket quota"),
+    *(
+        "backup create",
+        "backup restore",
+        "bucket create",
+        "bucket drop",
+        "bucket history",
+        "bucket list",
+        "bucket quota",
+    ),
     *("collection create", "collection drop", "collection list"),
 }
 LONG: Final = ("load", "export", "tail", "tap", "mirror", "index", "observe", "move", "backup create", "streams")

@@ -42,3 +42,20 @@ def test_a_quota_is_changed_and_printed(run: Run) -> None:
         status, _, problem = run("bucket", "quota", *arguments)
         assert status != 0 and said in problem and "Traceback" not in problem, problem
     assert run("bucket", "drop", "carts", "--yes")[0] == 0
+
+
+def test_a_history_is_changed_and_printed(run: Run) -> None:
+    assert run("bucket", "history", "default", "--seconds", "1h", "--mib", "1GiB")[:2] == (
+        0,
+        "default keeps 3600 s and at most 1024 MiB, on 1 node\n",
+    )
+    assert run("bucket", "history", "default")[1].endswith(": 3600 s and at most 1024 MiB\n")
+    for arguments, said in (
+        (("default", "--seconds", "-1"), "--seconds"),
+        (("default", "--mib", "much"), "--mib"),
+        (("default", "--seconds", "5000000000"), "4294967295 is the most"),
+        (("nobodys", "--seconds", "5"), "nobodys"),
+    ):
+        status, _, problem = run("bucket", "history", *arguments)
+        assert status != 0 and said in problem and "Traceback" not in problem, problem
+    assert run("bucket", "history", "default", "--seconds", "0", "--mib", "0")[0] == 0

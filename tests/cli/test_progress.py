@@ -55,7 +55,7 @@ OUTPUT = {
 SHORT = {
     **dict.fromkeys(("get", "set", "delete"), "one document"),
     **dict.fromkeys(("seqnos", "failover-log", "streams", "cluster status"), "a question to each node"),
-    **dict.fromkeys(("bucket list", "bucket quota", "bucket create"), "a word to each node"),
+    **dict.fromkeys(("bucket list", "bucket quota", "bucket history", "bucket create"), "a word to each node"),
     "bucket drop": "a word to each node, which removes files beside its serving",
     **dict.fromkeys(("collection create", "collection drop", "collection list"), "a word to each node"),
     **dict.fromkeys(("user add", "user list", "user roles", "user password", "user remove"), "a small file, or a node"),

@@ -86,3 +86,41 @@ def test_a_row_stays_unless_it_was_superseded_early_or_is_an_old_tombstone_with_
         count, *bounds = (int(number) for number in told)
         assert keep[:count].tolist() == stay
         assert bounds == [max(floor, purge), purge]
+
+
+rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 9)), min_size=1, max_size=20)
+
+
+@given(rows, st.data())
+def test_a_history_ends_where_what_it_superseded_takes_more_than_there_is_for_it(
+    changes: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """A change is (key, bytes of its value, CAS); its seqno is twice its row, plus 2. A drop superseded 50 bytes."""
+    frames = [
+        mutation_frame(0, b"%d" % key, bytes(size), seqno=2 * row + 2, cas=cas, rev_seqno=1)
+        for row, (key, size, cas) in enumerate(changes)
+    ]
+    memory = np.frombuffer(b"".join(frames), np.uint8).copy()
+    register(memory)
+    segments = np.array([[memory.ctypes.data, len(memory)]], np.uint64)
+    locs = np.cumsum([0, *map(len, frames[:-1])]).astype(np.uint64)
+    seqs = np.arange(2, 2 * len(changes) + 2, 2).astype(np.uint64)
+    keys = [key for key, _, _ in changes]
+    prevs = [max((r for r in range(row) if keys[r] == keys[row]), default=0xFFFFFFFF) for row in range(len(changes))]
+    first, budget = data.draw(st.integers(0, len(changes))), data.draw(st.integers(0, 600))
+    dropped = np.array([data.draw(st.integers(0, 2 * len(changes) + 2)), 50], np.int64)
+    since = data.draw(st.integers(1, 10))
+
+    at_drop = max((row for row in range(len(changes)) if 2 * row + 2 <= dropped[0]), default=-1)
+    sizes = [
+        (0 if prevs[row] == 0xFFFFFFFF else len(frames[prevs[row]])) + 50 * (row == at_drop)
+        for row in range(len(changes))
+    ]
+    begin = next(row for row in range(first, len(changes) + 1) if sum(sizes[row:]) <= budget)
+    younger = next((row for row in range(first, len(changes)) if changes[row][2] >= since), len(changes))
+    for build in (compact, CHECKED):
+        columns = seqs, locs, np.array(prevs, np.uint32)
+        row, used = build.history_within(columns, first, len(changes), segments, budget, dropped)
+        assert (int(row), int(used)) == (begin, sum(sizes[begin:]))
+        found = build.first_younger(locs, first, len(changes), segments, np.uint64(since))
+        assert int(found) == younger

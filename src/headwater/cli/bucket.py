@@ -8,7 +8,7 @@ import typer
 from headwater.cli.cluster.running import Password, StopRequest, User, addresses, run
 from headwater.cli.cluster.work import NODE_OPTION, add_work
 from headwater.cli.options import DEFAULT_URL, NodeUrl, examples, paragraphs
-from headwater.cluster.work import CreateBucket, DropBucket, SetQuota
+from headwater.cluster.work import CreateBucket, DropBucket, SetHistory, SetQuota
 
 if TYPE_CHECKING:
     from headwater.cluster.members import Members
@@ -23,6 +23,7 @@ EXAMPLES = examples(
     "headwater bucket create carts --vbuckets 64 --quota-mib 2048",
     "headwater bucket list",
     "headwater bucket quota carts 4096",
+    "headwater bucket history carts --seconds 7d --mib 20GiB",
     "headwater bucket drop carts --yes",
 )
 
@@ -54,3 +55,4 @@ group.command(
     epilog=examples("headwater bucket list", "headwater bucket list --json | jq -r '.[]'"),
 )(list_)
 add_work(group, SetQuota, NODE_OPTION)
+add_work(group, SetHistory, NODE_OPTION)

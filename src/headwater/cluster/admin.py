@@ -332,6 +332,24 @@ class NodeAdmin:
         """Return the room that the files of our bucket may take, MiB; 0 for no limit."""
         return int((await self.stats()).get("ep_max_size", "0")) >> 20
 
+    async def keep_history(self, seconds: int | None = None, size: int | None = None) -> None:
+        """Set how far back our bucket keeps superseded versions, 0 for no such limit, None for the one it has; on
+        return that is durable and in force.
+
+        Raises:
+            InvalidArguments: a number that no history can reach.
+        """
+        for unit, number in (("seconds", seconds), ("bytes", size)):
+            if number is not None:
+                request = wire.SetParam(param_type=1, key=f"history_retention_{unit}".encode(), value=b"%d" % number)
+                await self._ask(request, f'have bucket "{self.endpoint.bucket}" keep {number} {unit} of history')
+
+    async def history(self) -> tuple[int, int]:
+        """Return how far back our bucket keeps superseded versions: seconds and bytes, 0 for no such limit."""
+        stats = await self.stats()
+        seconds, size = (int(stats.get(f"ep_history_retention_{unit}", "0")) for unit in ("seconds", "bytes"))
+        return seconds, size
+
     # --- users --------------------------------------------------------------------------------------------------------
 
     async def users(self) -> UserList:

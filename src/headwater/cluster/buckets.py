@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from headwater.client.routing import Address
     from headwater.cluster.members import Members
 
-__all__ = ["BucketWish", "create", "drop", "names", "quotas", "set_quota", "uuids"]
+__all__ = [
+    "BucketWish", "create", "drop", "histories", "keep_history", "names", "quotas", "set_quota", "uuids",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,29 @@ async def quotas(members: Members, seeds: Sequence[Address], name: str) -> dict[
     nodes = await _all_nodes(members, seeds, name)
     quotas = await asyncio.gather(*(members.of(name).admin(each).quota_mib() for each in nodes))
     return dict(zip(nodes, quotas, strict=True))
+
+
+async def keep_history(
+    members: Members, seeds: Sequence[Address], name: str, seconds: int | None, size: int | None
+) -> int:
+    """Set how far back a bucket keeps superseded versions, in seconds and in bytes of the whole bucket, on each node
+    that `seeds` lead to; None for as before. Returns the number of nodes.
+
+    Raises:
+        BucketNotFound: there is no such bucket.
+        ClusterError: a node did not take it, and keeps what it kept.
+    """
+    nodes = await _all_nodes(members, seeds, name)
+    given = (members.of(name).admin(each).keep_history(seconds, size) for each in nodes)
+    await _everywhere(nodes, await asyncio.gather(*given, return_exceptions=True), (), "as before")
+    return len(nodes)
+
+
+async def histories(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, tuple[int, int]]:
+    """Return how far back a bucket keeps superseded versions on each node: seconds and bytes, 0 for no such limit."""
+    nodes = await _all_nodes(members, seeds, name)
+    found = await asyncio.gather(*(members.of(name).admin(each).history() for each in nodes))
+    return dict(zip(nodes, found, strict=True))
 
 
 async def _everywhere(

@@ -20,6 +20,7 @@ from headwater.cluster.balance import balance, checked_replicas
 from headwater.cluster.collections import refuse_foreign
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
+from headwater.cluster.retention import bring_history
 from headwater.cluster.survey import NodeView
 from headwater.cluster.users import share
 from headwater.errors import ClusterError, OptionError
@@ -170,4 +171,6 @@ async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: i
         await members.set_states(view.address, inactive)
         await members.delete(view.address, sorted(set(view.states) - set(owned) - set(replicas_here)))
     await share(members, nodes)
+    if founded.data_on is not None:
+        await bring_history(members, [founded.data_on], [each for each in nodes if each != founded.data_on])
     return replace(founded, map=first)

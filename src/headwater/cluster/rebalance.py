@@ -34,6 +34,7 @@ from headwater.cluster.plan import Plan, make_plan
 from headwater.cluster.proxied import Limits
 from headwater.cluster.publisher import Publisher
 from headwater.cluster.repair import repair
+from headwater.cluster.retention import bring_history
 from headwater.cluster.watch import Watch
 from headwater.errors import HeadwaterError, MoveError, TransportError
 from headwater.failpoints import failpoint
@@ -140,6 +141,7 @@ class Rebalance:
             return plan.before
         joining = [each for each in plan.after.servers if each not in plan.before.servers]
         await outrank(self._members, plan.before.servers, joining)
+        await bring_history(self._members, plan.before.servers, joining)
         await self._members.send(self._publisher.current)
         async with AsyncExitStack() as movers:
             if not await self._move_all(plan.moves, movers):

@@ -21,6 +21,7 @@ ENDED = "The work that this page showed has ended, and nothing was stopped. This
 HOMES = {
     "bucket-create": "/buckets",
     "bucket-quota": "/buckets",
+    "bucket-history": "/buckets",
     "bucket-drop": "/buckets",
     "collection-create": "/collections",
     "collection-drop": "/collections",

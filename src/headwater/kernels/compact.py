@@ -39,8 +39,8 @@ from headwater.kernels.index import (
     made_at,
     opcode,
 )
-from headwater.kernels.intrinsics import load8, load16, load64_native, prefetch
-from headwater.kernels.offsets import HEADER, KEY_LENGTH_AT, MUTATION, VBUCKET_AT
+from headwater.kernels.intrinsics import load8, load16, load64, load64_native, prefetch
+from headwater.kernels.offsets import CAS_AT, HEADER, KEY_LENGTH_AT, MUTATION, VBUCKET_AT
 
 U = np.uintp
 _ZERO, _ONE, _TWO, _EIGHT = U(0), U(1), U(2), U(8)
@@ -190,6 +190,42 @@ def survivors(
         keep[count] = np.uint32(row)
         count += 1
     return count, max(floor, purge), purge
+
+
+@kernel
+def first_younger(locs: Any, first: Any, rows: Any, segments: Table, since: Any) -> Any:
+    """Return the first row from `first` on whose CAS is `since` or above; `rows` if there is none below that."""
+    for row in range(first, rows):
+        if row + AHEAD_ROWS < rows:
+            prefetch(frame_at(segments, U(locs[row + AHEAD_ROWS])))
+        if U(load64(frame_at(segments, U(locs[row])) + CAS_AT)) >= U(since):
+            return np.int64(row)
+    return np.int64(rows)
+
+
+@kernel
+def history_within(columns: Any, first: Any, rows: Any, segments: Table, budget: Any, dropped: Any) -> Any:
+    """Return the first row of a history and its bytes: of all rows that each of its rows superseded, `budget` at most.
+
+    Args:
+        columns: (seq, loc, prev) arrays.
+        first, rows: the history begins at `first` or later, and ends before `rows`.
+        dropped: int64[2], the seqno of a drop and the bytes of the documents that go with it: what it superseded.
+    """
+    seqs, locs, prevs = columns
+    used, row, of_drop = np.int64(0), np.int64(rows), np.int64(dropped[1])
+    while row > first:
+        if row - 1 - AHEAD_ROWS >= first and U(prevs[row - 1 - AHEAD_ROWS]) != NIL:
+            prefetch(frame_at(segments, U(locs[prevs[row - 1 - AHEAD_ROWS]])))
+        more = np.int64(0)
+        if U(prevs[row - 1]) != NIL:
+            more = np.int64(frame_bytes(frame_at(segments, U(locs[prevs[row - 1]]))))
+        if of_drop > 0 and U(seqs[row - 1]) <= U(dropped[0]):
+            more, of_drop = more + of_drop, np.int64(0)
+        if used + more > budget:
+            break
+        used, row = used + more, row - 1
+    return row, used
 
 
 @kernel
@@ -357,6 +393,8 @@ def warm_up() -> None:
     prepare(rows_before, u64, 0, out)
     seqno, dropped = np.uint64(0), np.zeros((0, 2), np.uint64)
     prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, seqno, u64, signed, u32, dropped)
+    prepare(first_younger, u64, 0, 0, segments, seqno)
+    prepare(history_within, (u64, u64, u32), 0, 0, segments, 0, signed)
     prepare(bytes_of, u64, u32, segments)
     prepare(superseded_bytes, u64, u32, u32, segments)
     prepare(add_bytes, u64, u32, segments, signed)

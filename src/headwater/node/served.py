@@ -283,6 +283,10 @@ class ServedBucket:
         """Return the node's own part of STAT: connections, their memory, and the upkeep of files."""
         yield from self._node.figures()
         yield "ep_max_size", str(self.catalog.quota_mib(self.bucket.name) << 20)
+        kept = self.compactor.history
+        yield "ep_history_retention_seconds", str(kept.retention.seconds)
+        yield "ep_history_retention_bytes", str(kept.retention.bytes)
+        yield "ep_db_history_file_size", str(kept.bytes)
         yield "ep_tap_kept_memory", str(self.tap.kept_bytes)
         yield "ep_slow_streams_ended", str(self.compactor.holds.ended)
         yield "ep_scrub_runs", str(self.scrubber.runs)

@@ -8,7 +8,7 @@ import pytest
 
 from headwater import testing
 from headwater.cluster.members import Members
-from headwater.cluster.work import CreateBucket, DropBucket, SetQuota, WorkRun
+from headwater.cluster.work import CreateBucket, DropBucket, SetHistory, SetQuota, WorkRun
 from headwater.errors import OptionError, WorkRefused
 from tests.cluster.nodes import at
 
@@ -64,3 +64,19 @@ def test_a_quota_is_planned_given_and_read(node: testing.Node) -> None:
     known = do(node, SetQuota("carts"))
     assert (known.line, known.is_answer) == (f"{node.address}: 4096 MiB", True)
     do(node, DropBucket("carts"))
+
+
+def test_a_history_is_planned_set_and_read_of_the_first_bucket_as_well(node: testing.Node) -> None:
+    plan = on(node, SetHistory("default", seconds=3600, mib=5).plan)
+    assert (plan.rows, plan.is_empty) == (
+        ((node.address, "what compaction leaves", "3600 s and at most 5 MiB"),),
+        False,
+    )
+    done = do(node, SetHistory("default", seconds=3600, mib=5))
+    assert done.line == "default keeps 3600 s and at most 5 MiB, on 1 node"
+    assert done.facts["history"] == {node.address: {"seconds": 3600, "bytes": 5 << 20}}
+    assert on(node, SetHistory("default", mib=5).plan).is_empty
+    assert do(node, SetHistory("default", seconds=0)).line == "default keeps 5 MiB, on 1 node"
+    known = do(node, SetHistory("default"))
+    assert (known.line, known.is_answer) == (f"{node.address}: 5 MiB", True)
+    assert do(node, SetHistory("default", mib=0)).line == "default keeps what compaction leaves, on 1 node"

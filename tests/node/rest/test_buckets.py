@@ -59,6 +59,8 @@ def test_a_bucket_is_made_has_its_pages_and_is_dropped(node: Node) -> None:
         ("name=a&vbuckets=many", "whole number"),
         ("name=a&quotaMiB=1", "64 is the least"),
         ("name=a&bucketType=memcached", "of type couchbase"),
+        ("name=a&historyRetentionBytes=5", "1048576 is the least"),
+        ("name=a&historyRetentionCollectionDefault=false", "each collection has the history of its bucket"),
     ],
 )
 def test_a_form_that_can_not_be_is_refused_in_words(node: Node, form: str, said: str) -> None:
@@ -92,6 +94,33 @@ def test_of_a_bucket_the_quota_can_be_changed_and_nothing_else(node: Node) -> No
     assert http(node, "POST", "/pools/default/buckets/nobodys", "ramQuota=100")[0] == 404
     assert json.loads(http(node, "GET", path)[1])["quota"]["rawRAM"] == 400 << 20
     assert http(node, "DELETE", path)[0] == 200
+
+
+def test_the_history_of_a_bucket_is_taken_and_shown_by_the_other_servers_names(node: Node) -> None:
+    form = "name=kept&historyRetentionSeconds=60&historyRetentionCollectionDefault=true"
+    assert http(node, "POST", "/pools/default/buckets", form)[0] == 202
+    for name, size in (("kept", 1 << 20), ("default", 1 << 31)):
+        path = f"/pools/default/buckets/{name}"
+        assert http(node, "POST", path, f"historyRetentionBytes={size}") == (200, "")
+        found = json.loads(http(node, "GET", path)[1])
+        assert found["historyRetentionSeconds"] == (60 if name == "kept" else 0)
+        assert (found["historyRetentionBytes"], found["historyRetentionCollectionDefault"]) == (size, True)
+        for form, said in (
+            ("historyRetentionBytes=1000", "1048576 is the least"),
+            ("historyRetentionBytes=-1", "whole number"),
+            ("historyRetentionSeconds=1e3", "whole number"),
+            ("historyRetentionSeconds=5000000000", "4294967295 is the most"),
+            ("historyRetentionCollectionDefault=false", "each collection has the history of its bucket"),
+            ("historyRetentionSeconds=60&replicaNumber=2", "drop it and make another"),
+            ("historyRetentionCollectionDefault=true", "only its quota"),
+        ):
+            status, body = http(node, "POST", path, form)
+            assert status == 400 and said in body, form
+        assert json.loads(http(node, "GET", path)[1])["historyRetentionBytes"] == size
+        assert http(node, "POST", path, "historyRetentionBytes=0&historyRetentionSeconds=0")[0] == 200
+    page = http(node, "GET", "/metrics")[1]
+    assert 'headwater_history_retention_seconds{bucket="default"} 0.0' in page
+    assert http(node, "DELETE", "/pools/default/buckets/kept")[0] == 200
 
 
 def test_who_watches_a_bucket_is_let_go_with_it(node: Node) -> None:

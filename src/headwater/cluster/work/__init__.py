@@ -7,7 +7,7 @@ The command line, its help, the man pages and the console's forms are made of th
 imported here, for `headwater --help` reads them.
 """
 
-from headwater.cluster.work.buckets import CreateBucket, DropBucket, SetQuota
+from headwater.cluster.work.buckets import CreateBucket, DropBucket, SetHistory, SetQuota
 from headwater.cluster.work.collections import CreateCollection, DropCollection
 from headwater.cluster.work.declared import NODE, DeclaredWork, WorkOutcome, WorkPlan, WorkRun
 from headwater.cluster.work.nodes import EncryptCluster, InitCluster
@@ -19,15 +19,15 @@ from headwater.cluster.work.users import USER_WORKS, AddUser, ChangePassword, Ch
 __all__ = [
     "NODE", "USER_WORKS", "WORKS", "AddUser", "ChangePassword", "ChangeRoles", "Compact", "CreateBucket",
     "CreateCollection", "DeclaredWork", "DropBucket", "DropCollection", "EncryptCluster", "FailOver", "Flush",
-    "InitCluster", "PromoteReplicas", "RemoveUser", "SetQuota", "SpreadVbuckets", "WorkOnUser", "WorkOutcome",
-    "WorkPlan", "WorkRun",
+    "InitCluster", "PromoteReplicas", "RemoveUser", "SetHistory", "SetQuota", "SpreadVbuckets", "WorkOnUser",
+    "WorkOutcome", "WorkPlan", "WorkRun",
 ]  # fmt: skip
 
 WORKS: dict[str, type[DeclaredWork]] = {
     each.KIND: each
     for each in (
-        SpreadVbuckets, FailOver, Compact, Flush, CreateBucket, DropBucket, SetQuota, CreateCollection, DropCollection,
-        InitCluster, EncryptCluster, PromoteReplicas,
+        SpreadVbuckets, FailOver, Compact, Flush, CreateBucket, DropBucket, SetQuota, SetHistory, CreateCollection,
+        DropCollection, InitCluster, EncryptCluster, PromoteReplicas,
     )
 }  # fmt: skip
 """All kinds of work that have a plan to be shown, by their names in addresses."""

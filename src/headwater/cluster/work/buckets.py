@@ -1,4 +1,4 @@
-"""Work on buckets: one is made, dropped, or given another quota."""
+"""Work on buckets: one is made, dropped, or given another quota or history."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 from headwater.cluster.work.declared import DeclaredWork, WorkOutcome, WorkPlan, WorkRun
 from headwater.counting import several
 from headwater.errors import OptionError, WorkRefused
-from headwater.options import option
+from headwater.options import MIB, SECONDS, option
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
     from headwater.cluster.members import Members
 
-__all__ = ["NAME", "CreateBucket", "DropBucket", "SetQuota"]
+__all__ = ["NAME", "CreateBucket", "DropBucket", "SetHistory", "SetQuota"]
 
 NAME = "a name"
 NO_WAY_BACK = "There is no way back but a backup."
@@ -165,3 +165,80 @@ class SetQuota(DeclaredWork):
 
 def _room(mib: int, form: str = "") -> str:
     return f"{mib:{form}} MiB" if mib else "the disk"
+
+
+@dataclass(frozen=True)
+class SetHistory(DeclaredWork):
+    """Change how far back a bucket keeps old versions of documents, or print it.
+
+    Readers that ask for every version (`tail --history`) get those. With both limits the shorter history counts. It is
+    in force at once, on all nodes; a limit that is not given stays. A full disk keeps no old versions.
+    """
+
+    KIND: ClassVar[str] = "bucket-history"
+    HEADING: ClassVar[str] = "Change a history"
+    HARMED: ClassVar[str] = "{0.name}"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
+        "headwater bucket history carts",
+        "headwater bucket history carts --seconds 7d --mib 20GiB",
+        "headwater bucket history carts --seconds 0 --mib 0",
+    )
+    EXITS: ClassVar[Mapping[int, str]] = {1: "there is none, a limit is out of bounds, or a node does not answer"}
+    REMARKS: ClassVar[tuple[str, ...]] = ("What a shorter history leaves out is gone with the next compaction.",)
+
+    name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
+    seconds: int | None = option(
+        None, "How old an old version may become; 0: as old as it likes.", unit=SECONDS, least=0
+    )
+    mib: int | None = option(
+        None, "How much old versions of the whole bucket may take; 0: as much as they like.", unit=MIB, least=0
+    )
+
+    @property
+    def title(self) -> str:
+        """The work in a few words."""
+        return f"History of bucket {self.name}"
+
+    @property
+    def _bytes(self) -> int | None:
+        return None if self.mib is None else self.mib << 20
+
+    @property
+    def _asks(self) -> bool:
+        return self.seconds is None and self.mib is None
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return each node's history now and then."""
+        from headwater.cluster.buckets import histories
+
+        before = await histories(members, seeds, self.name)
+        then = {node: self._then(*kept) for node, kept in before.items()}
+        rows = tuple((str(node), _kept(*kept), _kept(*then[node])) for node, kept in before.items())
+        return WorkPlan(heading=("node", "keeps", "then"), rows=rows, is_empty=then == before)
+
+    def _then(self, seconds: int, size: int) -> tuple[int, int]:
+        return (
+            seconds if self.seconds is None else self.seconds,
+            size if self._bytes is None else self._bytes,
+        )
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Set the history on all nodes; without a limit, return that of each."""
+        from headwater.cluster.buckets import histories, keep_history
+
+        if not self._asks:
+            await keep_history(members, seeds, self.name, self.seconds, self._bytes)
+        known = await histories(members, seeds, self.name)
+        lines = "\n".join(f"{node}: {_kept(*kept)}" for node, kept in known.items())
+        facts = {str(node): {"seconds": seconds, "bytes": size} for node, (seconds, size) in known.items()}
+        if self._asks:
+            return WorkOutcome(lines, {"name": self.name, "history": facts}, is_answer=True)
+        kept = next(iter(known.values()))
+        line = f"{self.name} keeps {_kept(*kept)}, on {several(len(known), 'node')}"
+        return WorkOutcome(line, {"name": self.name, "history": facts})
+
+
+def _kept(seconds: int, size: int) -> str:
+    """Return a history in words."""
+    parts = [f"{seconds} s" * bool(seconds), f"{size / (1 << 20):g} MiB" * bool(size)]
+    return " and at most ".join(filter(None, parts)) or "what compaction leaves"

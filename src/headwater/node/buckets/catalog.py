@@ -27,6 +27,7 @@ from headwater.node.committer import Committer
 from headwater.node.refused import CommandRefused
 from headwater.node.reporting.log_lines import event
 from headwater.node.storage.arena import ARENA_BYTES
+from headwater.node.storage.retention import HISTORY_BYTES_MAX, HISTORY_BYTES_MIN, HISTORY_SECONDS_MAX, Retention
 from headwater.node.storage.store import Store
 from headwater.node.storage.text_file import WholeFile
 from headwater.wire.status import Status
@@ -67,12 +68,14 @@ class NewBucket:
         vbuckets: None for as many as the node's first bucket has.
         quota_mib: the most that its files may take, MiB; 0 for no limit.
         is_empty: True for no vbuckets, as on a node that joins a cluster.
+        history: how far back it keeps superseded versions.
     """
 
     name: str
     vbuckets: int | None = None
     quota_mib: int = 0
     is_empty: bool = False
+    history: Retention = Retention()  # noqa: RUF009 - a constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,7 @@ class Catalog:
             store: Store | None = None
             opened: OpenBucket | None = None
             try:
-                store = await self._in_thread(self._create_store, entry)
+                store = await self._in_thread(self._create_store, entry, wish.history)
                 failpoint("buckets.made")
                 opened = self._opened(entry, store)
                 await self._fill(opened, 0 if wish.is_empty else entry.vbuckets)
@@ -286,6 +289,24 @@ class Catalog:
             fields = event("bucket.quota", bucket=name, quota_mib=quota_mib)
             log.info('bucket "%s" may take %s', name, f"{quota_mib} MiB" if quota_mib else "the disk", extra=fields)
 
+    async def keep_history(self, bucket: Bucket, seconds: int | None = None, size: int | None = None) -> None:
+        """Set how far back a bucket, the first one or another, keeps superseded versions, 0 for no such limit and None
+        for the one it has; on return that is durable and in force.
+
+        Raises:
+            CommandRefused: KEY_ENOENT, the bucket is dropped; EINVAL, a number that no history can reach.
+            DiskFull, StorageError: it could not be written, and the old limits hold. A restart may bring the new ones.
+        """
+        _check_history(seconds, size)
+        async with self._changing:
+            opened = self._open.get(bucket.name)
+            if bucket.name != self._config.bucket and (opened is None or opened.bucket is not bucket):
+                raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
+            await self._in_thread(bucket.store.declarations.keep_history, seconds, size)
+            kept, name = bucket.store.declarations.history, bucket.name
+            fields = event("bucket.history", bucket=name, seconds=kept.seconds, bytes=kept.bytes)
+            log.info('bucket "%s" keeps %s', name, kept, extra=fields)
+
     def _entry(self, wish: NewBucket) -> BucketEntry:
         """Return the entry of a new bucket; raise CommandRefused if its name, number or quota is invalid."""
         name = wish.name
@@ -294,6 +315,7 @@ class Catalog:
         if len(self._open) + 1 >= BUCKETS_MAX:
             raise CommandRefused(Status.E2BIG, f"the node has {BUCKETS_MAX} buckets, the most there can be")
         _check_quota(wish.quota_mib)
+        _check_history(wish.history.seconds, wish.history.bytes)
         vbuckets = self._config.vbuckets if wish.vbuckets is None else wish.vbuckets
         entry = BucketEntry(name, self._known.next, secrets.token_hex(16), vbuckets, wish.quota_mib)
         try:
@@ -302,9 +324,16 @@ class Catalog:
             raise CommandRefused(Status.EINVAL, str(error)) from None
         return entry
 
-    def _create_store(self, entry: BucketEntry) -> Store:
+    def _create_store(self, entry: BucketEntry, history: Retention) -> Store:
         folder.make(self._disk, entry.folder(self._config.data), entry)
-        return self._store(entry)
+        store = self._store(entry)
+        try:
+            if history:
+                store.declarations.keep_history(history.seconds, history.bytes)
+        except BaseException:
+            store.close(clean=False)
+            raise
+        return store
 
     def _undo(self, entry: BucketEntry, store: Store | None) -> None:
         """Remove everything of a bucket that could not be made; if that fails as well, the next start does it.
@@ -401,6 +430,14 @@ class Catalog:
         log.warning(
             'bucket "%s" is gone, its files are not: %s; the next start tries again', entry.name, error, extra=fields
         )
+
+
+def _check_history(seconds: int | None, size: int | None) -> None:
+    if seconds is not None and seconds > HISTORY_SECONDS_MAX:
+        raise CommandRefused(Status.EINVAL, f"a history of {seconds} seconds; {HISTORY_SECONDS_MAX} is the most")
+    if size and not HISTORY_BYTES_MIN <= size <= HISTORY_BYTES_MAX:
+        bounds = f"{HISTORY_BYTES_MIN} is the least, {HISTORY_BYTES_MAX} the most, 0 for no such limit"
+        raise CommandRefused(Status.EINVAL, f"a history of {size} bytes; {bounds}")
 
 
 def _check_quota(quota_mib: int) -> None:

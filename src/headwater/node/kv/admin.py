@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater.errors import StorageError
@@ -14,13 +16,14 @@ from headwater.wire.privilege import ADMINISTER
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
-    from headwater.node.kv.api import Session
+    from headwater.node.buckets.bucket import Bucket
+    from headwater.node.kv.api import BucketCatalog, Session
 
 VERSION_TEXT = b"7.6.0-0000-headwater"
 """Digits first, and at least 5.5, or clients leave out features or refuse to talk (interop.md 4, rule 4)."""
 
 FLUSH_PARAMETERS = 1
-QUOTA_DIGITS_MAX = 18
+LIMIT_DIGITS_MAX = 18
 
 
 @handles(bootstrap.Noop)
@@ -97,22 +100,57 @@ def start_persistence(session: Session, request: admin.StartPersistence) -> Done
 
 @handles(admin.SetParam, lasts=True)
 async def set_param(session: Session, request: admin.SetParam) -> Done:
-    """Set the quota of the selected bucket, as the other server's tools do: `max_size` of flush, bytes; 0 for none.
+    """Set a limit of the selected bucket, as the other server's tools do: `max_size` of flush, its quota in bytes, and
+    `history_retention_seconds` and `history_retention_bytes`, how far back it keeps superseded versions; 0 for none.
 
-    There are no other parameters. A user who administers only this bucket may not change its quota.
+    There are no other parameters. A user who administers only this bucket may not change them: they take room that
+    other buckets lack.
     """
-    if (request.param_type, request.key) != (FLUSH_PARAMETERS, b"max_size"):
-        raise CommandRefused(Status.EINVAL, "no such parameter: there is max_size, of flush (1)")
-    name, users = session.store_bucket.name, session.server.users
+    limit = _LIMITS.get(request.key) if request.param_type == FLUSH_PARAMETERS else None
+    if limit is None:
+        names = ", ".join(each.decode() for each in _LIMITS)
+        raise CommandRefused(Status.EINVAL, f"no such parameter: of flush (1) there are {names}")
+    bucket, users = session.store_bucket, session.server.users
     if not users.rights(session.user, None) & ADMINISTER:
-        session.server.audit(session, "may not change a quota: that needs administer in all buckets")
-        raise CommandRefused(Status.EACCESS, "a quota is the business of who administers all buckets")
-    value = request.value
-    if not value.isdigit() or len(value) > QUOTA_DIGITS_MAX or (size := int(value)) % (1 << 20):
-        raise CommandRefused(Status.EINVAL, "a quota is a number of bytes, whole MiB")
+        session.server.audit(session, f"may not change {limit.noun}: that needs administer in all buckets")
+        raise CommandRefused(Status.EACCESS, f"{limit.noun} is the business of who administers all buckets")
+    number = _number(request, limit)
     try:
-        await session.server.catalog.set_quota(name, size >> 20)
+        await limit.set(session.server.catalog, bucket, number)
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
-    session.server.record(session, f"gave bucket {name!r} a quota of {size >> 20} MiB")
+    session.server.record(session, f"gave bucket {bucket.name!r} {limit.noun} of {number} {limit.unit}")
     return Done()
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """A limit of a bucket: what it is called, the unit of its numbers, of which only multiples of `step` are taken, and
+    what sets it.
+    """
+
+    noun: str
+    unit: str
+    step: int
+    set: Callable[[BucketCatalog, Bucket, int], Awaitable[None]]
+
+
+_LIMITS = {
+    b"max_size": _Limit(
+        "a quota", "bytes", 1 << 20, lambda catalog, bucket, size: catalog.set_quota(bucket.name, size >> 20)
+    ),
+    b"history_retention_seconds": _Limit(
+        "a history", "seconds", 1, lambda catalog, bucket, age: catalog.keep_history(bucket, seconds=age)
+    ),
+    b"history_retention_bytes": _Limit(
+        "a history", "bytes", 1, lambda catalog, bucket, size: catalog.keep_history(bucket, size=size)
+    ),
+}
+
+
+def _number(request: admin.SetParam, limit: _Limit) -> int:
+    value = request.value
+    if not value.isdigit() or len(value) > LIMIT_DIGITS_MAX or (number := int(value)) % limit.step:
+        whole = ", whole MiB" if limit.step > 1 else ", whole and not below 0"
+        raise CommandRefused(Status.EINVAL, f"{limit.noun} is a number of {limit.unit}{whole}")
+    return number

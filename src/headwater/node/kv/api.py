@@ -158,6 +158,11 @@ class BucketCatalog(Protocol):
     async def set_quota(self, name: str, quota_mib: int) -> None:
         """Set the quota of a bucket; on return it is durable and in force. CommandRefused if it is invalid."""
 
+    async def keep_history(self, bucket: Bucket, seconds: int | None = None, size: int | None = None) -> None:
+        """Set how far back a bucket keeps superseded versions; on return it is durable and in force. CommandRefused if
+        it is invalid.
+        """
+
 
 class Services(Protocol):
     """The node with one of its buckets, as handlers and sessions see it (node/served.py).

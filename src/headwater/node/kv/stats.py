@@ -14,6 +14,7 @@ from headwater.node.kv.admin import VERSION_TEXT
 from headwater.node.kv.command import handles
 from headwater.node.kv.gathering import merged
 from headwater.node.refused import CommandRefused
+from headwater.protocol.dcp.position import ENDLESS
 from headwater.wire.bootstrap import Stat, StatResponse
 from headwater.wire.privilege import EVERYTHING
 from headwater.wire.status import Status
@@ -135,6 +136,8 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
         yield f"vb_{each.id}:refused_changes", str(each.refused_changes)
         yield f"vb_{each.id}:damaged_changes", str(each.damaged_changes)
         yield f"vb_{each.id}:complete_seqno", str(each.readable_seqno)
+        begun = each.versions_after
+        yield f"vb_{each.id}:history_start_seqno", str(begun + 1 if begun < ENDLESS else 0)
         if each.damaged_changes:
             yield f"vb_{each.id}:acknowledged_seqno", str(each.acknowledged_seqno)
         yield from _seqnos(each)

@@ -62,6 +62,7 @@ EVENTS: Mapping[str, str] = {
     "bucket.created": "a bucket was made, and is served",
     "bucket.dropped": "a bucket was dropped, and its files are removed",
     "bucket.quota": "a bucket has another quota",
+    "bucket.history": "a bucket keeps old versions for another time, or of another size",
     "bucket.unflushed": "a bucket was to be flushed by now, and damage keeps it from that",
     "bucket.left": "files of a bucket that is gone are still there; the next start tries to remove them again",
     "collections.late": "not every vbucket could be told of a new collections manifest; the next change tries again",

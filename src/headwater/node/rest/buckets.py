@@ -1,7 +1,8 @@
-"""The HTTP pages on which SDKs make and drop buckets, and the one that changes a quota.
+"""The HTTP pages on which SDKs make and drop buckets, and the one that changes a quota or a history.
 
-Of a form only the name is used, with `quotaMiB` and `vbuckets`, which are ours: the other server's settings of memory,
-replicas and eviction have no counterpart in a node, and have no effect.
+Of a form only the name and the history are used, with `quotaMiB` and `vbuckets`, which are ours: the other server's
+settings of memory, replicas and eviction have no counterpart in a node, and have no effect. Every collection here has
+the history of its bucket, so `historyRetentionCollectionDefault` may say that, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from headwater.errors import StorageError
 from headwater.node.buckets.catalog import NewBucket
 from headwater.node.refused import CommandRefused
 from headwater.node.rest.made import Made
+from headwater.node.storage.retention import Retention
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ __all__ = ["STAYS", "alter", "create", "drop"]
 
 _QUOTAS = ("ramQuota", "ramQuotaMB", "quotaMiB")
 STAYS = "a bucket stays as it was made: drop it and make another (headwater bucket)"
+_SECONDS, _BYTES, _DEFAULT = (
+    "historyRetentionSeconds", "historyRetentionBytes", "historyRetentionCollectionDefault"
+)  # fmt: skip
+_DIGITS_MAX = 18
 _STATUS: dict[int, int] = {Status.KEY_ENOENT: 404}
 _OF_SEVERAL = "Not allowed on this version of cluster: of several nodes, use headwater bucket, which tells all of them"
 
@@ -58,13 +64,21 @@ async def drop(server: Services, _: tuple[str, ...], __: bytes) -> Made:
 
 
 async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
-    """Change the quota of a bucket, `ramQuota` or `ramQuotaMB` in the other server's words, on a node that is alone."""
+    """Change the quota of a bucket, `ramQuota` or `ramQuotaMB` in the other server's words, or its history, on a node
+    that is alone.
+    """
     try:
         if _is_of_several(server):
             return _refused(_OF_SEVERAL, 400)
-        await server.catalog.set_quota(server.bucket.name, _quota(_form(body)))
+        form = _form(body)
+        history = _history(form)
+        quota = _quota(form, may_lack=any(each is not None for each in history))
+        if quota is not None:
+            await server.catalog.set_quota(server.bucket.name, quota)
+        if any(each is not None for each in history):
+            await server.catalog.keep_history(server.bucket, *history)
     except CommandRefused as refused:
-        return Made(json.dumps({"errors": {"ramQuota": refused.context}}).encode(), 400)
+        return Made(json.dumps({"errors": {"ramQuota": refused.context, "_": refused.context}}).encode(), 400)
     except StorageError as error:
         return _refused(str(error), 503)
     except ValueError as error:
@@ -72,11 +86,29 @@ async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
     return Made(b"", 200)
 
 
-def _quota(form: dict[str, str]) -> int:
+def _history(form: dict[str, str]) -> tuple[int | None, int | None]:
+    """Take the history out of a form: seconds and bytes, None for those that it does not name; ValueError if they can't
+    be that.
+    """
+    if form.pop(_DEFAULT, "true") not in ("true", "1"):
+        raise ValueError(f"{_DEFAULT} is true here: each collection has the history of its bucket")
+    numbers = {name: form.pop(name) for name in (_SECONDS, _BYTES) if name in form}
+    for name, text in numbers.items():
+        if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
+            raise ValueError(f"{name} is a whole number, not below 0")
+    seconds, size = numbers.get(_SECONDS), numbers.get(_BYTES)
+    return (None if seconds is None else int(seconds), None if size is None else int(size))
+
+
+def _quota(form: dict[str, str], *, may_lack: bool) -> int | None:
     """Return the quota in a form, MiB; ValueError if it is missing, or there are other fields."""
     numbers = [form.pop(name) for name in _QUOTAS if name in form]
-    if form or len(numbers) != 1:
-        raise ValueError(f"{STAYS}; only its quota can change: one of {', '.join(_QUOTAS)}, and nothing else")
+    if form or len(numbers) > 1 or not (numbers or may_lack):
+        raise ValueError(
+            f"{STAYS}; only its quota can change, one of {', '.join(_QUOTAS)}, and its history, {_SECONDS} and {_BYTES}"
+        )
+    if not numbers:
+        return None
     if not _is_number(numbers[0]):
         raise ValueError("a quota is a whole number, MiB")
     return int(numbers[0])
@@ -110,4 +142,7 @@ def _wish(body: bytes) -> NewBucket:
     if form.get("bucketType", "membase") not in ("membase", "couchbase"):
         raise ValueError("a bucket of this node is of type couchbase: it has a disk")
     vbuckets = int(numbers["vbuckets"]) if numbers["vbuckets"] else None
-    return NewBucket(form.get("name", ""), vbuckets, int(numbers["quotaMiB"] or 0))
+    seconds, size = _history(form)
+    return NewBucket(
+        form.get("name", ""), vbuckets, int(numbers["quotaMiB"] or 0), history=Retention(seconds or 0, size or 0)
+    )

@@ -235,6 +235,17 @@ METRICS: tuple[NodeMetric, ...] = (
     _gauge("log_bytes", "bytes of the log's files", lambda node: node.bucket.store.log.bytes),
     _gauge("live_bytes", "of them the newest version of each key", lambda node: node.bucket.store.index.live_bytes),
     _gauge("dropped_bytes", "of these, documents of dropped collections", lambda node: node.compactor.dropped.bytes),
+    _gauge(
+        "history_bytes",
+        "superseded versions that retention keeps, when last measured",
+        _figure("ep_db_history_file_size"),
+    ),
+    _gauge(
+        "history_retention_seconds",
+        "how far back versions are kept; 0: no limit",
+        _figure("ep_history_retention_seconds"),
+    ),
+    _gauge("history_retention_bytes", "how many bytes of them; 0: no limit", _figure("ep_history_retention_bytes")),
     _gauge("index_bytes", "memory of the index", lambda node: node.bucket.store.index.nbytes()),
     _node_gauge("system_buffer_bytes", "memory of the system for sockets", _figure("ep_kernel_memory")),
     _gauge("tap_kept_bytes", "memory of TAP sessions whose clients are away", _figure("ep_tap_kept_memory")),

@@ -343,8 +343,14 @@ def _bucket(server: Services) -> dict[str, Any]:
     config = _config(server)
     replicas = config.get("vBucketServerMap", {}).get("numReplicas", 0)
     quota = server.catalog.quota_mib(server.bucket.name) << 20
+    kept = server.bucket.store.declarations.history
+    history = {
+        "historyRetentionSeconds": kept.seconds,
+        "historyRetentionBytes": kept.bytes,
+        "historyRetentionCollectionDefault": True,  # each collection has the history of its bucket
+    }
     bucket = {"replicaNumber": replicas, "quota": {"ram": quota, "rawRAM": quota}, "nodes": _nodes(config)}
-    return {**config, **_SETTINGS, **bucket}
+    return {**config, **_SETTINGS, **history, **bucket}
 
 
 def _nodes(config: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from headwater.node.storage.prepares import StoredPrepares
     from headwater.node.storage.quarantine import Quarantine
     from headwater.node.storage.records import StoredDocument, VBucketRecord
+    from headwater.node.storage.retention import Limits
     from headwater.node.storage.scrub import Damage
     from headwater.node.storage.slots import Slots
     from headwater.node.storage.staging import Staging
@@ -141,8 +143,15 @@ class Storage(Protocol):
         part: slice = ...,
         spare: Collection[int] = (),
         dropped: Callable[[int], Dropped] | None = None,
+        history: Limits | None = None,
+        drops: Callable[[int], tuple[int, int]] = ...,
     ) -> Compaction | None:
         """Begin to compact sealed segments; None if there are none, or a compaction runs."""
+
+    def history(
+        self, limits: Limits, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = ...
+    ) -> AbstractContextManager[Callable[[], int]]:
+        """Lend a function that returns the superseded bytes which such a compaction would keep."""
 
     def close(self, clean: bool = True) -> None:
         """Close the store, and commit what is staged if `clean`."""

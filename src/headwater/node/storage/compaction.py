@@ -47,11 +47,14 @@ from headwater.node.storage.committing import Committing
 from headwater.node.storage.compacted import CompactedWriter
 from headwater.node.storage.log import Log, full_error
 from headwater.node.storage.records import drop_frame, record_frame, rollback_frame
+from headwater.node.storage.retention import Limits, Rows, begin
 from headwater.node.storage.segment import Segment
 from headwater.node.storage.slots import SLOTS_MAX, Slots
 from headwater.node.storage.staging import Staging
 
-__all__ = ["GAIN_PARTS", "HISTORY_ROWS", "NONE_DROPPED", "Compaction", "Dropped", "best_stretch"]
+__all__ = [
+    "GAIN_PARTS", "HISTORY_ROWS", "NONE_DROPPED", "Compaction", "Dropped", "best_stretch", "histories", "no_drop",
+]  # fmt: skip
 
 Dropped: TypeAlias = "NDArray[np.uint64]"
 """Collections that were dropped, and the seqno of each drop: rows of two, by id."""
@@ -108,6 +111,25 @@ class _Share:
     purge: int = 0
 
 
+def no_drop(vbucket: int) -> tuple[int, int]:
+    """Return that no documents of dropped collections are left in the vbucket."""
+    return 0, 0
+
+
+def histories(
+    of: Index, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = no_drop
+) -> dict[int, Rows]:
+    """Return the rows of all vbuckets as they are now, to find their histories in. Loop thread; the arguments are those
+    of `Store.compact`.
+    """
+    found = {}
+    for vb in np.flatnonzero(of.table[:, index.DURABLE_ROWS]).tolist():
+        rows, gone = of.table.item(vb, index.DURABLE_ROWS), of.rows_up_to(vb, of.rollback_floor(vb))
+        dropped = np.array(drops(vb), np.int64)
+        found[vb] = Rows(of.columns[vb], rows, min(gone, rows), min(least(vb), rows), dropped)
+    return found
+
+
 def _forget(segments: list[Segment]) -> None:
     """Forget segments without readers.
 
@@ -120,7 +142,8 @@ class Compaction:
     """One run.
 
     Attributes: bytes_needed (the most bytes that it will write, once surveyed). is_whole: all sealed segments are
-    rewritten. stale: the survey of the rows no longer holds.
+    rewritten. stale: the survey of the rows no longer holds. history_bytes: the superseded versions that retention
+    keeps, once surveyed.
     """
 
     def __init__(
@@ -138,6 +161,8 @@ class Compaction:
         part: slice,
         spare: Collection[int],
         dropped: Callable[[int], Dropped] | None,
+        history: Limits | None,
+        drops: Callable[[int], tuple[int, int]],
         ended: Callable[[], None],
     ) -> None:
         self._index = into
@@ -155,6 +180,8 @@ class Compaction:
         self._dropped = dropped
         self._ticket = slots.enter()
         self._shares = self._choose(purge_limit, numbers, history_rows)
+        self._limits = history
+        self._histories = {} if history is None else histories(into, history_rows, drops)
         self._old: list[Segment] = []
         self._taken_back: NDArray[np.uint8] = np.zeros(len(into.table), np.uint8)
         self._writer: CompactedWriter | None = None
@@ -167,6 +194,7 @@ class Compaction:
         self.stale: bool = False
         self.is_whole: bool = False
         self.bytes_needed: int = 0
+        self.history_bytes: int = 0
 
     def _choose(
         self,
@@ -189,8 +217,6 @@ class Compaction:
             history, live = max(0, rows - history_rows(vb)), int(table[vb, index.LIVE_BYTES])
             columns = self._index.columns[vb]
             dropped = NONE_DROPPED if self._dropped is None else self._dropped(vb)
-            settled = columns.seq[history - 1] if history else 0  # a later drop may still be taken back
-            dropped = dropped[dropped[:, 1] <= settled]
             shares[vb] = _Share(columns, int(counts[vb]), history, max(0, limit), live, numbers(vb), dropped)
         return shares
 
@@ -203,6 +229,7 @@ class Compaction:
             CorruptStore: the old files are damaged. StorageError: it was cancelled meanwhile. Either way, `cancel`.
         """
         with self._busy:
+            self._begin_histories()
             self._take(self._wanted)
             room = max(0, self._log.free_bytes - self._beside_rows)
             self.bytes_needed = self._bytes_at_most()
@@ -220,6 +247,16 @@ class Compaction:
             self.is_whole = len(self._old) == len(self._sealed)
             self._verify()
             return True
+
+    def _begin_histories(self) -> None:
+        """Lengthen the histories of all vbuckets by what retention asks for."""
+        if self._limits is None:
+            return
+        found = begin(self._histories, self._slots.table, self._limits)
+        self.history_bytes = sum(each.bytes for each in found.values())
+        for vb, share in self._shares.items():
+            share.history = min(share.history, found[vb].row)
+        self._limits = None  # a second survey is of the same rows
 
     def _best(self, room: int) -> range | None:
         """Return the stretch to rewrite; None if none is worth it. DiskFull: one is, but does not fit."""
@@ -269,6 +306,7 @@ class Compaction:
     def _survey(self, share: _Share) -> None:
         keep = np.empty(share.end - share.first, np.uint32)
         columns = share.columns
+        settled = columns.seq[share.history - 1] if share.history else 0  # a later drop may still be taken back
         count, floor, purge = kernels.survivors(
             (columns.seq, columns.loc, columns.prev, columns.next),
             share.first,
@@ -280,7 +318,7 @@ class Compaction:
             share.numbers,
             np.empty(len(share.numbers), np.int64),
             keep,
-            share.dropped,
+            share.dropped[share.dropped[:, 1] <= settled],
         )
         share.keep, share.floor, share.purge = keep[: int(count)].copy(), int(floor), int(purge)
 

@@ -1,7 +1,11 @@
-"""Facts about a store's node that its manifest keeps for good: each is written down once, before it is needed.
+"""Facts about a store's node that its manifest keeps for good: each is written down once, before it is needed. And the
+setting that it keeps, which may change.
 
     declarations.join()        the node is one of a cluster: a start without its map is refused
     declarations.is_member     True if it ever was
+
+    declarations.keep_history(seconds=86_400)       from now on, whatever ends the process
+    declarations.history
 
 An older program that does not know a fact refuses the folder; see manifest.py.
 """
@@ -11,8 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headwater.node.storage.retention import Retention
+
 if TYPE_CHECKING:
     from headwater.node.storage.log import Log
+    from headwater.node.storage.manifest import Manifest
 
 __all__ = ["Declarations"]
 
@@ -51,3 +58,18 @@ class Declarations:
         """Declare that there is a list of users, so that a start without it is refused. Any thread."""
         if not self.has_users:
             self._log.declare(lambda manifest: replace(manifest, users=True))
+
+    @property
+    def history(self) -> Retention:
+        """How far back superseded versions are kept."""
+        return self._log.manifest.content.history
+
+    def keep_history(self, seconds: int | None = None, size: int | None = None) -> None:
+        """Set how far back superseded versions are kept; None leaves a limit as it is. Any thread."""
+
+        def edit(manifest: Manifest) -> Manifest:
+            old = manifest.history
+            kept = Retention(old.seconds if seconds is None else seconds, old.bytes if size is None else size)
+            return replace(manifest, history=kept)
+
+        self._log.declare(edit)

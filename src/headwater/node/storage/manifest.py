@@ -11,8 +11,9 @@ store was closed, null while it is in use. `member`: a cluster map that names th
 lacks this; it is read as false, and written as format 2). `collections`: frames with marks may be in the log, which
 programs that know format 2 only would misread, so the file is of format 3 from then on; before that the word is
 missing. `prepares`: prepares of durable writes may be among them, which is format 4. `users`: there is a list of users
-beside the log; programs that do not know the word leave it out. A new manifest replaces the old one by rename, with
-both file and folder synced.
+beside the log; programs that do not know the word leave it out. `history`: how far back superseded versions are kept,
+[seconds, bytes], if they are; programs that do not know the word leave it out, too. A new manifest replaces the old one
+by rename, with both file and folder synced.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from headwater.errors import CorruptStore
 from headwater.failpoints import failpoint
 from headwater.invariants import node_invariant
 from headwater.node.storage.disk import Disk
+from headwater.node.storage.retention import Retention
 from headwater.node.storage.text_file import decode_text_file, encode_text_file, write_synced
 
 __all__ = ["NAME", "Entry", "Manifest", "ManifestFile"]
@@ -62,6 +64,7 @@ class Manifest:
     collections: bool = False
     prepares: bool = False
     users: bool = False
+    history: Retention = Retention()  # noqa: RUF009 - a constant
 
     def encode(self) -> bytes:
         """The file's bytes."""
@@ -78,6 +81,7 @@ class Manifest:
             **({"collections": True} if self.collections else {}),
             **({"prepares": True} if self.prepares else {}),
             **({"users": True} if self.users else {}),
+            **({"history": [self.history.seconds, self.history.bytes]} if self.history else {}),
         }
         version = _format_of(collections=self.collections, prepares=self.prepares)
         return encode_text_file(_TITLE, version, json.dumps(content, sort_keys=True).encode())
@@ -107,6 +111,7 @@ class Manifest:
             collections,
             prepares,
             content.get("users", False) is True,
+            Retention(*map(int, content.get("history", ()))),
         )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 
@@ -33,7 +34,7 @@ from headwater.node.storage import recovery
 from headwater.node.storage.arena import ARENA_BYTES, Batch
 from headwater.node.storage.columns import Index
 from headwater.node.storage.committing import Committing
-from headwater.node.storage.compaction import HISTORY_ROWS, Compaction, Dropped
+from headwater.node.storage.compaction import HISTORY_ROWS, Compaction, Dropped, histories, no_drop
 from headwater.node.storage.declarations import Declarations
 from headwater.node.storage.disk import Disk, FolderLock, RealDisk, is_full
 from headwater.node.storage.log import SEGMENT_BYTES, START_BYTES, Log
@@ -43,6 +44,7 @@ from headwater.node.storage.prepares import StoredPrepares
 from headwater.node.storage.quarantine import Quarantine
 from headwater.node.storage.records import StoredDocument, VBucketRecord, clean_frame, key_in, stored_key
 from headwater.node.storage.replay import OpenedSegment, Replay
+from headwater.node.storage.retention import Limits, begin
 from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.slots import Slots
 from headwater.node.storage.staging import ArenaFull, Staging
@@ -449,6 +451,8 @@ class Store:
         part: slice = slice(None),
         spare: Collection[int] = (),
         dropped: Callable[[int], Dropped] | None = None,
+        history: Limits | None = None,
+        drops: Callable[[int], tuple[int, int]] = no_drop,
     ) -> Compaction | None:
         """Begin to compact the sealed segments, all of them or as many as the disk has room for; the steps are in
         compaction.py. None if there are none, or a compaction runs.
@@ -463,6 +467,10 @@ class Store:
             history_rows: for a vbucket, the number of its newest changes that a rollback may take back: the versions
                 that they superseded stay, and so do tombstones among them.
             dropped: for a vbucket, the collections whose documents go: (id, seqno of the drop), by id.
+            history: the limits of the versions that retention keeps, beside those that `history_rows` keep; None for no
+                others.
+            drops: for a vbucket, the seqno of the newest drop and the bytes of the documents that go with it: these
+                count as versions that it superseded.
 
         Raises:
             CorruptStore: some rows were lost, and with them the order of the files in a vbucket's columns.
@@ -483,9 +491,24 @@ class Store:
             part=part,
             spare=spare,
             dropped=dropped,
+            history=history,
+            drops=drops,
             ended=self._compaction_ended,
         )
         return self._compaction
+
+    @contextmanager
+    def history(
+        self, limits: Limits, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = no_drop
+    ) -> Iterator[Callable[[], int]]:
+        """Lend a function, for any thread, that returns the superseded bytes which a compaction would keep; the
+        arguments are `history`, `history_rows` and `drops` of `compact`.
+        """
+        ticket, rows = self.slots.enter(), histories(self.index, least, drops)
+        try:
+            yield lambda: sum(each.bytes for each in begin(rows, self.segments, limits).values())
+        finally:
+            self.slots.leave(ticket)
 
     def _compaction_ended(self) -> None:
         self._compaction = None

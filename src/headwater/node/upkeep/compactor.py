@@ -4,6 +4,9 @@ loop.
 Compaction begins by itself when more than a given part of the log is dead and that is worth the work, and on
 COMPACT_DB. Documents of dropped collections are dead as well (dropped.py). A tombstone that a stream has yet to send
 stays: its reader's position is the limit.
+
+What retention keeps (history.py) counts as live. How much that is, is measured before a run that begins by itself; a
+full disk keeps none of it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from headwater.errors import DiskFull, StorageError
 from headwater.node.reporting.log_lines import event
 from headwater.node.storage.compaction import GAIN_PARTS, HISTORY_ROWS, NONE_DROPPED, Dropped
 from headwater.node.upkeep.dropped import DroppedDocuments
+from headwater.node.upkeep.history import KeptHistory
 from headwater.node.upkeep.holds import Holds
 from headwater.protocol.dcp.position import WIRE_SEQNO_MAX
 
@@ -52,7 +56,8 @@ class Compactor:
     Attributes:
         runs, seconds, freed_bytes: the number of runs, their total time, and the bytes by which the log became smaller.
         is_running: True during a run.
-        holds: the readers that keep replaced files. dropped: the documents of dropped collections.
+        holds: the readers that keep replaced files. dropped: the documents of dropped collections. history: the
+            superseded versions that retention keeps.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Compactor:
         self._run_lock = asyncio.Lock()
         self.holds: Final = Holds(bucket, hold_seconds)
         self.dropped: Final = DroppedDocuments(bucket)
+        self.history: Final = KeptHistory(bucket, self.dropped.newest, self._history_rows)
         self._dead_left = 0
         self._again_at, self._again_dead = 0.0, 0
         self._gave_up_with_history = False
@@ -105,7 +111,8 @@ class Compactor:
     async def purge(self, vbucket: int, *, before_seconds: int, before_seqno: int, everything: bool) -> None:
         """Drop tombstones of one vbucket now: those before a time and up to a seqno (0: no bound), or of any age.
 
-        The purge seqno rises to that of the highest purged one. Raises StorageError if the disk has no room.
+        The purge seqno rises to that of the highest purged one. Tombstones that retention keeps stay. Raises
+        StorageError if the disk has no room.
         """
         before = SECONDS_MAX if everything or not before_seconds else min(before_seconds, SECONDS_MAX)
         highest = before_seqno or WIRE_SEQNO_MAX
@@ -165,6 +172,8 @@ class Compactor:
                 history_rows=history_rows,
                 spare=new_segments,
                 dropped=self._dropped,
+                history=None if store.staging.lacks_room else self.history.limits(),
+                drops=self.dropped.newest,
             )
             try:
                 if job is None or not await self._work(job):
@@ -222,7 +231,8 @@ class Compactor:
         await asyncio.to_thread(job.remove)
         self._forgetting = self._loop.create_task(asyncio.to_thread(job.forget))
         self.dropped.compacted()
-        self._dead_left = self._dead_bytes
+        self.history.kept(job.history_bytes)
+        self._dead_left = self._dead_bytes - self.history.bytes
         self.runs += 1
 
     async def _wait_until_forgotten(self) -> None:
@@ -250,6 +260,16 @@ class Compactor:
     def _live_bytes(self) -> int:
         return self._bucket.store.index.live_bytes - self.dropped.bytes
 
+    def _is_worthwhile(self, kept_bytes: int = 0) -> bool:
+        """Return True if enough is dead beside `kept_bytes` of superseded versions."""
+        live = self._live_bytes + kept_bytes
+        return is_worthwhile(self._bucket.store.log.bytes, live, self._dead_left, self._dead_percent)
+
+    @property
+    def _may_be_worthwhile(self) -> bool:
+        """True if enough is dead, whatever retention keeps of it, and how much that is may be measured again."""
+        return self._is_worthwhile() and (not self.history.retention or self.history.is_due(self._loop.time()))
+
     def _history_rows(self, vb: int) -> int:
         """Return the number of a vbucket's changes that a rollback may still take back after a run that begins by
         itself.
@@ -264,8 +284,7 @@ class Compactor:
         self.holds.look(self._loop.time())
         self.dropped.look(self._loop.time())
         self._bucket.scans.forget_idle(self._loop.time())
-        worth = is_worthwhile(store.log.bytes, self._live_bytes, self._dead_left, self._dead_percent)
-        if self._task is None and (worth or self._is_urgent()) and self._is_time():
+        if self._task is None and (self._may_be_worthwhile or self._is_urgent()) and self._is_time():
             self._task = self._loop.create_task(self._automatic())
         urgent = store.staging.lacks_room or store.log.is_short
         self._timer = self._loop.call_later(URGENT_SECONDS if urgent else LOOK_SECONDS, self._look)
@@ -276,8 +295,8 @@ class Compactor:
         """
         store = self._bucket.store
         dead, live = self._dead_bytes, self._live_bytes
-        urgent = store.staging.lacks_room and dead > live // GAIN_PARTS
-        return urgent or (store.log.is_short and dead > live // SHORT_PARTS)
+        urgent = store.staging.lacks_room and dead > live // GAIN_PARTS  # which keeps nothing for readers of versions
+        return urgent or (store.log.is_short and dead - self.history.bytes > live // SHORT_PARTS)
 
     def _is_time(self) -> bool:
         """Return True if a run may succeed.
@@ -291,11 +310,16 @@ class Compactor:
         return self._loop.time() >= self._again_at or more > self._bucket.store.log.control_bytes
 
     async def _automatic(self) -> None:
-        # On a full disk what could be taken back is worth less than room: whoever has to go back begins anew.
+        # On a full disk what could be taken back is worth less than room: whoever has to go back begins anew. So are
+        # versions that retention keeps: who reads them is told by a snapshot without History.
         is_full = self._bucket.store.staging.lacks_room
         rows = (lambda vb: 0) if is_full else self._history_rows
         self._gave_up_with_history = False
         try:
+            if self.history.retention and not is_full:
+                await self.history.measure()
+                if not (self._is_worthwhile(self.history.bytes) or self._is_urgent()):
+                    return
             before = max(0, self._bucket.now() - self._purge_age)
             await self.run(before, self._needed, rows, lambda: not self._is_urgent())
         except StorageError as error:

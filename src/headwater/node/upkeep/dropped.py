@@ -29,7 +29,7 @@ class DroppedDocuments:
     def __init__(self, bucket: Bucket) -> None:
         self.bytes: int = 0
         self._bucket = bucket
-        self._drops: dict[int, int] = {}
+        self._drops: dict[int, tuple[int, int]] = {}
         self._known: int | None = None
         self._count_at: float | None = None
         self._counting: asyncio.Task[None] | None = None
@@ -55,22 +55,26 @@ class DroppedDocuments:
 
     async def count(self) -> None:
         """Look at every change of the vbuckets that know of a drop."""
-        store, total, drops = self._bucket.store, 0, dict[int, int]()
+        store, total, drops = self._bucket.store, 0, dict[int, tuple[int, int]]()
         for vb, vbucket in tuple(self._bucket.vbuckets.items()):
             dropped = vbucket.collections.dropped()
             if len(dropped):
                 size_of_all = sum(size for _, _, size, _ in store.collections(vb, dropped[:, 0].tolist()))
                 if size_of_all:
-                    total, drops[vb] = total + size_of_all, int(dropped[:, 1].max())
+                    total, drops[vb] = total + size_of_all, (int(dropped[:, 1].max()), size_of_all)
                 await asyncio.sleep(0)
         self.bytes, self._drops = total, drops
 
     def rows_since(self, vbucket: int) -> int | None:
         """Return the number of changes after the newest counted drop; None if no dropped document is left."""
-        if (seqno := self._drops.get(vbucket)) is None:
+        if (newest := self._drops.get(vbucket)) is None:
             return None
-        of = self._bucket.store.index
+        seqno, of = newest[0], self._bucket.store.index
         return max(0, of.table.item(vbucket, index.DURABLE_ROWS) - of.rows_up_to(vbucket, seqno))
+
+    def newest(self, vbucket: int) -> tuple[int, int]:
+        """Return the seqno of the newest counted drop and the bytes of all dropped documents; 0 and 0 without any."""
+        return self._drops.get(vbucket, (0, 0))
 
     @property
     def _is_counting(self) -> bool:

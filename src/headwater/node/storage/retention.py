@@ -1,0 +1,146 @@
+"""How far back a bucket keeps the versions that newer ones have superseded, and where that is in each vbucket.
+
+A history is a vbucket's newest rows: the version that each of them superseded stays, so every version above the first
+row's seqno can be shown, and the state in front of it (decision 0151). By seconds it begins with the first row whose
+CAS is young enough: a CAS is a clock, but one that was written with its metadata is not, so an old CAS behind a young
+one counts as young. By bytes it begins where the superseded versions have taken up the vbucket's share. Shares are
+equal, and what one vbucket does not use is the others'. With both limits the shorter history counts.
+
+The rows that a rollback may take back (`least`) belong to the history whatever the limits say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwater.kernels import compact as kernels
+
+if TYPE_CHECKING:
+    from headwater.node.storage.columns import Columns
+
+__all__ = [
+    "FOREVER", "HISTORY_BYTES_MAX", "HISTORY_BYTES_MIN", "HISTORY_SECONDS_MAX", "Begin", "Limits", "Retention", "Rows",
+    "begin",
+]  # fmt: skip
+
+HISTORY_SECONDS_MAX: Final = (1 << 32) - 1
+HISTORY_BYTES_MIN: Final = 1 << 20
+HISTORY_BYTES_MAX: Final = 1 << 60
+"""What a bucket may be given: at most more than a century, and more than a disk."""
+FOREVER: Final = (1 << 62) - 1
+"""A limit that no history reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The setting of a bucket: the age and the size of its history, 0 for no such limit. Without either it keeps
+    none on purpose.
+    """
+
+    seconds: int = 0
+    bytes: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.seconds or self.bytes)
+
+    def __str__(self) -> str:
+        parts = [f"{self.seconds} s" * bool(self.seconds), f"{self.bytes} bytes" * bool(self.bytes)]
+        return f"{' and at most '.join(filter(None, parts))} of history" if self else "no history on purpose"
+
+
+class Limits(NamedTuple):
+    """What a history may be now: from the first CAS on that is `since_cas` or above (0: from its first row on), and of
+    `bytes` superseded bytes in all vbuckets together.
+    """
+
+    since_cas: int
+    bytes: int
+
+
+class Rows(NamedTuple):
+    """A vbucket's rows as they are when somebody asks.
+
+    Attributes:
+        rows: the number of its durable rows.
+        gone: of these the ones up to the rollback floor, in front of which no history is left.
+        least: the newest rows that belong to the history in any case.
+        dropped: int64[2], the seqno of a drop of a collection, and the bytes of the documents that it superseded.
+    """
+
+    columns: Columns
+    rows: int
+    gone: int
+    least: int
+    dropped: NDArray[np.int64]
+
+
+class Begin(NamedTuple):
+    """Where a history begins: its first row, and the bytes that it superseded."""
+
+    row: int
+    bytes: int
+
+
+def begin(vbuckets: Mapping[int, Rows], segments: NDArray[np.uint64], limits: Limits) -> dict[int, Begin]:
+    """Return where the history of each vbucket begins. Any thread: looks at the rows of all histories."""
+    longest = {vb: _longest(each, segments, limits.since_cas) for vb, each in vbuckets.items()}
+    if sum(each.bytes for each in longest.values()) <= limits.bytes:
+        return longest
+    least = {vb: _within(each, segments, each.rows - each.least) for vb, each in vbuckets.items()}
+    return _shared(vbuckets, segments, limits.bytes, longest, least)
+
+
+def _longest(each: Rows, segments: NDArray[np.uint64], since_cas: int) -> Begin:
+    """Return the history that seconds allow."""
+    first = min(each.gone, each.rows)
+    if since_cas:
+        first = int(kernels.first_younger(each.columns.loc, first, each.rows, segments, np.uint64(since_cas)))
+    return _within(each, segments, min(first, each.rows - each.least))
+
+
+def _within(each: Rows, segments: NDArray[np.uint64], first: int, budget: int = FOREVER) -> Begin:
+    """Return the longest history from row `first` on that fits into `budget` bytes."""
+    columns = each.columns.seq, each.columns.loc, each.columns.prev
+    row, used = kernels.history_within(columns, max(0, first), each.rows, segments, budget, each.dropped)
+    return Begin(int(row), int(used))
+
+
+def _shared(
+    vbuckets: Mapping[int, Rows],
+    segments: NDArray[np.uint64],
+    most: int,
+    longest: Mapping[int, Begin],
+    least: Mapping[int, Begin],
+) -> dict[int, Begin]:
+    """Return histories of `most` bytes together; what is left of one share for want of a small version goes to the
+    next vbucket.
+    """
+    shares = _shares(
+        np.array([longest[vb].bytes for vb in vbuckets]), np.array([least[vb].bytes for vb in vbuckets]), most
+    )
+    found, left = dict[int, Begin](), 0
+    for (vb, each), share in zip(vbuckets.items(), shares.tolist(), strict=True):
+        part = _within(each, segments, longest[vb].row, share + left)
+        found[vb] = least[vb] if part.row > least[vb].row else part
+        left = max(0, share + left - found[vb].bytes)
+    return found
+
+
+def _shares(longest: NDArray[np.int64], least: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return each vbucket's bytes: at least `least`, at most `longest`, otherwise equal, and `most` in all if that is
+    enough.
+    """
+
+    def at(level: int) -> NDArray[np.int64]:
+        return np.maximum(least, np.minimum(longest, level))
+
+    low, high = 0, int(longest.max(initial=0))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if int(at(middle).sum()) <= most else (low, middle - 1)
+    return at(low)

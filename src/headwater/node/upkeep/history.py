@@ -1,0 +1,82 @@
+"""The superseded versions that a bucket's retention keeps: what a compaction may drop now, and how much it may not.
+
+How far back history goes moves with the time and with each write, and to find it the rows of all histories must be
+looked at. So it is measured in a thread when a compaction may be worth its work, and at most for a hundredth of the
+time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from headwater.node.storage.retention import FOREVER, Limits, Retention
+
+if TYPE_CHECKING:
+    from headwater.node.buckets.bucket import Bucket
+
+__all__ = ["KeptHistory"]
+
+PAUSE_SECONDS: Final = 60.0
+PAUSE_TIMES: Final = 100
+"""Between two measurements: so long, and so many times as long as the last one took."""
+NANOSECONDS: Final = 1_000_000_000
+
+
+class KeptHistory:
+    """The history of one bucket.
+
+    Args:
+        drops, least: for a vbucket, the drop and the newest rows that `Store.compact` is given.
+
+    """
+
+    def __init__(self, bucket: Bucket, drops: Callable[[int], tuple[int, int]], least: Callable[[int], int]) -> None:
+        self._bucket = bucket
+        self._drops = drops
+        self._least = least
+        self._bytes = 0
+        self._measured = Retention()
+        self._due_at = 0.0
+
+    @property
+    def retention(self) -> Retention:
+        """The bucket's setting."""
+        return self._bucket.store.declarations.history
+
+    @property
+    def bytes(self) -> int:
+        """The superseded versions that it keeps, as last measured, by a run of compaction or before one."""
+        return self._bytes if self.retention else 0
+
+    def kept(self, size: int) -> None:
+        """Learn what a run of compaction kept."""
+        self._bytes = size
+
+    def limits(self) -> Limits | None:
+        """Return what retention keeps now; None if it keeps nothing.
+
+        The bytes are for all vbuckets of the bucket; those that are on this node have their part of them.
+        """
+        kept, bucket = self.retention, self._bucket
+        if not kept:
+            return None
+        since = bucket.clock.time_ns() - kept.seconds * NANOSECONDS
+        here = kept.bytes * len(bucket.vbuckets) // bucket.vbucket_count
+        return Limits(max(1, since) if kept.seconds else 0, here if kept.bytes else FOREVER)
+
+    def is_due(self, now: float) -> bool:
+        """Return True if it may be measured again."""
+        return now >= self._due_at or self.retention != self._measured
+
+    async def measure(self) -> None:
+        """Measure the bytes, in a thread."""
+        limits, loop = self.limits(), asyncio.get_running_loop()
+        if limits is None:
+            return
+        self._measured, begun = self.retention, loop.time()
+        with self._bucket.store.history(limits, self._least, self._drops) as measured:
+            self._bytes = await asyncio.to_thread(measured)
+        ended = loop.time()
+        self._due_at = ended + max(PAUSE_SECONDS, PAUSE_TIMES * (ended - begun))
