@@ -215,10 +215,11 @@ def test_the_guide_of_collections(tmp_path: Path) -> None:
 @pytest.mark.battery
 def test_the_guide_of_buckets(tmp_path: Path) -> None:
     with testing.node(vbuckets=4) as node, Terminal(tmp_path, {}, {"HEADWATER_NODE": node.url}) as terminal:
-        make, quota, drop = typed("docs/howto/buckets.md")
+        make, quota, history, drop = typed("docs/howto/buckets.md")
         shown = [terminal.type(command) for command in make.commands()]
         assert "orders" in shown[2] and "carts" in shown[2]
         assert "4096 MiB" in [terminal.type(command) for command in quota.commands()][1]
+        assert "604800 s and at most 20480 MiB" in [terminal.type(command) for command in history.commands()][1]
         for command in drop.commands():
             terminal.type(command, "y\n")
         assert "carts" not in terminal.type("headwater bucket list")

@@ -139,8 +139,8 @@ async def quotas(members: Members, seeds: Sequence[Address], name: str) -> dict[
 async def keep_history(
     members: Members, seeds: Sequence[Address], name: str, seconds: int | None, size: int | None
 ) -> int:
-    """Set how far back a bucket keeps superseded versions, in seconds and in bytes of the whole bucket, on each node
-    that `seeds` lead to; None for as before. Returns the number of nodes.
+    """Set the history that a bucket keeps of superseded versions, in seconds and in bytes of the whole bucket, on each
+    node that `seeds` lead to; None for as before. Returns the number of nodes.
 
     Raises:
         BucketNotFound: there is no such bucket.
@@ -153,10 +153,10 @@ async def keep_history(
 
 
 async def histories(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, tuple[int, int]]:
-    """Return how far back a bucket keeps superseded versions on each node: seconds and bytes, 0 for no such limit."""
+    """Return the history that a bucket keeps on each node: seconds and bytes, 0 for no such limit."""
     nodes = await _all_nodes(members, seeds, name)
-    found = await asyncio.gather(*(members.of(name).admin(each).history() for each in nodes))
-    return dict(zip(nodes, found, strict=True))
+    limits = await asyncio.gather(*(members.of(name).admin(each).history() for each in nodes))
+    return dict(zip(nodes, limits, strict=True))
 
 
 async def _everywhere(

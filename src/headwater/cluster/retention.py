@@ -1,4 +1,4 @@
-"""How far back a bucket keeps superseded versions, brought to the nodes that join it.
+"""Nodes that join a bucket get its history: the time and the size of the old versions that it keeps.
 
 Each node keeps the setting for itself, so a node that joins has none: after a failover to it no old version would be
 left.
@@ -25,7 +25,7 @@ async def bring_history(members: Members, known: Sequence[Address], joining: Seq
     """
     if not joining:
         return
-    found = await asyncio.gather(*(members.admin(each).history() for each in known))
-    kept = next(filter(any, found), None)
+    limits = await asyncio.gather(*(members.admin(each).history() for each in known))
+    kept = next(filter(any, limits), None)
     if kept is not None:
         await asyncio.gather(*(members.admin(each).keep_history(*kept) for each in joining))

@@ -6,7 +6,7 @@ import pytest
 
 from headwater.kernels import index
 from headwater.node.storage.compaction import HISTORY_ROWS
-from headwater.node.storage.retention import FOREVER, Limits, Retention
+from headwater.node.storage.retention import FOREVER, HistoryLimits, Retention
 from headwater.node.storage.store import Store
 from headwater.testing.faults import FaultyDisk
 from tests.node.storage.model import commit, finish, frames, open_store
@@ -32,7 +32,7 @@ def overwrite(store: Store, rounds: int, keys: int, vbuckets: range, size: int =
         commit(store)
 
 
-def compact(store: Store, limits: Limits | None, least: int = 0) -> int:
+def compact(store: Store, limits: HistoryLimits | None, least: int = 0) -> int:
     """A whole compaction; returns the bytes of history that it says it kept."""
     commit(store)
     store.log.seal()
@@ -57,7 +57,7 @@ def test_of_the_bytes_that_a_bucket_may_keep_nine_tenths_are_kept_and_none_more(
     store = opened()
     overwrite(store, 40, 100, range(8))
     assert superseded(store) > 7 * MIB
-    kept = compact(store, Limits(0, mib * MIB))
+    kept = compact(store, HistoryLimits(0, mib * MIB))
     assert 0.9 * mib * MIB <= superseded(store) <= mib * MIB
     assert kept == superseded(store)
 
@@ -66,7 +66,7 @@ def test_what_quiet_vbuckets_do_not_use_is_the_busy_ones() -> None:
     store = opened()
     overwrite(store, 2, 10, range(7))
     overwrite(store, 80, 100, range(7, 8))
-    compact(store, Limits(0, MIB))
+    compact(store, HistoryLimits(0, MIB))
     assert 0.9 * MIB <= superseded(store) <= MIB
     floors = [store.index.rollback_floor(vb) for vb in range(8)]
     assert floors[:7] == [0] * 7 and floors[7] > 0
@@ -75,7 +75,7 @@ def test_what_quiet_vbuckets_do_not_use_is_the_busy_ones() -> None:
 def test_versions_that_are_larger_than_a_share_are_kept_where_they_fit() -> None:
     store = opened()
     overwrite(store, 4, 1, range(8), size=300_000)
-    compact(store, Limits(0, MIB))
+    compact(store, HistoryLimits(0, MIB))
     assert 0.8 * MIB <= superseded(store) <= MIB, "three of 300 KB"
 
 
@@ -83,7 +83,7 @@ def test_every_version_above_the_floor_is_there_and_the_state_at_it() -> None:
     store = opened(1)
     overwrite(store, 30, 100, range(1))
     written = store.index.high_seqno(0)
-    compact(store, Limits(0, MIB // 4))
+    compact(store, HistoryLimits(0, MIB // 4))
     floor = store.index.rollback_floor(0)
     assert 0 < floor < written
     with store.view(0, floor, every_version=True) as view:
@@ -96,7 +96,7 @@ def test_the_next_compaction_keeps_as_much_and_no_more() -> None:
     store = opened()
     for _ in range(3):
         overwrite(store, 15, 100, range(8))
-        compact(store, Limits(0, MIB))
+        compact(store, HistoryLimits(0, MIB))
         assert 0.9 * MIB <= superseded(store) <= MIB
 
 
@@ -106,16 +106,21 @@ def test_what_is_older_than_the_seconds_goes_and_what_is_younger_stays() -> None
         for key in range(10):
             write(store, 0, b"k%d" % key, cas=second * SECOND + key)
     commit(store)
-    compact(store, Limits(40 * SECOND, FOREVER))
+    compact(store, HistoryLimits(40 * SECOND, FOREVER))
     assert store.index.rollback_floor(0) == 400, "the last seqno of second 39"
     assert superseded(store) == 600 * len(store.slots.frame(int(store.index.columns[0].loc[0])))
-    compact(store, Limits(90 * SECOND, FOREVER))
+    compact(store, HistoryLimits(90 * SECOND, FOREVER))
     assert store.index.rollback_floor(0) == 900
 
 
 def test_with_both_limits_the_shorter_history_counts() -> None:
     floors = []
-    for limits in (Limits(90 * SECOND, FOREVER), Limits(90 * SECOND, MIB), Limits(10 * SECOND, 5000), Limits(0, 5000)):
+    for limits in (
+        HistoryLimits(90 * SECOND, FOREVER),
+        HistoryLimits(90 * SECOND, MIB),
+        HistoryLimits(10 * SECOND, 5000),
+        HistoryLimits(0, 5000),
+    ):
         store = opened(1)
         for second in range(100):
             write(store, 0, b"k", cas=second * SECOND)
@@ -129,14 +134,14 @@ def test_an_old_cas_behind_a_young_one_counts_as_young() -> None:
     store = opened(1)
     for cas in (10, 20, 50, 5, 5, 60):
         write(store, 0, b"k", cas=cas * SECOND)
-    compact(store, Limits(40 * SECOND, FOREVER))
+    compact(store, HistoryLimits(40 * SECOND, FOREVER))
     assert store.index.rollback_floor(0) == 2
 
 
 def test_what_short_rollbacks_need_stays_whatever_the_limits_say() -> None:
     store = opened(2)
     overwrite(store, 200, 1, range(2), size=5000)
-    kept = compact(store, Limits(0, MIB), HISTORY_ROWS)
+    kept = compact(store, HistoryLimits(0, MIB), HISTORY_ROWS)
     assert [store.index.rows(vb) for vb in range(2)] == [HISTORY_ROWS + 1] * 2
     assert kept == superseded(store) > MIB
 
@@ -155,19 +160,21 @@ def test_what_a_drop_superseded_is_weighed_as_a_version_is() -> None:
     commit(store)
     size = len(store.slots.frame(int(store.index.columns[0].loc[0])))
     for of_drop, first in ((0, 4), (size, 5), (100 * size, 7)):
-        with store.history(Limits(0, 6 * size), lambda vb: 0, lambda vb, of_drop=of_drop: (7, of_drop)) as measured:  # type: ignore[misc]
+        with store.history(
+            HistoryLimits(0, 6 * size), lambda vb: 0, lambda vb, of_drop=of_drop: (7, of_drop)
+        ) as measured:  # type: ignore[misc]
             assert measured() == (10 - first) * size + (of_drop if first < 7 else 0), of_drop
 
 
 def test_rows_that_are_rolled_back_while_it_is_measured_are_no_obstacle() -> None:
     store = opened(1)
     overwrite(store, 20, 10, range(1))
-    with store.history(Limits(0, FOREVER), lambda vb: 0) as measured:
+    with store.history(HistoryLimits(0, FOREVER), lambda vb: 0) as measured:
         before = measured()
         store.rollback(0, 100)
         commit(store)
         assert measured() == before
-    with store.history(Limits(0, FOREVER), lambda vb: 0) as measured:
+    with store.history(HistoryLimits(0, FOREVER), lambda vb: 0) as measured:
         assert measured() < before
     assert store.table.item(0, index.ROWS) == 100
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headwater.node.storage.retention import FOREVER, Limits
+from headwater.node.storage.retention import FOREVER, HistoryLimits
 from headwater.node.upkeep import compactor
 from headwater.node.upkeep.history import PAUSE_SECONDS
 from tests.node.support import NOON
@@ -27,13 +27,13 @@ def test_limits_go_by_the_clock_and_by_the_vbuckets_that_are_here() -> None:
         history, keep = desk.compactor.history, desk.store.declarations.keep_history
         assert history.limits() is None
         keep(60, 0)
-        assert history.limits() == Limits((NOON - 60) * SECOND, FOREVER)
+        assert history.limits() == HistoryLimits((NOON - 60) * SECOND, FOREVER)
         keep(0, 10_000_000)
-        assert history.limits() == Limits(0, 10_000_000)
+        assert history.limits() == HistoryLimits(0, 10_000_000)
         desk.bucket.drop_vbucket(1)
-        assert history.limits() == Limits(0, 5_000_000)
+        assert history.limits() == HistoryLimits(0, 5_000_000)
         keep(1 << 31, 0)
-        assert history.limits() == Limits(1, FOREVER), "before there was time"
+        assert history.limits() == HistoryLimits(1, FOREVER), "before there was time"
 
     run(story)
 

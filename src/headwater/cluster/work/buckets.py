@@ -213,7 +213,7 @@ class SetHistory(DeclaredWork):
 
         before = await histories(members, seeds, self.name)
         then = {node: self._then(*kept) for node, kept in before.items()}
-        rows = tuple((str(node), _kept(*kept), _kept(*then[node])) for node, kept in before.items())
+        rows = tuple((str(node), _history(*kept), _history(*then[node])) for node, kept in before.items())
         return WorkPlan(heading=("node", "keeps", "then"), rows=rows, is_empty=then == before)
 
     def _then(self, seconds: int, size: int) -> tuple[int, int]:
@@ -229,16 +229,16 @@ class SetHistory(DeclaredWork):
         if not self._asks:
             await keep_history(members, seeds, self.name, self.seconds, self._bytes)
         known = await histories(members, seeds, self.name)
-        lines = "\n".join(f"{node}: {_kept(*kept)}" for node, kept in known.items())
+        lines = "\n".join(f"{node}: {_history(*kept)}" for node, kept in known.items())
         facts = {str(node): {"seconds": seconds, "bytes": size} for node, (seconds, size) in known.items()}
         if self._asks:
             return WorkOutcome(lines, {"name": self.name, "history": facts}, is_answer=True)
         kept = next(iter(known.values()))
-        line = f"{self.name} keeps {_kept(*kept)}, on {several(len(known), 'node')}"
+        line = f"{self.name} keeps {_history(*kept)}, on {several(len(known), 'node')}"
         return WorkOutcome(line, {"name": self.name, "history": facts})
 
 
-def _kept(seconds: int, size: int) -> str:
+def _history(seconds: int, size: int) -> str:
     """Return a history in words."""
     parts = [f"{seconds} s" * bool(seconds), f"{size / (1 << 20):g} MiB" * bool(size)]
     return " and at most ".join(filter(None, parts)) or "what compaction leaves"

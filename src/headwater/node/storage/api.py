@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headwater.node.storage.prepares import StoredPrepares
     from headwater.node.storage.quarantine import Quarantine
     from headwater.node.storage.records import StoredDocument, VBucketRecord
-    from headwater.node.storage.retention import Limits
+    from headwater.node.storage.retention import HistoryLimits
     from headwater.node.storage.scrub import Damage
     from headwater.node.storage.slots import Slots
     from headwater.node.storage.staging import Staging
@@ -143,13 +143,13 @@ class Storage(Protocol):
         part: slice = ...,
         spare: Collection[int] = (),
         dropped: Callable[[int], Dropped] | None = None,
-        history: Limits | None = None,
+        history: HistoryLimits | None = None,
         drops: Callable[[int], tuple[int, int]] = ...,
     ) -> Compaction | None:
         """Begin to compact sealed segments; None if there are none, or a compaction runs."""
 
     def history(
-        self, limits: Limits, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = ...
+        self, limits: HistoryLimits, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = ...
     ) -> AbstractContextManager[Callable[[], int]]:
         """Lend a function that returns the superseded bytes which such a compaction would keep."""
 

@@ -47,7 +47,7 @@ from headwater.node.storage.committing import Committing
 from headwater.node.storage.compacted import CompactedWriter
 from headwater.node.storage.log import Log, full_error
 from headwater.node.storage.records import drop_frame, record_frame, rollback_frame
-from headwater.node.storage.retention import Limits, Rows, begin
+from headwater.node.storage.retention import HistoryLimits, HistoryRows, begin
 from headwater.node.storage.segment import Segment
 from headwater.node.storage.slots import SLOTS_MAX, Slots
 from headwater.node.storage.staging import Staging
@@ -118,16 +118,16 @@ def no_drop(vbucket: int) -> tuple[int, int]:
 
 def histories(
     of: Index, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = no_drop
-) -> dict[int, Rows]:
+) -> dict[int, HistoryRows]:
     """Return the rows of all vbuckets as they are now, to find their histories in. Loop thread; the arguments are those
     of `Store.compact`.
     """
-    found = {}
+    rows_of = {}
     for vb in np.flatnonzero(of.table[:, index.DURABLE_ROWS]).tolist():
         rows, gone = of.table.item(vb, index.DURABLE_ROWS), of.rows_up_to(vb, of.rollback_floor(vb))
         dropped = np.array(drops(vb), np.int64)
-        found[vb] = Rows(of.columns[vb], rows, min(gone, rows), min(least(vb), rows), dropped)
-    return found
+        rows_of[vb] = HistoryRows(of.columns[vb], rows, min(gone, rows), min(least(vb), rows), dropped)
+    return rows_of
 
 
 def _forget(segments: list[Segment]) -> None:
@@ -161,7 +161,7 @@ class Compaction:
         part: slice,
         spare: Collection[int],
         dropped: Callable[[int], Dropped] | None,
-        history: Limits | None,
+        history: HistoryLimits | None,
         drops: Callable[[int], tuple[int, int]],
         ended: Callable[[], None],
     ) -> None:
@@ -252,10 +252,10 @@ class Compaction:
         """Lengthen the histories of all vbuckets by what retention asks for."""
         if self._limits is None:
             return
-        found = begin(self._histories, self._slots.table, self._limits)
-        self.history_bytes = sum(each.bytes for each in found.values())
+        starts = begin(self._histories, self._slots.table, self._limits)
+        self.history_bytes = sum(each.bytes for each in starts.values())
         for vb, share in self._shares.items():
-            share.history = min(share.history, found[vb].row)
+            share.history = min(share.history, starts[vb].row)
         self._limits = None  # a second survey is of the same rows
 
     def _best(self, room: int) -> range | None:

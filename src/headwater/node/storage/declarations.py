@@ -61,7 +61,7 @@ class Declarations:
 
     @property
     def history(self) -> Retention:
-        """How far back superseded versions are kept."""
+        """The history of superseded versions that is kept."""
         return self._log.manifest.content.history
 
     def keep_history(self, seconds: int | None = None, size: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How far back a bucket keeps the versions that newer ones have superseded, and where that is in each vbucket.
+"""A bucket keeps versions that newer ones have superseded, so far back and no further: where that is in each vbucket.
 
 A history is a vbucket's newest rows: the version that each of them superseded stays, so every version above the first
 row's seqno can be shown, and the state in front of it (decision 0151). By seconds it begins with the first row whose
@@ -24,14 +24,21 @@ if TYPE_CHECKING:
     from headwater.node.storage.columns import Columns
 
 __all__ = [
-    "FOREVER", "HISTORY_BYTES_MAX", "HISTORY_BYTES_MIN", "HISTORY_SECONDS_MAX", "Begin", "Limits", "Retention", "Rows",
+    "FOREVER",
+    "HISTORY_BYTES_MAX",
+    "HISTORY_BYTES_MIN",
+    "HISTORY_SECONDS_MAX",
+    "HistoryLimits",
+    "HistoryRows",
+    "HistoryStart",
+    "Retention",
     "begin",
 ]  # fmt: skip
 
 HISTORY_SECONDS_MAX: Final = (1 << 32) - 1
 HISTORY_BYTES_MIN: Final = 1 << 20
 HISTORY_BYTES_MAX: Final = 1 << 60
-"""What a bucket may be given: at most more than a century, and more than a disk."""
+"""A bucket may be given so much: at most more than a century, and more than a disk."""
 FOREVER: Final = (1 << 62) - 1
 """A limit that no history reaches."""
 
@@ -53,17 +60,17 @@ class Retention:
         return f"{' and at most '.join(filter(None, parts))} of history" if self else "no history on purpose"
 
 
-class Limits(NamedTuple):
-    """What a history may be now: from the first CAS on that is `since_cas` or above (0: from its first row on), and of
-    `bytes` superseded bytes in all vbuckets together.
+class HistoryLimits(NamedTuple):
+    """The bounds of a history at this moment: from the first CAS on that is `since_cas` or above (0: from its first row
+    on), and of `bytes` superseded bytes in all vbuckets together.
     """
 
     since_cas: int
     bytes: int
 
 
-class Rows(NamedTuple):
-    """A vbucket's rows as they are when somebody asks.
+class HistoryRows(NamedTuple):
+    """The rows of a vbucket as they are at this moment.
 
     Attributes:
         rows: the number of its durable rows.
@@ -79,14 +86,16 @@ class Rows(NamedTuple):
     dropped: NDArray[np.int64]
 
 
-class Begin(NamedTuple):
-    """Where a history begins: its first row, and the bytes that it superseded."""
+class HistoryStart(NamedTuple):
+    """The beginning of a history: its first row, and the bytes that it superseded."""
 
     row: int
     bytes: int
 
 
-def begin(vbuckets: Mapping[int, Rows], segments: NDArray[np.uint64], limits: Limits) -> dict[int, Begin]:
+def begin(
+    vbuckets: Mapping[int, HistoryRows], segments: NDArray[np.uint64], limits: HistoryLimits
+) -> dict[int, HistoryStart]:
     """Return where the history of each vbucket begins. Any thread: looks at the rows of all histories."""
     longest = {vb: _longest(each, segments, limits.since_cas) for vb, each in vbuckets.items()}
     if sum(each.bytes for each in longest.values()) <= limits.bytes:
@@ -95,7 +104,7 @@ def begin(vbuckets: Mapping[int, Rows], segments: NDArray[np.uint64], limits: Li
     return _shared(vbuckets, segments, limits.bytes, longest, least)
 
 
-def _longest(each: Rows, segments: NDArray[np.uint64], since_cas: int) -> Begin:
+def _longest(each: HistoryRows, segments: NDArray[np.uint64], since_cas: int) -> HistoryStart:
     """Return the history that seconds allow."""
     first = min(each.gone, each.rows)
     if since_cas:
@@ -103,32 +112,32 @@ def _longest(each: Rows, segments: NDArray[np.uint64], since_cas: int) -> Begin:
     return _within(each, segments, min(first, each.rows - each.least))
 
 
-def _within(each: Rows, segments: NDArray[np.uint64], first: int, budget: int = FOREVER) -> Begin:
+def _within(each: HistoryRows, segments: NDArray[np.uint64], first: int, budget: int = FOREVER) -> HistoryStart:
     """Return the longest history from row `first` on that fits into `budget` bytes."""
     columns = each.columns.seq, each.columns.loc, each.columns.prev
     row, used = kernels.history_within(columns, max(0, first), each.rows, segments, budget, each.dropped)
-    return Begin(int(row), int(used))
+    return HistoryStart(int(row), int(used))
 
 
 def _shared(
-    vbuckets: Mapping[int, Rows],
+    vbuckets: Mapping[int, HistoryRows],
     segments: NDArray[np.uint64],
     most: int,
-    longest: Mapping[int, Begin],
-    least: Mapping[int, Begin],
-) -> dict[int, Begin]:
+    longest: Mapping[int, HistoryStart],
+    least: Mapping[int, HistoryStart],
+) -> dict[int, HistoryStart]:
     """Return histories of `most` bytes together; what is left of one share for want of a small version goes to the
     next vbucket.
     """
     shares = _shares(
         np.array([longest[vb].bytes for vb in vbuckets]), np.array([least[vb].bytes for vb in vbuckets]), most
     )
-    found, left = dict[int, Begin](), 0
+    starts, rest = dict[int, HistoryStart](), 0
     for (vb, each), share in zip(vbuckets.items(), shares.tolist(), strict=True):
-        part = _within(each, segments, longest[vb].row, share + left)
-        found[vb] = least[vb] if part.row > least[vb].row else part
-        left = max(0, share + left - found[vb].bytes)
-    return found
+        part = _within(each, segments, longest[vb].row, share + rest)
+        starts[vb] = least[vb] if part.row > least[vb].row else part
+        rest = max(0, share + rest - starts[vb].bytes)
+    return starts
 
 
 def _shares(longest: NDArray[np.int64], least: NDArray[np.int64], most: int) -> NDArray[np.int64]:

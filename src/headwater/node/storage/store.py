@@ -44,7 +44,7 @@ from headwater.node.storage.prepares import StoredPrepares
 from headwater.node.storage.quarantine import Quarantine
 from headwater.node.storage.records import StoredDocument, VBucketRecord, clean_frame, key_in, stored_key
 from headwater.node.storage.replay import OpenedSegment, Replay
-from headwater.node.storage.retention import Limits, begin
+from headwater.node.storage.retention import HistoryLimits, begin
 from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.slots import Slots
 from headwater.node.storage.staging import ArenaFull, Staging
@@ -451,7 +451,7 @@ class Store:
         part: slice = slice(None),
         spare: Collection[int] = (),
         dropped: Callable[[int], Dropped] | None = None,
-        history: Limits | None = None,
+        history: HistoryLimits | None = None,
         drops: Callable[[int], tuple[int, int]] = no_drop,
     ) -> Compaction | None:
         """Begin to compact the sealed segments, all of them or as many as the disk has room for; the steps are in
@@ -499,7 +499,7 @@ class Store:
 
     @contextmanager
     def history(
-        self, limits: Limits, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = no_drop
+        self, limits: HistoryLimits, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = no_drop
     ) -> Iterator[Callable[[], int]]:
         """Lend a function, for any thread, that returns the superseded bytes which a compaction would keep; the
         arguments are `history`, `history_rows` and `drops` of `compact`.

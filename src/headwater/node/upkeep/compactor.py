@@ -231,7 +231,7 @@ class Compactor:
         await asyncio.to_thread(job.remove)
         self._forgetting = self._loop.create_task(asyncio.to_thread(job.forget))
         self.dropped.compacted()
-        self.history.kept(job.history_bytes)
+        self.history.note(job.history_bytes)
         self._dead_left = self._dead_bytes - self.history.bytes
         self.runs += 1
 

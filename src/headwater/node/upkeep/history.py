@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from headwater.node.storage.retention import FOREVER, Limits, Retention
+from headwater.node.storage.retention import FOREVER, HistoryLimits, Retention
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
@@ -50,11 +50,11 @@ class KeptHistory:
         """The superseded versions that it keeps, as last measured, by a run of compaction or before one."""
         return self._bytes if self.retention else 0
 
-    def kept(self, size: int) -> None:
+    def note(self, size: int) -> None:
         """Learn what a run of compaction kept."""
         self._bytes = size
 
-    def limits(self) -> Limits | None:
+    def limits(self) -> HistoryLimits | None:
         """Return what retention keeps now; None if it keeps nothing.
 
         The bytes are for all vbuckets of the bucket; those that are on this node have their part of them.
@@ -64,7 +64,7 @@ class KeptHistory:
             return None
         since = bucket.clock.time_ns() - kept.seconds * NANOSECONDS
         here = kept.bytes * len(bucket.vbuckets) // bucket.vbucket_count
-        return Limits(max(1, since) if kept.seconds else 0, here if kept.bytes else FOREVER)
+        return HistoryLimits(max(1, since) if kept.seconds else 0, here if kept.bytes else FOREVER)
 
     def is_due(self, now: float) -> bool:
         """Return True if it may be measured again."""
