@@ -1,4 +1,4 @@
-"""What retention keeps of the versions that newer ones have superseded, in figures: none more, and none less."""
+"""Retention keeps superseded versions up to its limits, in figures: none more, and none less."""
 
 from __future__ import annotations
 
