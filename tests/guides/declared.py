@@ -109,7 +109,12 @@ DECLARED: dict[str, dict[str, Way]] = {
         "headwater copy": Typed(),
         "from headwater.pipelines.jobs": Bound(("headwater.pipelines.jobs.BucketCopy",)),
     },
-    "docs/howto/iceberg.md": {"pip install": Typed(), "from pyiceberg": Typed(), "SELECT key": Typed()},
+    "docs/howto/iceberg.md": {
+        "pip install": Typed(),
+        "from pyiceberg": Typed(),
+        "SELECT key": Typed(),
+        "headwater mirror": Typed(),
+    },
     "docs/howto/install.md": {"$ pip install .": Elsewhere("tools/install_test.py")},
     "docs/howto/index.md": {
         "headwater": Elsewhere("tests/cli/test_index.py"),

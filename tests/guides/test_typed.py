@@ -312,7 +312,7 @@ def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.battery
 @pytest.mark.skipif(sys.platform != "linux", reason="the packages of DuckDB's extensions are for Linux")
 def test_the_guide_of_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, read, asked = typed("docs/howto/iceberg.md")
+    begin, read, asked, both = typed("docs/howto/iceberg.md")
     with testing.node(vbuckets=4) as node:
         with node.client() as bucket:
             bucket.set_many((f"k{number}", "v") for number in range(50))
@@ -321,12 +321,15 @@ def test_the_guide_of_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             assert install == "pip install '.[iceberg]'"  # by whom this runs
             mirrored, verified = (terminal.type(command) for command in commands)
             assert mirrored and "all is well" in verified
+            for command in both.commands():
+                terminal.type(command)
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
     exec(read.text, found)
     assert sorted(found["rows"]["key"].to_pylist()) == sorted(f"k{number}".encode() for number in range(50))
-    assert "iceberg_scan('./lake/default/_iceberg')" in asked.text
-    assert len(queried("./lake/default", "key, value, seqno")) == 50
+    assert "iceberg_scan('./lake/default')" in asked.text
+    for place in ("./lake/default", "./lake/both"):
+        assert len(queried(place, "key, value, seqno")) == 50
 
 
 _OF_THAT_DAY = re.compile(r"batch \d+|\d{8}T\d{6}Z|\d{6,}| in [\d.]+ s.*|[\d,]+ bytes")

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headwater.lake.commit import DOMAIN, BatchCommit, Record, commit, record_of
 from headwater.lake.index import Indexes
+from headwater.lake.layout import OF_DELTA, TableLayout
 from headwater.lake.log import FOLDER, TableLog, creation, record, removal
 from headwater.lake.places import store_of
 from headwater.lake.shape import TableShape, fields
@@ -62,13 +63,13 @@ def rows(*changes: Change) -> pa.RecordBatch:
 class Table:
     """A mirror's table, driven batch by batch."""
 
-    def __init__(self, place: str | Path) -> None:
+    def __init__(self, place: str | Path, layout: TableLayout = OF_DELTA) -> None:
         self.place, self.store = place, store_of(place)
         self.log = TableLog(self.store)
         self.log.refresh()
         if not self.log.exists:
             begun = record(DOMAIN, {"v": 1, "bucket": "b", "end": {}, "batch": 0})
-            assert self.log.commit([*creation(fields(), {}, "b"), begun], "CREATE TABLE")
+            assert self.log.commit([*creation(fields(), {}, "b", layout=layout), begun], "CREATE TABLE")
         self.indexes = Indexes(self.store, self.log.state.id, SEED)
 
     @property

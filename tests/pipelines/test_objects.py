@@ -77,8 +77,9 @@ def test_a_mirror_begins_goes_on_and_has_nothing_to_do(bucket: Node, place: str)
     assert run(bucket, place).mutations == 0
 
 
-def test_both_formats_lie_on_the_store(bucket: Node, place: str) -> None:
-    run(bucket, place, format="delta,iceberg")
+@pytest.mark.parametrize("form", ["delta,iceberg", "iceberg"])
+def test_both_formats_lie_on_the_store(form: str, bucket: Node, place: str) -> None:
+    run(bucket, place, format=form)
     change(bucket, "two")
     run(bucket, place)
     is_equal(bucket, place)

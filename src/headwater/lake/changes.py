@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.lake.files import DataWriter, NewFile
+from headwater.lake.layout import OF_DELTA, TableLayout
 from headwater.lake.log import TableState
 from headwater.lake.shape import CHANGES, arrow_schema, delta_field
 from headwater.lake.store import TableStore
@@ -41,12 +42,18 @@ class ChangeWriter:
         number: of the batch.
         known: seqnos that are in the log already, by vbucket.
         floors: for vbuckets that were rolled back, the seqno they returned to; the log has the changes up to it.
+        layout: of the log's table.
     """
 
     def __init__(
-        self, store: TableStore, number: int, known: Mapping[int, NDArray[np.int64]], floors: Mapping[int, int]
+        self,
+        store: TableStore,
+        number: int,
+        known: Mapping[int, NDArray[np.int64]],
+        floors: Mapping[int, int],
+        layout: TableLayout = OF_DELTA,
     ) -> None:
-        self._out = DataWriter(store, arrow_schema(fields()), "changes")
+        self._out = DataWriter(store, arrow_schema(fields()), layout.label("changes"))
         self._number, self._known, self._floors = number, known, floors
 
     def take(self, batch: pa.RecordBatch, *, always: bool = False) -> None:

@@ -116,7 +116,7 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
             should have been, was changed by somebody else. Nothing was written: plan and write the batch anew.
         HeadwaterError, OSError: the batch may be in the table all the same, and not in the Iceberg table yet.
     """
-    log.store.settle()
+    log.store.settle(log.state.layout.data)
     while True:
         state = log.refresh()
         _check_record(log, batch)
@@ -171,7 +171,7 @@ def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Actio
                 actions.append(removal(file, now))
                 if len(after) < _rows_in(log, file):
                     revised[path] = after
-    described = vectors.write(log.store, revised)
+    described = vectors.write(log.store, revised, state.layout.vectors)
     for path, add in fresh.items():
         if len(revised.get(path, ())) < _rows(add):
             actions.append({"add": add | _vector(described, path)})
@@ -197,9 +197,9 @@ def _copies(log: TableLog, state: TableState, batch: BatchCommit, indexes: Index
             continue
         if path not in fresh:
             actions.append(removal(file, now))
-        left = upkeep.fold(log.store, fields, indexes, [file], dead)
+        left = upkeep.fold(log.store, fields, indexes, [file], dead, state.layout.label(upkeep.FOLD))
         actions += [{"add": new.to_add()} for new in left.files]
-    log.store.settle()
+    log.store.settle(state.layout.data)
     return [transaction(*batch.transaction), batch.then.to_action(), *actions]
 
 

@@ -83,7 +83,7 @@ class DataWriter:
     Args:
         store: the table's place.
         schema: schema of all batches.
-        label: beginning of the files' names.
+        label: beginning of the files' paths in the table.
         statistics: columns whose bounds go into the log.
     """
 

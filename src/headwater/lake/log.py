@@ -30,6 +30,7 @@ import pyarrow as pa
 from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
 from headwater.invariants import invariant
 from headwater.lake import checkpoints, vectors
+from headwater.lake.layout import FEATURE, OF_DELTA, OF_ICEBERG, TableLayout
 from headwater.lake.shape import TYPE_FEATURES, arrow_type
 from headwater.lake.store import Before, TableStore
 from headwater.lake.vectors import Descriptor
@@ -201,6 +202,11 @@ class TableState:
         """Return True if dead rows are marked in deletion vectors; otherwise their file is written anew without
         them."""
         return READER_FEATURES[0] in (self.protocol.get("writerFeatures") or ()) and self.says(VECTORS)
+
+    @property
+    def layout(self) -> TableLayout:
+        """The places of the table's files."""
+        return OF_ICEBERG if FEATURE in (self.protocol.get("writerFeatures") or ()) else OF_DELTA
 
     def says(self, name: str, *, otherwise: bool = False) -> bool:
         """Return True if a property is true, in upper or lower case; `otherwise` if the table does not have it."""
@@ -510,7 +516,8 @@ def check(place: str, state: TableState) -> None:
     protocol = state.protocol
     reader, writer = int(protocol.get("minReaderVersion", 0)), int(protocol.get("minWriterVersion", 0))
     features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-    unknown = sorted(features - {*READER_FEATURES, *WRITER_FEATURES, *TYPE_FEATURES.values()} - HARMLESS)
+    known = {*READER_FEATURES, *WRITER_FEATURES, *TYPE_FEATURES.values(), FEATURE}
+    unknown = sorted(features - known - HARMLESS)
     needed = {*WRITER_FEATURES} - {*READER_FEATURES}
     if reader not in (READER, READER_PLAIN) or writer != WRITER or not needed <= features:
         text = (
@@ -543,16 +550,23 @@ def _why_not(column: Mapping[str, Any]) -> Iterator[str]:
 
 
 def creation(
-    fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], name: str, *, vectors: bool = True
+    fields: Sequence[Mapping[str, Any]],
+    properties: Mapping[str, str],
+    name: str,
+    *,
+    vectors: bool = True,
+    layout: TableLayout = OF_DELTA,
 ) -> list[Action]:
     """Return the actions that create an empty table; without `vectors`, for readers without deletion vectors."""
     reading = [*(READER_FEATURES if vectors else ())]
     kinds = [column["type"] for column in fields]
     reading += [feature for kind, feature in TYPE_FEATURES.items() if kind in kinds]
+    writing = [name for name in WRITER_FEATURES if name not in READER_FEATURES]
+    writing += [FEATURE] if layout is OF_ICEBERG else []
     protocol = {
         "minReaderVersion": READER if reading else READER_PLAIN,
         "minWriterVersion": WRITER,
-        "writerFeatures": [*reading, *(name for name in WRITER_FEATURES if name not in READER_FEATURES)],
+        "writerFeatures": [*reading, *writing],
     } | ({"readerFeatures": reading} if reading else {})
     metadata = {
         "id": str(uuid.uuid4()),

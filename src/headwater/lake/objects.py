@@ -193,7 +193,7 @@ class ObjectStore(TableStore):
         except FileNotFoundError:
             return None
 
-    def settle(self) -> None:
+    def settle(self, folder: str = "") -> None:
         """Do nothing: an object has its name as soon as it is put."""
 
     def remove(self, path: str, before: Before | None = None) -> None:

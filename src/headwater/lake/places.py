@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headwater.errors import TableError
-from headwater.lake.iceberg.place import FOLDER as ICEBERG
+from headwater.lake.layout import DATA, METADATA, OF_DELTA, VECTORS
 from headwater.lake.log import FOLDER
 from headwater.lake.objects import ObjectStore
 from headwater.lake.store import TableStore, folder_of
@@ -17,7 +17,7 @@ CHANGES, QUARANTINE = "_changes", "_quarantine"
 """The suffixes of a change log's and a quarantine's name, after the name of their table."""
 
 
-_OWN = frozenset({FOLDER, ICEBERG, "_index", "_checkpoint"})
+_OWN = frozenset({FOLDER, OF_DELTA.iceberg, VECTORS, "_index", "_checkpoint"})
 
 BELOW_MAX = 20
 """The number of tables below a folder after which counting stops."""
@@ -76,7 +76,8 @@ def check_clear(store: TableStore, exists: Callable[[], bool]) -> None:
     Raises:
         TableError: the folder has such files.
     """
-    left = [listed.path for listed in store.list() if listed.path.endswith(".parquet")]
+    files = [listed.path for folder in ("", DATA, METADATA) for listed in store.list(folder)]
+    left = [path for path in files if path.endswith((".parquet", ".metadata.json"))]
     left += [name for name in store.folders() if name in _OWN - {FOLDER}]
     if left and not exists():
         problem = f"there is no log of a table here, but there are {', '.join(sorted(left)[:3])}"

@@ -136,8 +136,9 @@ class TableStore:
 
     def draft(self, path: str) -> str:
         """Return the local path to write to, from which `publish` makes a file of the table."""
-        make_folder(Path(self.root))
-        return self.full(path)
+        full = self.full(path)
+        make_folder(Path(full).parent)
+        return full
 
     def publish(self, path: str) -> int:
         """Sync a file whose draft is written, and return its size; `settle` syncs its name."""
@@ -210,9 +211,11 @@ class TableStore:
         with _held(target.parent) as folder, _roomy(target):
             return _created(folder, target.name, content, before)
 
-    def settle(self) -> None:
-        """Wait until the names of files that `publish` wrote in the table's own folder are on disk."""
-        sync_folder(Path(self.root))
+    def settle(self, folder: str = "") -> None:
+        """Wait until the names of files that `publish` wrote in a folder of the table, or in its own, are on disk."""
+        full = Path(self.full(folder))
+        if not folder or full.exists():  # none is made before there is a file for it
+            sync_folder(full)
 
     def remove(self, path: str, before: Before | None = None) -> None:
         """Remove a file or its draft, if there is one. `before` as for `create`: a file beside it that must be there.

@@ -33,6 +33,7 @@ from headwater.lake import checkpoints, index, removals, vectors
 from headwater.lake.files import DataWriter, NewFile, live_mask
 from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.index import Hashes, Indexes, hashes_of, index_of, joined
+from headwater.lake.layout import OF_DELTA, TableLayout
 from headwater.lake.log import AWAY, FOLDER, Action, DataFile, TableLog, TableState, names_of, removal
 from headwater.lake.places import QUARANTINE, store_of
 from headwater.lake.shape import arrow_schema
@@ -161,7 +162,7 @@ def fold(
         indexes: indexes to write to; None for a table without (a change log).
         files: files as the newest version has them.
         dead: rows to leave out besides the version's dead rows, by path as the log writes it.
-        label: prefix of the new files' names.
+        label: beginning of the new files' paths.
     """
     schema = arrow_schema(fields)
     bounds = [name for name in ("vbucket", "seqno") if name in schema.names]
@@ -196,6 +197,7 @@ class FoldTask:
         fields: columns of the table.
         seed: seed of its indexes; None for a table without.
         files: files to fold, as the newest version has them.
+        layout: of the table.
         label: prefix of the new files' names, by which they are found if no result arrives.
     """
 
@@ -204,13 +206,14 @@ class FoldTask:
     fields: Sequence[Any]
     seed: bytes | None
     files: Sequence[DataFile]
+    layout: TableLayout = OF_DELTA
     label: str = field(default_factory=lambda: f"{FOLD}-{uuid.uuid4().hex[:12]}")
 
     def run(self) -> Folded:
         """Write the new files."""
         store = store_of(self.place)
         indexes = Indexes(store, self.id, self.seed) if self.seed else None
-        return fold(store, self.fields, indexes, self.files, label=self.label)
+        return fold(store, self.fields, indexes, self.files, label=self.layout.label(self.label))
 
     @property
     def seconds(self) -> float:
@@ -220,7 +223,7 @@ class FoldTask:
     def discard(self) -> None:
         """Remove the files that it wrote, if any, because they will not be committed."""
         store = store_of(self.place)
-        for folder in ("", index.FOLDER):
+        for folder in (self.layout.data, index.FOLDER):
             for listed in store.list(folder):
                 if _base(listed).startswith(f"{self.label}-"):
                     with suppress(OSError):
@@ -327,7 +330,7 @@ def commit(log: TableLog, folded: Folded) -> bool:
     No batch may be under way: it would have looked rows up in the sources.
     """
     failpoint("lake.before_fold")
-    log.store.settle()
+    log.store.settle(log.state.layout.data)
     if not all(log.store.exists(new.path) for new in folded.files):
         return False
     while True:
@@ -347,7 +350,7 @@ def commit(log: TableLog, folded: Folded) -> bool:
                 died[path] = died.get(path, BitMap()) | vectors.rows_of(rows)
         if died and not state.vectors:
             return False
-        described = vectors.write(log.store, died)
+        described = vectors.write(log.store, died, state.layout.vectors)
         for new in folded.files:
             if len(died.get(new.path, ())) < new.rows:
                 vector = {"deletionVector": described[new.path]} if new.path in described else {}
@@ -378,7 +381,8 @@ def optimize(
     count = 0
     while files := list(log.refresh().files.values()) if everything and not count else choose(log.state):
         tell(count, count + len(files))
-        if not commit(log, fold(log.store, log.state.fields, indexes, files)):
+        label = log.state.layout.label(FOLD)
+        if not commit(log, fold(log.store, log.state.fields, indexes, files, label=label)):
             continue
         count += len(files)
     return count
@@ -466,14 +470,15 @@ def vacuum(
     oldest = clock - kept_for
     needed = {name for file in state.files.values() for name in _bare(file.add)}
     live = {file.path.rpartition("/")[2] for file in state.files.values()}
-    listed = {folder: log.store.list(folder) for folder in ("", FOLDER, index.FOLDER)}
-    gone = [each for each in listed[""] if _is_data(each.path) and _base(each) not in needed]
+    places = state.layout.folders
+    listed = {folder: log.store.list(folder) for folder in (*places, FOLDER, index.FOLDER)}
+    gone = [each for place in places for each in listed[place] if _is_data(each) and _base(each) not in needed]
     gone += [each for each in listed[index.FOLDER] if _base(each).removesuffix(index.SUFFIX) not in live]
     gone += [each for files in listed.values() for each in files if _is_half(each)]
     if seconds is None:
         oldest = min(oldest, max((each.modified for each in listed[FOLDER]), default=oldest) - UNDER_WAY_SECONDS)
     aged = [each for each in gone if each.modified < oldest]
-    still = _still_needed(log, {_base(each) for each in aged if _is_data(each.path)}, 1000 * (clock - kept_for))
+    still = _still_needed(log, {_base(each) for each in aged if _is_data(each)}, 1000 * (clock - kept_for))
     old = [each.path for each in aged if _base(each) not in still]
     if seconds is None:
         old += _old_log(log, clock, listed[FOLDER])
@@ -508,8 +513,9 @@ def _base(listed: Listed) -> str:
     return listed.path.rpartition("/")[2]
 
 
-def _is_data(path: str) -> bool:
-    return path.endswith(".parquet") or (path.startswith("deletion_vector_") and path.endswith(".bin"))
+def _is_data(listed: Listed) -> bool:
+    name = _base(listed)
+    return name.endswith(".parquet") or (name.startswith("deletion_vector_") and name.endswith(".bin"))
 
 
 def _is_half(listed: Listed) -> bool:
@@ -593,7 +599,7 @@ class Maintenance:
             brought = self._bring_in(task, folding)
         if self._folding is None and not self._closing and (files := choose(self._log.state)[: self._most]):
             state = self._log.state
-            task = FoldTask(self._log.store.root, state.id, state.fields, self._seed, files)
+            task = FoldTask(self._log.store.root, state.id, state.fields, self._seed, files, state.layout)
             self._fold_began = time.time()
             self._folding = task, self._folds.submit(task.run, task.seconds)
         return brought
@@ -661,7 +667,7 @@ def _described(log: TableLog) -> dict[str, Any]:
         "rows": sum((file.rows or 0) - file.dead for file in files),
         "dead_rows": sum(file.dead for file in files),
         "columns": len(state.fields),
-        "formats": ["delta", *(["iceberg"] if iceberg.is_published(state) else [])],
+        "formats": iceberg.formats_of(state).split(","),
         "removed_files_kept": log.count_removals(),
     }
 

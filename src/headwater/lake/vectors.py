@@ -22,6 +22,7 @@ from pyroaring import BitMap
 
 from headwater.errors import CorruptStore
 from headwater.invariants import invariant
+from headwater.lake.layout import within
 from headwater.lake.store import TableStore
 
 MAGIC = 1681511377
@@ -100,12 +101,13 @@ def unz85(text: str) -> bytes:
     return bytes(out)
 
 
-def write(store: TableStore, vectors: Mapping[str, BitMap]) -> dict[str, Descriptor]:
+def write(store: TableStore, vectors: Mapping[str, BitMap], folder: str = "") -> dict[str, Descriptor]:
     """Write the vectors of one commit, durably; return a descriptor for each.
 
     Args:
         store: the table's place.
         vectors: dead rows by data file.
+        folder: the table's folder for files of vectors; empty for its own.
     """
     described: dict[str, Descriptor] = {}
     large: dict[str, bytes] = {}
@@ -121,9 +123,9 @@ def write(store: TableStore, vectors: Mapping[str, BitMap]) -> dict[str, Descrip
         name = uuid.uuid4()
         content = bytearray(_VERSION)
         for path, body in large.items():
-            described[path] |= {"storageType": "u", "pathOrInlineDv": z85(name.bytes), "offset": len(content)}
+            described[path] |= {"storageType": "u", "pathOrInlineDv": folder + z85(name.bytes), "offset": len(content)}
             content += _SIZE.pack(len(body)) + body + _CRC.pack(zlib.crc32(body))
-        store.write(f"deletion_vector_{name}.bin", bytes(content))
+        store.write(_file_name(folder, name), bytes(content))
     return described
 
 
@@ -136,7 +138,11 @@ def file_of(described: Descriptor) -> str | None:
     if described["storageType"] == "p":
         return unquote(text)  # a url
     prefix, name = text[:-20], uuid.UUID(bytes=unz85(text[-20:]))
-    return f"{prefix}/deletion_vector_{name}.bin" if prefix else f"deletion_vector_{name}.bin"
+    return _file_name(prefix, name)
+
+
+def _file_name(folder: str, name: uuid.UUID) -> str:
+    return within(folder, f"deletion_vector_{name}.bin")
 
 
 def read(store: TableStore, described: Descriptor) -> BitMap:

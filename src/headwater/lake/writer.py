@@ -154,8 +154,10 @@ def write(
     """
     strangers = (portion.fresh | portion.replaced) - portion.vbuckets
     invariant(not strangers, "vbuckets {} are no part of what is written", strangers)
-    out = DataWriter(store, shape.schema)
-    quarantine_out = DataWriter(aside.store, aside.shape.schema, "quarantine") if aside else None
+    out = DataWriter(store, shape.schema, state.layout.label("part"))
+    quarantine_out = None
+    if aside:
+        quarantine_out = DataWriter(aside.store, aside.shape.schema, aside.state.layout.label("quarantine"))
     try:
         taking = _Taking(shape, out, aside.shape if aside else None, quarantine_out)
         seen = _TaskChanges(indexes.seed, 2 if aside else 1)

@@ -25,6 +25,7 @@ from headwater.errors import TableChanged
 from headwater.lake import changes
 from headwater.lake.changes import ChangeWriter
 from headwater.lake.commit import Record
+from headwater.lake.layout import Formats
 from headwater.lake.shape import CHANGES as COLUMNS
 from headwater.lake.shape import KEPT
 from headwater.lake.verify import rows_of
@@ -45,7 +46,7 @@ class ChangeLog(Table):
         place: a path or file: url.
         bucket: name of the bucket.
         vectors: see `Table`; the log's rows never die, but readers check the features of a table.
-        published, making, seen: as of `Table`.
+        formats, making, seen: as of `Table`.
     """
 
     def __init__(
@@ -54,14 +55,12 @@ class ChangeLog(Table):
         bucket: str,
         *,
         vectors: bool = True,
-        published: bool = False,
+        formats: Formats = Formats.DELTA,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
         columns = changes.fields()
-        super().__init__(
-            place, bucket, CHANGES, columns, vectors=vectors, published=published, making=making, seen=seen
-        )
+        super().__init__(place, bucket, CHANGES, columns, vectors=vectors, formats=formats, making=making, seen=seen)
         self.add_missing(changes.fields())
 
     def append(

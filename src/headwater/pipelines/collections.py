@@ -25,6 +25,7 @@ from headwater.client.collections import collection_id, parse_path, read_names, 
 from headwater.errors import OptionError, TableError
 from headwater.lake.commit import Record, record_of
 from headwater.lake.iceberg.place import OWN
+from headwater.lake.layout import DATA, METADATA, VECTORS
 from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.places import CHANGES, QUARANTINE, is_url, place_of, store_of
 from headwater.lake.store import TableStore
@@ -272,7 +273,7 @@ class Tables:
         # the end, and of that the first commit.
         for each in reversed(places):
             store = store_of(each)
-            for folder in ("", "_index", OWN, FOLDER):
+            for folder in ("", DATA, VECTORS, METADATA, "_index", OWN, FOLDER):
                 for listed in reversed(store.list(folder)):
                     store.remove(listed.path)
             _remove_stragglers(store)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import OptionError
 from headwater.lake.forms import FORMS
+from headwater.lake.layout import Formats
 from headwater.lake.places import CHANGES, place_of
 from headwater.lake.shape import TableForm
 from headwater.lake.unfold import UNFOLDED
@@ -158,7 +159,7 @@ def sink_of(job: Mirror, place: str, bucket: str, seen: set[str] | None, making:
         form=_form(job),
         copy_on_write=job.copy_on_write,
         quarantine=job.quarantine,
-        published=job.is_published,
+        formats=Formats(job.format),
         making=making,
         seen=seen,
     )

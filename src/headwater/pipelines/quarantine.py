@@ -39,7 +39,7 @@ class QuarantineTable(Table):
             columns(),
             vectors=state.vectors,
             seed=seed,
-            published=iceberg.is_published(state),
+            formats=iceberg.formats_of(state),
             making=making,
             seen=seen,
         )

@@ -18,6 +18,7 @@ from headwater.failpoints import failpoint
 from headwater.lake.commit import Record
 from headwater.lake.forms import FORMS, form_of
 from headwater.lake.iceberg import entry as iceberg
+from headwater.lake.layout import Formats
 from headwater.lake.log import schema_string
 from headwater.lake.shape import PLAIN, TableForm
 from headwater.lake.unfold import agrees, merged, readable
@@ -58,7 +59,7 @@ class TableSink(Table):
         changelog: the place of the change log; None for none.
         form: the form of its documents; None for the one it has, PLAIN for a new table.
         copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
-        published: publish all tables as Iceberg, too; one that is published stays so anyway.
+        formats: of all tables, as of `Table`.
         quarantine: keep a quarantine beside the table; one that a table has is kept anyway.
         making, seen: of the table and those beside it, as of `Table`.
 
@@ -76,15 +77,13 @@ class TableSink(Table):
         form: TableForm | None = None,
         copy_on_write: bool = False,
         quarantine: bool = False,
-        published: bool = False,
+        formats: Formats = Formats.DELTA,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
         columns = (form or PLAIN).columns
         vectors = not copy_on_write
-        super().__init__(
-            place, bucket, DOCUMENTS, columns, vectors=vectors, published=published, making=making, seen=seen
-        )
+        super().__init__(place, bucket, DOCUMENTS, columns, vectors=vectors, formats=formats, making=making, seen=seen)
         if copy_on_write and self.log.state.vectors:
             raise TableError(
                 self.place,
@@ -108,7 +107,7 @@ class TableSink(Table):
                 changelog,
                 bucket,
                 vectors=vectors,
-                published=iceberg.is_published(self.log.state),
+                formats=iceberg.formats_of(self.log.state),
                 making=making,
                 seen=seen,
             )

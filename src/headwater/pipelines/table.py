@@ -17,14 +17,17 @@ from headwater.lake.commit import BatchCommit, Record, commit, record_of
 from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.iceberg.place import PROPERTY
 from headwater.lake.index import SEED_BYTES, Indexes
+from headwater.lake.layout import OF_DELTA, OF_ICEBERG, Formats
 from headwater.lake.log import AWAY, TableLog, creation, schema_string
 from headwater.lake.places import check_apart, check_clear, store_of
 from headwater.lake.store import TableStore
 from headwater.lake.writer import TaskResult
+from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.tasks import SEED
 from headwater.spark.offsets import VERSION
 
 BEGINNING: Mapping[str, Any] = {"v": VERSION, "vb": {}}
+_FORMAT = Mirror.typed("format")
 DOCUMENTS, CHANGES, QUARANTINE = "documents", "changes", "quarantine"
 
 
@@ -46,7 +49,7 @@ class Table:
         columns: the columns of a new table.
         vectors: True if a new table has deletion vectors.
         seed: the seed of a new table's indexes, in hex; None for one of its own.
-        published: publish it as Iceberg, too; a table that is published stays so anyway.
+        formats: of a new table; one of Delta that exists becomes one of both, if it shall.
         making: the rule for a missing table.
         seen: the places of tables that this run has found; none of them is made again. Extended here.
 
@@ -65,7 +68,7 @@ class Table:
         *,
         vectors: bool = True,
         seed: str | None = None,
-        published: bool = False,
+        formats: Formats = Formats.DELTA,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
@@ -82,11 +85,14 @@ class Table:
                 check_clear(self.store, lambda: self.log.refresh().version >= 0)
             begun = Record(bucket, dict(BEGINNING), 0, kind).to_action()
             properties = {SEED: seed or secrets.token_hex(SEED_BYTES)}
-            if published:
+            if formats is not Formats.DELTA:
                 iceberg.check_columns(self.store.root, columns)
+            if formats is Formats.BOTH:
                 properties[PROPERTY] = "true"
+            layout = OF_ICEBERG if formats is Formats.ICEBERG else OF_DELTA
             if not self.log.exists:
-                self.log.commit([*creation(columns, properties, bucket, vectors=vectors), begun], "CREATE TABLE")
+                first = creation(columns, properties, bucket, vectors=vectors, layout=layout)
+                self.log.commit([*first, begun], "CREATE TABLE")
             self.log.refresh()  # another mirror may have been first: then this is its table
         there.add(self.place)  # from now on, though the attempt fail in what follows
         if (self.record.bucket, self.record.kind) != (bucket, kind):
@@ -94,8 +100,17 @@ class Table:
                 f'it has the {self.record.kind} of the bucket "{self.record.bucket}", not the {kind} of "{bucket}"'
             )
             raise TableError(self.store.root, f"{message}: choose another place")
-        if published:
+        self._check_layout(formats)
+        if formats is Formats.BOTH:
             self._note_published()
+
+    def _check_layout(self, formats: Formats) -> None:
+        if formats is Formats.ICEBERG and self.log.state.layout is OF_DELTA:
+            advice = f"mirror with {_FORMAT} {Formats.BOTH}, which makes it a table of both, or into another place"
+            raise TableError(self.place, f"it was made as a table of Delta: {advice}")
+        if formats is Formats.BOTH and self.log.state.layout is OF_ICEBERG:
+            advice = f"mirror with {_FORMAT} {Formats.ICEBERG}, or into another place"
+            raise TableError(self.place, f"it was made as a table of Iceberg alone: {advice}")
 
     def _note_published(self) -> None:
         """Give a table the property by which everybody who commits to it publishes it."""

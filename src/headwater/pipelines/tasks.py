@@ -268,7 +268,7 @@ class _Logging:
         }
         seen = known(view.store, view.log.state, again)
         floors = {part.vbucket: part.start_seqno for part in self._back}
-        self._writer = ChangeWriter(view.store, record.batch + 1, seen, floors)
+        self._writer = ChangeWriter(view.store, record.batch + 1, seen, floors, view.log.state.layout)
 
     def tap(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield batches unchanged, after logging them."""

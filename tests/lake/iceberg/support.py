@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from headwater.lake.iceberg.place import FOLDER, PROPERTY
+from headwater.lake.layout import OF_ICEBERG
 from headwater.lake.log import TableLog
 from tests.lake.support import Table
 
@@ -24,6 +25,17 @@ def published(place: str | Path) -> Table:
     return table
 
 
+def alone(place: str | Path) -> Table:
+    """A new table of Iceberg's layout."""
+    return Table(place, OF_ICEBERG)
+
+
+def iceberg_of(place: str | Path) -> str:
+    """The folder that readers of Iceberg are given: the table's own, or that beside the files of Delta."""
+    beside = f"{place}/{FOLDER}"
+    return beside if Path(beside).exists() else str(place)
+
+
 def set_published(log: TableLog) -> None:
     """Give a table the property, as a start with the option does."""
     configuration = dict(log.state.properties) | {PROPERTY: "true"}
@@ -32,7 +44,7 @@ def set_published(log: TableLog) -> None:
 
 def by_pyiceberg(place: str | Path) -> dict[bytes, bytes]:
     """Key to value; a key that is there twice fails."""
-    rows = StaticTable.from_metadata(f"{place}/{FOLDER}").scan(selected_fields=("key", "value")).to_arrow()
+    rows = StaticTable.from_metadata(iceberg_of(place)).scan(selected_fields=("key", "value")).to_arrow()
     return _once(list(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)))
 
 
@@ -50,7 +62,7 @@ def queried(place: str | Path, columns: str) -> list[Any]:
         for package, name in ((duckdb_extension_avro, "avro"), (duckdb_extension_iceberg, "iceberg")):
             (extension,) = Path(package.__file__).parent.rglob(f"{name}.duckdb_extension")
             connection.execute(f"LOAD '{extension}'")
-        return connection.execute(f"SELECT {columns} FROM iceberg_scan('{place}/{FOLDER}')").fetchall()
+        return connection.execute(f"SELECT {columns} FROM iceberg_scan('{iceberg_of(place)}')").fetchall()
 
 
 def _once(rows: list[Any]) -> dict[bytes, bytes]:

@@ -20,13 +20,14 @@ from headwater.failpoints import InjectedFault, armed
 from headwater.lake import upkeep
 from headwater.lake.iceberg import entry, manifests, metadata, publish
 from headwater.lake.iceberg.manifests import Content, EntryStatus
-from headwater.lake.iceberg.place import OWN
+from headwater.lake.iceberg.place import FOLDER, OWN, IcebergPlace, place_of
 from headwater.lake.log import TableLog, schema_string
 from headwater.lake.shape import delta_field
 from headwater.lake.store import TableStore
 from tests.lake.iceberg.support import by_duckdb, by_pyiceberg, for_linux, published, queried, set_published
 from tests.lake.support import Table, restore
 
+HINT, file_of = IcebergPlace(TableStore("/"), FOLDER).hint, IcebergPlace(TableStore("/"), FOLDER).file_of
 POINTS = ("vectors_written", "manifests_written", "before_commit", "after_commit")
 
 
@@ -38,7 +39,7 @@ def check(table: Table) -> None:
 
 
 def head_of(table: Table) -> publish.MetadataHead:
-    return publish.read_head(table.store)
+    return publish.read_head(place_of(table.log))
 
 
 def current(table: Table) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -268,9 +269,9 @@ def test_a_disk_that_is_full_at_the_hint_leaves_it_behind_and_the_next_puts_it_r
     table.take(("a", 0, 1, "one"))
     with armed("iceberg.after_commit=enospc"), pytest.raises(OSError, match="injected"):
         table.take(("a", 0, 2, "two"))
-    assert (tmp_path / publish.HINT).read_text() == "1"
+    assert (tmp_path / HINT).read_text() == "1"
     entry.publish(anew(table).log)
-    assert (tmp_path / publish.HINT).read_text() == "2"
+    assert (tmp_path / HINT).read_text() == "2"
     check(table)
 
 
@@ -279,9 +280,9 @@ def test_a_hint_that_is_wrong_or_gone_is_no_matter(hint: str | None, tmp_path: P
     table = published(tmp_path)
     table.take(("a", 0, 1, "one"))
     table.take(("a", 0, 2, "two"))
-    (tmp_path / publish.HINT).unlink()
+    (tmp_path / HINT).unlink()
     if hint is not None:
-        (tmp_path / publish.HINT).write_text(hint)
+        (tmp_path / HINT).write_text(hint)
     again = anew(table)
     entry.publish(again.log)
     check(again)
@@ -326,10 +327,10 @@ def test_a_process_that_stood_still_until_its_base_was_removed_commits_nothing_b
     stale = head_of(table)
     table.take(("a", 0, 2, "two"))
     for number in (1, 2):
-        (tmp_path / publish.file_of(number)).unlink()
+        (tmp_path / file_of(number)).unlink()
     then = publish.MetadataHead(2, stale.content, stale.metadata)
     with pytest.raises(publish._PartedError):
-        publish.put(table.store, stale, then)
+        publish.put(place_of(table.log), stale, then)
 
 
 class Forgetful(TableStore):
@@ -433,7 +434,7 @@ def test_what_another_writer_did_to_the_iceberg_table_is_undone_by_the_next_batc
         "added-rows": 1,
     }
     made = metadata.with_snapshot(foreign, theirs, 10**13, None)
-    table.store.write(publish.file_of(head.number + 1), metadata.encode(made))
+    table.store.write(file_of(head.number + 1), metadata.encode(made))
     again = anew(table)
     assert any("is not published" in line for line in entry.differences(again.log))
     again.take(("c", 2, 3, "one"))
@@ -486,7 +487,7 @@ def test_a_vacuum_takes_away_what_no_snapshot_needs_and_no_more(tmp_path: Path) 
     table.take(("last", 0, 999, "x"))
     gone = upkeep.vacuum(table.log)
     assert f"{OWN}/left-by-a-kill.puffin" in gone
-    assert publish.file_of(1) in gone
+    assert file_of(1) in gone
     check(table)
     for snapshot in current(table)[0]["snapshots"]:
         loaded = publish.loaded_manifests(table.store, snapshot)
@@ -565,7 +566,7 @@ def test_a_table_in_a_folder_of_any_name_is_read(tmp_path: Path) -> None:
 
 def lines_of(table: Table, wrong: Callable[[dict[str, Any]], None]) -> list[str]:
     """Lines about a table after its newest metadata was changed."""
-    path = Path(table.place) / publish.file_of(head_of(table).number)
+    path = Path(table.place) / file_of(head_of(table).number)
     read = json.loads(path.read_text())
     wrong(read)
     path.write_text(json.dumps(read))

@@ -9,12 +9,11 @@ from headwater.errors import CorruptStore
 from headwater.lake import vectors
 from headwater.lake.iceberg import metadata, puffin
 from headwater.lake.iceberg.manifests import ManifestEntry
+from headwater.lake.iceberg.place import data_location, path_of, place_of
 from headwater.lake.iceberg.publish import (
     LoadedManifest,
-    data_location,
     is_shown,
     loaded_manifests,
-    path_of,
     read_head,
 )
 from headwater.lake.log import DataFile, TableLog
@@ -27,10 +26,11 @@ def differences(log: TableLog) -> list[str]:
     A mirror that is running may be between its two commits: then the line says that the newest version is not
     published.
     """
-    head = read_head(log.store)
+    place = place_of(log)
+    head = read_head(place)
     if head.metadata is None:
         return ["Iceberg: nothing is published that can be read; the mirror's next start publishes it"]
-    if not is_shown(head.metadata, log.state, log.store):
+    if not is_shown(head.metadata, log.state, place):
         return [f"Iceberg: version {log.state.version} is not published; the mirror's next batch or start does it"]
     snapshot = metadata.current_snapshot(head.metadata)
     try:

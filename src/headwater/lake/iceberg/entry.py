@@ -1,4 +1,5 @@
-"""Functions for the rest of the lake. A table that has the property `headwater.iceberg` is published as Iceberg, too.
+"""Functions for the rest of the lake. A table of Iceberg's layout is published as Iceberg, and one of Delta's that has
+the property `headwater.iceberg`.
 
 The library for Avro is imported when a table has the property, for most have not.
 """
@@ -12,15 +13,23 @@ from typing import Any, Final
 from headwater.errors import TableError, UnsupportedTable
 from headwater.lake.iceberg.place import PROPERTY
 from headwater.lake.iceberg.schema import FieldIds, UnknownTypeError
+from headwater.lake.layout import OF_ICEBERG, Formats
 from headwater.lake.log import TableLog, TableState
 from headwater.lake.store import Listed
 
 ADVICE: Final = "mirror with --format delta, or elsewhere in another form"
 
 
+def formats_of(state: TableState) -> Formats:
+    """Return the formats in which the table can be read."""
+    if state.layout is OF_ICEBERG:
+        return Formats.ICEBERG
+    return Formats.BOTH if state.says(PROPERTY) else Formats.DELTA
+
+
 def is_published(state: TableState) -> bool:
     """Return True if the table is published as Iceberg."""
-    return state.says(PROPERTY)
+    return formats_of(state) is not Formats.DELTA
 
 
 def publish(log: TableLog) -> None:

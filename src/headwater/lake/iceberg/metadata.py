@@ -19,6 +19,10 @@ MAIN: Final = "main"
 VERSION, TABLE = "headwater.delta-version", "headwater.delta-table"
 """The names in a snapshot's summary of the version and the id of the Delta table that it shows."""
 
+GC_ENABLED: Final = "gc.enabled"
+"""The property by which Iceberg's own upkeep refuses to remove files (expire_snapshots, remove_orphan_files, DROP ...
+PURGE): which files are needed is the log's to say."""
+
 _UNPARTITIONED: Final = {"spec-id": 0, "fields": []}
 _NO_PARTITION_FIELD: Final = 999
 Metadata = dict[str, Any]
@@ -88,7 +92,7 @@ def with_schema(metadata: Metadata, fields: Sequence[Field], last_column: int) -
         number = 1 + max((schema["schema-id"] for schema in metadata["schemas"]), default=-1)
         schema = {"type": "struct", "schema-id": number, "fields": list(fields)}
         metadata = metadata | {"schemas": [*metadata["schemas"], schema], "current-schema-id": number}
-    properties = metadata["properties"] | {NAME_MAPPING: name_mapping(fields)}
+    properties = metadata["properties"] | {NAME_MAPPING: name_mapping(fields), GC_ENABLED: "false"}
     return metadata | {"last-column-id": max(last_column, metadata["last-column-id"]), "properties": properties}
 
 

@@ -1,14 +1,81 @@
-"""The place of the Iceberg table, and the property by which the Delta table says that there is one."""
+"""The place of the Iceberg table, and the property by which a Delta table says that there is one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
+
+from headwater.lake.layout import METADATA, OF_DELTA, within
+from headwater.lake.log import DataFile, TableLog
+from headwater.lake.store import TableStore
 
 PROPERTY: Final = "headwater.iceberg"
 """The property of a Delta table that is published as Iceberg as well; a table keeps it whoever writes to it."""
 
-FOLDER: Final = "_iceberg"
+FOLDER: Final = OF_DELTA.iceberg
 """The folder of the Iceberg table in that of the Delta table. Delta's VACUUM leaves folders alone that begin with _."""
 
-OWN: Final = f"{FOLDER}/metadata"
-"""The folder of all files of the Iceberg table that are not data."""
+OWN: Final = within(FOLDER, METADATA)
+"""The folder of all files of the Iceberg table that are not data, where the table is Delta's as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergPlace:
+    """The place of an Iceberg table.
+
+    Args:
+        store: the place of the table.
+        folder: the Iceberg table's folder in it; empty if it is the same.
+    """
+
+    store: TableStore
+    folder: str
+
+    @property
+    def own(self) -> str:
+        """The folder of all files that are not data."""
+        return within(self.folder, METADATA)
+
+    @property
+    def hint(self) -> str:
+        """The path of the file that names the newest metadata file for readers."""
+        return f"{self.own}/version-hint.text"
+
+    @property
+    def location(self) -> str:
+        """The location of the Iceberg table, with a scheme."""
+        return within_location(location_of(self.store), self.folder)
+
+    def file_of(self, number: int) -> str:
+        """Return the path of a metadata file."""
+        return f"{self.own}/v{number}.metadata.json"
+
+
+def place_of(log: TableLog) -> IcebergPlace:
+    """Return the place of the Iceberg table that is published from a log."""
+    return IcebergPlace(log.store, log.state.layout.iceberg)
+
+
+def within_location(location: str, folder: str) -> str:
+    """Return the location of a folder in another one; that one for an empty folder."""
+    return f"{location}/{folder}" if folder else location
+
+
+def location_of(store: TableStore) -> str:
+    """Return the location of the table, as Iceberg names places: with a scheme."""
+    return store.root if "://" in store.root else f"file://{store.root}"
+
+
+def uri(store: TableStore, path: str) -> str:
+    """Return the location of a file of the table."""
+    return path if "://" in path else f"{location_of(store)}/{path}"
+
+
+def path_of(store: TableStore, place: str) -> str:
+    """Return the path of a location, in the table if it lies there."""
+    return place.removeprefix(f"{location_of(store)}/")
+
+
+def data_location(store: TableStore, file: DataFile) -> str:
+    """Return the location of a data file; the log may have it as a url or as an absolute path."""
+    return uri(store, file.path) if "://" in store.root else f"file://{store.full(file.path)}"

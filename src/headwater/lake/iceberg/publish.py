@@ -37,13 +37,12 @@ from headwater.lake import vectors
 from headwater.lake.iceberg import manifests, metadata, puffin
 from headwater.lake.iceberg.manifests import Content, EntryStatus, Listed, ListedManifest, ManifestEntry
 from headwater.lake.iceberg.metadata import Metadata
-from headwater.lake.iceberg.place import FOLDER, OWN, PROPERTY
+from headwater.lake.iceberg.place import PROPERTY, IcebergPlace, data_location, path_of, place_of, uri
 from headwater.lake.iceberg.schema import FieldIds, UnknownTypeError, integers
 from headwater.lake.log import AWAY, DataFile, TableLog, TableState, identity
 from headwater.lake.store import Listed as ListedFile
 from headwater.lake.store import TableStore
 
-HINT: Final = f"{OWN}/version-hint.text"
 ENTRIES_MAX: Final = 1000
 """The number of files in a manifest. A commit writes as many of them anew at most, besides manifests that lose some."""
 
@@ -98,11 +97,6 @@ class _PartedError(Exception):
     """The metadata that was read is not the newest any more."""
 
 
-def location_of(store: TableStore) -> str:
-    """Return the location of the Delta table, as Iceberg names places: with a scheme."""
-    return store.root if "://" in store.root else f"file://{store.root}"
-
-
 def publish(log: TableLog) -> None:
     """Make the Iceberg table what the log says; the log is refreshed.
 
@@ -112,17 +106,18 @@ def publish(log: TableLog) -> None:
         HeadwaterError, OSError: nothing of it is visible, or all.
     """
     while True:
-        head = _heads.get(log) or read_head(log.store)
+        place = place_of(log)
+        head = _heads.get(log) or read_head(place)
         state = _refreshed(log)
-        if head.metadata is not None and is_shown(head.metadata, state, log.store):
-            _hint(log.store, head)
+        if head.metadata is not None and is_shown(head.metadata, state, place):
+            _hint(place, head)
             _heads[log] = head
             return
-        following = _Publication(log.store, state, head)
+        following = _Publication(place, state, head)
         try:
             then = following.write()
             failpoint("iceberg.before_commit")
-            put(log.store, head, then)
+            put(place, head, then)
         except BaseException as error:
             _heads.pop(log, None)
             if not isinstance(error, _PartedError):
@@ -142,13 +137,14 @@ def expire(log: TableLog, seconds: float, now: float) -> None:
         publish(log)
         head = _heads[log]
         invariant(head.metadata is not None, "{}: nothing is published", log.store.root)
-        oldest, before = int(1000 * (now - seconds)), uri(log.store, file_of(head.number))
+        place = place_of(log)
+        oldest, before = int(1000 * (now - seconds)), uri(log.store, place.file_of(head.number))
         left = metadata.without_old(head.metadata or {}, oldest, int(1000 * now), before)
         if left is None:
             return
         then = replace(head, number=head.number + 1, content=metadata.encode(left), metadata=left)
         with suppress(_PartedError):
-            put(log.store, head, then)
+            put(place, head, then)
             _heads[log] = then
             return
         _heads.pop(log, None)
@@ -162,42 +158,22 @@ def _refreshed(log: TableLog) -> TableState:
     return state
 
 
-def is_shown(head: Metadata, state: TableState, store: TableStore) -> bool:
+def is_shown(head: Metadata, state: TableState, place: IcebergPlace) -> bool:
     """Return True if metadata shows this version of the Delta table."""
-    mine = metadata.is_continued(head, state.id, f"{location_of(store)}/{FOLDER}")
+    mine = metadata.is_continued(head, state.id, place.location)
     return mine and metadata.version_of(head) == (state.id, state.version)
 
 
-def file_of(number: int) -> str:
-    """Return the path of a metadata file in the Delta table."""
-    return f"{OWN}/v{number}.metadata.json"
-
-
-def uri(store: TableStore, path: str) -> str:
-    """Return the location of a file of the table."""
-    return path if "://" in path else f"{location_of(store)}/{path}"
-
-
-def path_of(store: TableStore, place: str) -> str:
-    """Return the path of a location, in the table if it lies there."""
-    return place.removeprefix(f"{location_of(store)}/")
-
-
-def data_location(store: TableStore, file: DataFile) -> str:
-    """Return the location of a data file; the log may have it as a url or as an absolute path."""
-    return uri(store, file.path) if "://" in store.root else f"file://{store.full(file.path)}"
-
-
-def read_head(store: TableStore) -> MetadataHead:
+def read_head(place: IcebergPlace) -> MetadataHead:
     """Read the newest metadata; a hint that is behind is followed. Damaged metadata is as good as none, for it is
     written anew from the log."""
-    number = hinted = _hinted(store)
-    content = _content(store, file_of(number)) if number else None
+    store, number = place.store, _hinted(place)
+    hinted, content = number, _content(store, place.file_of(number)) if number else None
     if content is None:
-        numbers = (_METADATA.fullmatch(each.path.rpartition("/")[2]) for each in store.list(OWN))
+        numbers = (_METADATA.fullmatch(each.path.rpartition("/")[2]) for each in store.list(place.own))
         number = max((int(match[1]) for match in numbers if match), default=0)
-        content = _content(store, file_of(number)) if number else None
-    while (following := _content(store, file_of(number + 1))) is not None:
+        content = _content(store, place.file_of(number)) if number else None
+    while (following := _content(store, place.file_of(number + 1))) is not None:
         number, content = number + 1, following
     if content is None:
         return MetadataHead(number, hinted=hinted)
@@ -207,8 +183,8 @@ def read_head(store: TableStore) -> MetadataHead:
         return MetadataHead(number, content, hinted=hinted)
 
 
-def _hinted(store: TableStore) -> int:
-    text = (_content(store, HINT) or b"").strip()
+def _hinted(place: IcebergPlace) -> int:
+    text = (_content(place.store, place.hint) or b"").strip()
     return int(text) if text.isdigit() else 0
 
 
@@ -219,20 +195,20 @@ def _content(store: TableStore, path: str) -> bytes | None:
         return None
 
 
-def put(store: TableStore, head: MetadataHead, then: MetadataHead) -> None:
+def put(place: IcebergPlace, head: MetadataHead, then: MetadataHead) -> None:
     """Commit metadata behind the newest one, and note its number for readers.
 
     Raises:
         _PartedError: another process was first; nothing was committed.
     """
     invariant(then.number == head.number + 1, "metadata {} is written behind {}", then.number, head.number)
-    name = file_of(then.number)
+    store, name = place.store, place.file_of(then.number)
 
     def check(content: bytes | None) -> None:
         if content is None or blake2b(content, digest_size=16).digest() != head.digest:
             raise _PartedError
 
-    before = (file_of(head.number), check) if head.number else None
+    before = (place.file_of(head.number), check) if head.number else None
     try:
         # The name may be taken by our own file, of which the answer was lost: no two have the same snapshot's id.
         if not store.create(name, then.content, before) and _content(store, name) != then.content:
@@ -240,13 +216,13 @@ def put(store: TableStore, head: MetadataHead, then: MetadataHead) -> None:
     except FileNotFoundError:
         raise _PartedError from None
     failpoint("iceberg.after_commit")
-    _hint(store, then)
+    _hint(place, then)
 
 
-def _hint(store: TableStore, head: MetadataHead) -> None:
+def _hint(place: IcebergPlace, head: MetadataHead) -> None:
     """Note for readers which metadata is the newest."""
     if head.hinted != head.number:
-        store.write(HINT, str(head.number).encode())
+        place.store.write(place.hint, str(head.number).encode())
         head.hinted = head.number
 
 
@@ -294,13 +270,13 @@ class _Publication:
     """One try to publish a state behind some metadata.
 
     Args:
-        store: the table's place.
+        place: of the Iceberg table.
         state: the version of the Delta table.
         head: the newest metadata.
     """
 
-    def __init__(self, store: TableStore, state: TableState, head: MetadataHead) -> None:
-        self._store, self._state, self._head = store, state, head
+    def __init__(self, place: IcebergPlace, state: TableState, head: MetadataHead) -> None:
+        self._place, self._store, self._state, self._head = place, place.store, state, head
         self._token = uuid.uuid4().hex
         self._written: list[str] = []
         self._snapshot = secrets.randbits(62) + 1
@@ -311,7 +287,7 @@ class _Publication:
 
     def _base(self) -> tuple[Metadata, list[LoadedManifest]]:
         """Return what is continued: the newest metadata with its manifests, or a table that begins anew."""
-        before, place = self._head.metadata, f"{location_of(self._store)}/{FOLDER}"
+        before, place = self._head.metadata, self._place.location
         if before is None or not metadata.is_continued(before, self._state.id, place):
             return metadata.begun_anew(before, self._state.id, place), []
         try:
@@ -346,7 +322,7 @@ class _Publication:
         failpoint("iceberg.manifests_written")
         loaded = [*data, *dead]
         snapshot = self._snapshot_of(loaded)
-        before = uri(self._store, file_of(self._head.number)) if self._head.number else None
+        before = uri(self._store, self._place.file_of(self._head.number)) if self._head.number else None
         then = metadata.with_snapshot(with_columns, snapshot, int(time.time() * 1000), before)
         self._check_written()
         sources = self._sources_of(loaded)
@@ -358,7 +334,9 @@ class _Publication:
         try:
             fields = ids.fields(self._state.fields, known["fields"] if known else ())
         except UnknownTypeError as error:
-            advice = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{PROPERTY}') ends the publishing"
+            advice = "drop the column"
+            if self._place.folder:
+                advice = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{PROPERTY}') ends the publishing"
             raise UnsupportedTable(
                 self._store.root, f"Iceberg gets no column of this type, {error}: {advice}"
             ) from None
@@ -517,7 +495,7 @@ class _Publication:
 
     def _put(self, name: str, content: bytes) -> str:
         """Write a file, durably; return its location."""
-        path = f"{OWN}/{name}"
+        path = f"{self._place.own}/{name}"
         self._written.append(path)
         self._store.write(path, content)
         return uri(self._store, path)
@@ -576,23 +554,25 @@ def unneeded(log: TableLog, now: float) -> list[ListedFile]:
         log: of the table, which is published.
         now: Unix seconds.
     """
-    listed = log.store.list(OWN)
-    head = read_head(log.store)
+    place = place_of(log)
+    listed = log.store.list(place.own)
+    head = read_head(place)
     if head.metadata is None:
         return []
     try:
-        needed = _needed(log.store, head.number, head.metadata)
+        needed = _needed(place, head.number, head.metadata)
     except (CorruptStore, FileNotFoundError):
         return []
     # By the clock, but the clock may be wrong: nothing goes that may be of a publication under way.
-    newest = max((each.modified for each in listed if each.path == file_of(head.number)), default=0.0)
+    newest = max((each.modified for each in listed if each.path == place.file_of(head.number)), default=0.0)
     oldest = min(now - KEPT_SECONDS, newest - UNDER_WAY_SECONDS)
     return [each for each in listed if each.path not in needed and each.modified < oldest]
 
 
-def _needed(store: TableStore, number: int, head: Metadata) -> set[str]:
+def _needed(place: IcebergPlace, number: int, head: Metadata) -> set[str]:
     """Return the paths of all files of ours that the newest metadata needs, and of the metadata files that it names."""
-    needed = {HINT, *map(file_of, range(max(number - metadata.SNAPSHOTS_MAX, 1), number + 1))}
+    store, numbers = place.store, range(max(number - metadata.SNAPSHOTS_MAX, 1), number + 1)
+    needed = {place.hint, *map(place.file_of, numbers)}
     manifests_of: dict[str, ListedManifest] = {}
     for snapshot in head["snapshots"]:
         needed.add(path_of(store, snapshot["manifest-list"]))

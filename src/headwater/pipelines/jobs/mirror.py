@@ -111,8 +111,8 @@ class Mirror(OnEngines[MirrorProgress]):
     copy_on_write: bool = option(False, "For readers without deletion vectors: write whole files anew.")
     variant: bool = option(False, "Keep JSON documents as VARIANT, in one column.")
     format: str = option(
-        "delta", "The table's formats, on the same data files; delta,iceberg also for readers of Iceberg 3.",
-        choices=("delta", "delta,iceberg"),
+        "delta", "The table's format; delta,iceberg: the same data files for readers of both.",
+        choices=("delta", "iceberg", "delta,iceberg"),
     )  # fmt: skip
     quarantine: bool = option(False, "List documents that are no JSON in a table named DIR_quarantine.")
     collections: str | None = option(
@@ -132,11 +132,6 @@ class Mirror(OnEngines[MirrorProgress]):
     def by_collection(self) -> bool:
         """Return whether each collection has a table of its own."""
         return self.collections is not None or self.scope is not None
-
-    @property
-    def is_published(self) -> bool:
-        """Return whether the tables are published as Iceberg as well."""
-        return "iceberg" in self.format
 
     @property
     def work(self) -> str:
@@ -163,6 +158,9 @@ class Mirror(OnEngines[MirrorProgress]):
             )
         if self.table is None:
             return
+        if self.format == "iceberg":
+            text = "given with --to: the table's name is for a catalog that has it as a table of Delta"
+            raise OptionError("table", self.table, text)
         if self.by_collection:
             text = "given without --collections and --scope: those make a table for each below the folder of --to"
             name = "CREATE TABLE ... USING delta LOCATION 'FOLDER/SCOPE/COLLECTION'"
