@@ -3,18 +3,25 @@
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from headwater.cli.demo import command
 from headwater.cli.demo.command import StoryName
+from headwater.cli.demo.contents import TableFormat
 from headwater.cli.demo.failover import ADDED, DELETED, OVERWRITTEN, Undone, show, undone
 from headwater.cli.extras import advice
+from tests.battery import few_of
 
 
-def test_the_demo_undoes_what_was_lost_and_ends_with_a_table_that_equals_the_node(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "headwater", "demo", "failover", "--keep", str(tmp_path / "kept")]
+@pytest.mark.parametrize("form", few_of(TableFormat, TableFormat.ICEBERG))
+def test_the_demo_undoes_what_was_lost_and_ends_with_a_table_that_equals_the_node(
+    form: TableFormat, tmp_path: Path
+) -> None:
+    words = ["demo", "failover", "--keep", str(tmp_path / "kept"), "--format", form]
+    command = [sys.executable, "-m", "headwater", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
@@ -27,10 +34,10 @@ def test_the_demo_undoes_what_was_lost_and_ends_with_a_table_that_equals_the_nod
 
 
 def test_a_library_that_is_missing_is_told_before_anything_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "deltalake" else find_spec(name))
-    for story in StoryName:
-        with pytest.raises(ModuleNotFoundError, match="deltalake") as missing:
-            command.demo(story)
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name in ("deltalake", "duckdb") else find_spec(name))
+    for story, form in product(StoryName, TableFormat):
+        with pytest.raises(ModuleNotFoundError, match=r"deltalake|duckdb") as missing:
+            command.demo(story, form=form)
         assert "the extra `demo`" in (advice(missing.value) or "")
 
 

@@ -11,10 +11,11 @@ import pytest
 @pytest.mark.spark
 @pytest.mark.battery
 @pytest.mark.timeout(900)  # a minute, with a Spark of its own
-def test_the_demo_ends_with_a_table_that_equals_the_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_the_demo_ends_with_a_table_that_equals_the_node(form: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headwater", "demo", "--rows", "2000", "--rounds", "2", "--share", "0.1"]
     done = subprocess.run(
-        [*command, "--report", str(tmp_path / "report"), "--keep", str(tmp_path / "kept")],
+        [*command, "--format", form, "--report", str(tmp_path / "report"), "--keep", str(tmp_path / "kept")],
         capture_output=True,
         text=True,
         timeout=840,

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from headwater.cli.demo.contents import READERS, TableFormat
 from headwater.cli.options import examples
 from headwater.errors import OptionError
 
@@ -15,6 +16,7 @@ EXAMPLES = examples(
     "headwater demo",
     "headwater demo --rows 20000 --rounds 3",
     "headwater demo --keep ./demo-data",
+    "headwater demo --format iceberg",
     "headwater demo failover",
 )
 EXITS = {0: "node and table are equal, key by key", 1: "anything differs"}
@@ -29,8 +31,8 @@ class StoryName(StrEnum):
 
 ROUNDS, SHARE, SEED, REPORT = 6, 0.02, 2013, Path("artifacts/demo")
 LIBRARIES: Final[dict[StoryName, tuple[str, ...]]] = {
-    StoryName.FLIGHTS: ("pyroaring", "deltalake", "matplotlib"),
-    StoryName.FAILOVER: ("pyroaring", "deltalake"),
+    StoryName.FLIGHTS: ("pyroaring", "matplotlib"),
+    StoryName.FAILOVER: ("pyroaring",),
 }
 
 
@@ -52,6 +54,10 @@ def demo(
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Keep store, table and logs here (must not exist).")
     ] = None,
+    form: Annotated[
+        TableFormat,
+        typer.Option("--format", help="Of the table, which delta-rs reads at the end, or DuckDB one of Iceberg."),
+    ] = TableFormat.DELTA,
 ) -> None:
     """Tell a story with real nodes and a mirror, and compare node and table key by key at its end.
 
@@ -59,22 +65,22 @@ def demo(
     the way.
 
     failover: two nodes without Spark; the active one is cut off from its replica, takes writes and dies. The replica is
-    promoted and written to. Shows the rows that were undone. Has no option but --keep.
+    promoted and written to. Shows the rows that were undone. Has no option but --keep and --format.
 
     Exit status 1, and no nice words, if anything differs.
     """
     if story is StoryName.FAILOVER:
         _only_of_flights({"rows": (rows, None), "rounds": (rounds, ROUNDS), "share": (share, SHARE)})
         _only_of_flights({"seed": (seed, SEED), "report": (report, REPORT)})
-    _need(LIBRARIES[story])
+    _need((*LIBRARIES[story], READERS[form], *(("fastavro",) if form is TableFormat.ICEBERG else ())))
     if story is StoryName.FAILOVER:
         from headwater.cli.demo import failover
 
-        failover.tell(keep)
+        failover.tell(keep, form)
         return
     from headwater.cli.demo.story import StoryPlan, tell
 
-    tell(StoryPlan(rows=rows, rounds=rounds, share=share, seed=seed, report=report, keep=keep))
+    tell(StoryPlan(rows=rows, rounds=rounds, share=share, seed=seed, report=report, keep=keep, form=form))
 
 
 def _only_of_flights(options: dict[str, tuple[object, object]]) -> None:
@@ -84,7 +90,7 @@ def _only_of_flights(options: dict[str, tuple[object, object]]) -> None:
     """
     for name, (given, default) in options.items():
         if given != default:
-            raise OptionError(name, str(given), "possible with failover, which has no option but --keep")
+            raise OptionError(name, str(given), "possible with failover, which has no option but --keep and --format")
 
 
 def _need(modules: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from headwater.cli.demo import contents
 from headwater.cli.demo.compare import compare
+from headwater.cli.demo.contents import TableFormat
 from headwater.cli.demo.mirroring import MirrorProcess
 from headwater.cli.demo.steps import step
 from headwater.cli.failures import CommandError
@@ -36,11 +37,12 @@ SHOWN_MAX = 3
 Documents = Mapping[bytes, bytes]
 
 
-def tell(keep: Path | None) -> None:
+def tell(keep: Path | None, form: TableFormat = TableFormat.DELTA) -> None:
     """Run the story.
 
     Args:
         keep: the folder in which stores, table and logs stay; None to remove them.
+        form: of the table.
 
     Raises:
         CommandError: node and table differ, a command failed, or the mirror does not catch up in time.
@@ -51,7 +53,7 @@ def tell(keep: Path | None) -> None:
         else:
             keep.mkdir(parents=True)
             folder = keep
-        _Story(folder).run(stack)
+        _Story(folder, form).run(stack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,26 +105,26 @@ def _text(data: bytes) -> str:
 class _Story:
     """A run of the story."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._table = folder, folder / "table"
+    def __init__(self, folder: Path, form: TableFormat) -> None:
+        self._folder, self._table, self._form = folder, folder / "table", form
 
     def run(self, stack: ExitStack) -> None:
         """Run the steps, each a line on the screen."""
         first, second = self._start(stack)
         url = f"couchbase://{first.address},{second.address}/default"
-        options = ("--engine", "local", "--changelog")
+        options = ("--engine", "local", "--changelog", "--format", self._form)
         mirror = stack.enter_context(MirrorProcess(url, self._table, self._folder / "mirror.log", *options))
-        with step("mirror into a Delta table") as note:
+        with step(f"mirror into {self._form.table}") as note:
             self._catch_up(first, mirror)
             note(f"{count(mirror.changes)} changes")
         self._cut_off(first, second, mirror)
-        lost = contents.of_table(self._table)
+        lost = contents.of_table(self._table, self._form)
         self._fail_over(first, second)
         with step("the mirror follows") as note:
             self._catch_up(second, mirror, lambda: mirror.rollbacks > 0)
             note(f"{several(mirror.rollbacks, 'vbucket')} rolled back, each in one commit with what it has now")
         out().print("undone in the table:")
-        out().print("\n".join(show(undone(lost, contents.of_table(self._table)))), markup=False)
+        out().print("\n".join(show(undone(lost, contents.of_table(self._table, self._form)))), markup=False)
         with step("write to B") as note, second.client() as client:
             client.set_many((f"order:{i}", "again") for i in LATER)
             client.set_many((f"new:{i}", "of B") for i in LATER)
@@ -189,7 +191,7 @@ class _Story:
 
     def _judge(self, node: "Node") -> None:
         with step("compare key by key") as note, node.client() as client:
-            comparison = compare(contents.of_node(client), contents.of_table(self._table))
+            comparison = compare(contents.of_node(client), contents.of_table(self._table, self._form))
             note(f"{count(comparison.left)} in B, {count(comparison.right)} in the table")
         if not comparison.equal:
             raise CommandError(f"the table differs from the node: {comparison.describe()}")

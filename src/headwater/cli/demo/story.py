@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import headwater
 from headwater.cli.demo import contents
 from headwater.cli.demo.compare import Comparison, compare
+from headwater.cli.demo.contents import TableFormat
 from headwater.cli.demo.flights import read_flights
 from headwater.cli.demo.mirroring import MirrorProcess
 from headwater.cli.demo.report import write_report
@@ -54,6 +55,7 @@ class StoryPlan:
     seed: int
     report: Path
     keep: Path | None
+    form: TableFormat = TableFormat.DELTA
 
 
 def tell(plan: StoryPlan) -> None:
@@ -95,8 +97,9 @@ class Story:
             stack.callback(node.stop)
             note(f"{node.address}, {VBUCKETS} vbuckets, process {node.pid}")
         self._load(node, traffic)
-        mirror = stack.enter_context(MirrorProcess(node.url, self.folder / "table", self.folder / "mirror.log"))
-        with step("mirror into a Delta table") as note:
+        place, log = self.folder / "table", self.folder / "mirror.log"
+        mirror = stack.enter_context(MirrorProcess(node.url, place, log, "--format", self.plan.form))
+        with step(f"mirror into {self.plan.form.table}") as note:
             began = self.samples.seconds()
             self._watch(node, mirror, until=lambda: mirror.batches > 0)
             self.samples.waited = (began, self.samples.rows[-2].seconds)
@@ -224,7 +227,7 @@ class Story:
         with step("compare key by key") as note:
             with node.client() as client:
                 in_node = contents.of_node(client)
-            in_table = contents.of_table(self.folder / "table")
+            in_table = contents.of_table(self.folder / "table", self.plan.form)
             memory, table = compare(traffic.expected, in_node), compare(in_node, in_table)
             note(f"{count(table.left)} in the node, {count(table.right)} in the table")
         self._report(memory, table)
