@@ -91,13 +91,44 @@ def test_a_fold_writes_no_vector_where_the_table_wants_none_any_more(tmp_path: P
     assert not commit(table.log, folded)
 
 
-def test_a_fold_whose_source_is_gone_is_not_committed(tmp_path: Path) -> None:
+def test_a_fold_whose_source_is_gone_leaves_out_its_rows(tmp_path: Path) -> None:
     table = small_files(tmp_path, FAN)
     files = choose(table.log.state)
     folded = fold(table.store, table.log.state.fields, table.indexes, files)
     table.take(*[(f"k3-{i}", 0, 2000 + i, None) for i in range(5)])  # all rows of one of them die
-    assert not commit(table.log, folded)
+    assert commit(table.log, folded)
+    assert len(table.log.state.files) == 1
     assert set(table.held()) == expected(FAN) - {f"k3-{i}" for i in range(5)}
+
+
+def test_a_fold_whose_source_another_fold_moved_leaves_its_rows_where_they_are(tmp_path: Path) -> None:
+    table = small_files(tmp_path, FAN)
+    files = choose(table.log.state)
+    folded = fold(table.store, table.log.state.fields, table.indexes, files)
+    assert commit(table.log, fold(table.store, table.log.state.fields, table.indexes, files[:2]))
+    assert commit(table.log, folded)
+    assert len(table.log.state.files) == 2
+    assert set(table.held()) == expected(FAN)
+
+
+def test_a_fold_whose_sources_are_all_gone_is_not_committed(tmp_path: Path) -> None:
+    table = small_files(tmp_path, FAN)
+    files = choose(table.log.state)
+    folded = [fold(table.store, table.log.state.fields, table.indexes, files) for _ in range(2)]
+    assert [commit(table.log, each) for each in folded] == [True, False]
+    assert set(table.held()) == expected(FAN)
+
+
+def test_a_key_that_each_batch_overwrites_keeps_no_fold_away(tmp_path: Path) -> None:
+    """The newest file has its row, so it is a source of each fold, and dead when that is committed."""
+    table = small_files(tmp_path, FAN)
+    for seqno in range(1000, 1003):
+        folded = fold(table.store, table.log.state.fields, table.indexes, list(table.log.state.files.values()))
+        table.take(("hot", 0, seqno, f"{seqno}"))
+        assert commit(table.log, folded)
+    assert table.held()["hot"] == "1002"
+    assert set(table.held()) == expected(FAN) | {"hot"}
+    assert len(table.log.state.files) == 2
 
 
 def lose_an_answer(monkeypatch: pytest.MonkeyPatch, operation: str) -> None:

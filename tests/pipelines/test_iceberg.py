@@ -203,7 +203,7 @@ def test_a_mirror_that_runs_is_published_with_each_batch_and_its_folds(form: str
 
         def is_folded() -> bool:
             with bucket.client() as client:
-                client.set(os.urandom(8).hex(), "new")  # rows that stay: a fold of a file that dies is given up
+                client.set(os.urandom(8).hex(), "new")  # folds come in between batches
             return any(Path(path).name.startswith("fold") for path in log_of(place).state.files)
 
         running.wait_until(is_folded)

@@ -121,6 +121,10 @@ class FoldedFile:
     alive: NDArray[np.bool_]
     runs: list[tuple[int, int, int]] = field(default_factory=list)
 
+    def all_rows(self) -> BitMap:
+        """Return all rows of the file."""
+        return BitMap(range(len(self.alive)))
+
     def revived(self, dead: BitMap) -> bool:
         """Return True if rows are live again that were dead when the fold read the file (after a RESTORE)."""
         left_out = ~self.alive
@@ -324,8 +328,11 @@ def _conformed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def commit(log: TableLog, folded: Folded) -> bool:
-    """Replace the sources of a fold by its new files; return False, with nothing changed, if a source or a new file is
-    gone, or if rows that were left out are live again.
+    """Replace the sources of a fold by its new files; return False, with nothing changed, if all sources or a new file
+    are gone, or if rows that were left out are live again.
+
+    A source that the table lost meanwhile has no row there any more: they died, or somebody else moved them to another
+    file. So they are dead in the new files. A key that each batch overwrites makes such a source of every fold.
 
     No batch may be under way: it would have looked rows up in the sources.
     """
@@ -339,27 +346,30 @@ def commit(log: TableLog, folded: Folded) -> bool:
         actions: list[Action] = []
         for source in folded.sources:
             now = state.files.get(source.file.add["path"])
-            if now is None:
-                return False
-            dead = vectors.read(log.store, now.vector) if now.vector else BitMap()
-            if source.revived(dead):
-                return False
-            actions.append(removal(now, int(time.time() * 1000), data_change=False))
+            dead = source.all_rows() if now is None else _dead_in(log, now)
+            if now is not None:
+                if source.revived(dead):
+                    return False
+                actions.append(removal(now, int(time.time() * 1000), data_change=False))
             for number, rows in source.moved(dead):
                 path = folded.files[number].path
                 died[path] = died.get(path, BitMap()) | vectors.rows_of(rows)
-        if died and not state.vectors:
+        if not actions or (died and not state.vectors):
             return False
-        described = vectors.write(log.store, died, state.layout.vectors)
+        removed, described = len(actions), vectors.write(log.store, died, state.layout.vectors)
         for new in folded.files:
             if len(died.get(new.path, ())) < new.rows:
                 vector = {"deletionVector": described[new.path]} if new.path in described else {}
                 actions.append({"add": new.to_add(data_change=False, whole=not vector) | vector})
-        metrics = {"numRemovedFiles": len(folded.sources), "numAddedFiles": len(folded.files)}
+        metrics = {"numRemovedFiles": removed, "numAddedFiles": len(folded.files)}
         if log.commit(actions, "OPTIMIZE", metrics):
             failpoint("lake.after_fold")
             iceberg.publish(log)
             return True
+
+
+def _dead_in(log: TableLog, file: DataFile) -> BitMap:
+    return vectors.read(log.store, file.vector) if file.vector else BitMap()
 
 
 def _nobody(done: int, total: int) -> None:
