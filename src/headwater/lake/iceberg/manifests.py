@@ -110,6 +110,10 @@ def _required(kind: Any, number: int, name: str) -> dict[str, Any]:
     return {"name": name, "type": kind, "field-id": number}
 
 
+def _record_schema(name: str, fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
 def _map(key: int, value: int) -> dict[str, Any]:
     pair = [_required("int", key, "key"), _required("bytes", value, "value")]
     return {
@@ -119,10 +123,9 @@ def _map(key: int, value: int) -> dict[str, Any]:
     }
 
 
-_DATA_FILE: Final = {
-    "type": "record",
-    "name": "r2",
-    "fields": [
+_DATA_FILE: Final = _record_schema(
+    "r2",
+    [
         _required("int", 134, "content"),
         _required("string", 100, "file_path"),
         _required("string", 101, "file_format"),
@@ -136,28 +139,26 @@ _DATA_FILE: Final = {
         _optional("long", 144, "content_offset"),
         _optional("long", 145, "content_size_in_bytes"),
     ],
-}
+)
 _ENTRY: Final = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "manifest_entry",
-        "fields": [
+    _record_schema(
+        "manifest_entry",
+        [
             _required("int", 0, "status"),
             _optional("long", 1, "snapshot_id"),
             _optional("long", 3, "sequence_number"),
             _optional("long", 4, "file_sequence_number"),
             _required(_DATA_FILE, 2, "data_file"),
         ],
-    }
+    )
 )
 _COUNTS: Final = ("existing", "added", "deleted")
 """The counts in a list by their names, in the order of the statuses."""
 
 _LIST: Final = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "manifest_file",
-        "fields": [
+    _record_schema(
+        "manifest_file",
+        [
             _required("string", 500, "manifest_path"),
             _required("long", 501, "manifest_length"),
             _required("int", 502, "partition_spec_id"),
@@ -173,7 +174,7 @@ _LIST: Final = fastavro.parse_schema(
             _required("long", 514, "deleted_rows_count"),
             _optional("long", 520, "first_row_id"),
         ],
-    }
+    )
 )
 
 
