@@ -8,6 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
+import pytest
+
+from headwater.errors import LocalProtocolError
+from headwater.node.dcp.consumer import ConsumerSession
 from headwater.node.dcp.consumer_relay import OPAQUES_EACH
 from headwater.node.kv.relay import refusal
 from headwater.node.kv.session import KvSession
@@ -17,6 +21,7 @@ from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame, response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 from tests.node.kv.test_relay_calls import LARGE, Worker, turns
 from tests.node.support import Desk, FakeConnection, discard
 
@@ -115,6 +120,24 @@ def test_a_worker_that_can_not_take_the_call_fails_what_was_asked_of_it_and_noth
         mover.give(ADD)  # it is called again
         await turns()
         assert [each.opcode for each in opened(worker)] == [Opcode.DCP_ADD_STREAM]
+
+    played(play, tmp_path)
+
+
+def test_a_stream_that_would_get_an_opaque_of_the_next_worker_ends_the_connection(tmp_path: Path) -> None:
+    """By its opaque a message finds its worker: with another worker's it would be an older stream's, or nobody's."""
+
+    async def play(mover: Mover, worker: Worker) -> None:
+        consumer = mover.connection.session
+        assert isinstance(consumer, ConsumerSession)
+        for vbucket in (1, 2):
+            consumer._bucket.vbuckets[vbucket].set_state(State.REPLICA)
+        core = consumer.consumer._core
+        core._unused_opaques = iter(core._opaques[-2:])
+        mover.give(dcp.AddStream(vbucket=1, opaque=6, flags=0).frame())
+        assert [(each.opcode, each.opaque) for each in mover.heard()] == [(Opcode.DCP_CONTROL, OPAQUES_EACH - 1)]
+        with pytest.raises(LocalProtocolError, match="all of its 4,194,303 opaques: open another one"):
+            mover.give(dcp.AddStream(vbucket=2, opaque=7, flags=0).frame())
 
     played(play, tmp_path)
 

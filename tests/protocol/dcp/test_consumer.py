@@ -208,7 +208,7 @@ def test_what_another_end_has_processed_is_acknowledged_here() -> None:
 
 
 def test_opaques_are_chosen_from_where_they_are_told_to_begin_and_are_known_afterwards() -> None:
-    end = Consumer(Negotiated(), ConsumerSettings(), 0.0, first_opaque=1 << 22)
+    end = Consumer(Negotiated(), ConsumerSettings(), 0.0, range((1 << 22) + 1, 1 << 23))
     stream, _ = end.add(VB, 0)
     assert stream.opaque == (1 << 22) + 1
     (control,) = FrameBuffer().receive_data(end.data_to_send())

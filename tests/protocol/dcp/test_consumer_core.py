@@ -147,3 +147,12 @@ def test_a_stream_that_is_forgotten_owes_nothing(end: dict[str, bool]) -> None:
 def test_opaques_of_a_connection_never_repeat(end: dict[str, bool]) -> None:
     core = a_core(end)
     assert all(older < newer for older, newer in pairwise(core.next_opaque() for _ in range(5)))
+
+
+@both
+def test_a_connection_without_an_opaque_left_asks_for_nothing_more(end: dict[str, bool]) -> None:
+    core = ConsumerCore(Dialect.AUTO, ConsumerWindow(1000), **end, opaques=range(5, 7))
+    assert (core.next_opaque(), core.next_opaque()) == (5, 6)
+    with pytest.raises(LocalProtocolError, match="has used all of its 2 opaques: open another one"):
+        asked(core)
+    assert sent(core) == []

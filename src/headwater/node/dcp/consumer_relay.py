@@ -280,6 +280,11 @@ class ConsumerRelay:
         self._places = {vbucket: each for vbucket, each in self._places.items() if each is not call}
 
 
+def opaques_from(first: int) -> range:
+    """Return the opaques of the worker whose range begins with `first`, which itself is never chosen."""
+    return range(first + 1, first + OPAQUES_EACH)
+
+
 def _control_status(control: Frame, accepted: Mapping[str, str]) -> Status:
     """Return the answer to a control of another worker: what the client has answered to the same of this one."""
     key, value = control.key.decode("latin-1"), control.value.decode("latin-1")

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import BadMessage
 from headwater.node.dcp.consumer import ConsumerSession
+from headwater.node.dcp.consumer_relay import opaques_from
 from headwater.node.dcp.producer import ProducerSession
 from headwater.node.kv.command import passes
 from headwater.node.refused import CommandRefused
 from headwater.protocol.dcp.consumer import Consumer
+from headwater.protocol.dcp.consumer_core import OPAQUES
 from headwater.protocol.dcp.negotiation import ConsumerSettings
 from headwater.protocol.dcp.opening import consumer_name_in, negotiated_by, read_open
 from headwater.protocol.dcp.producer import CONSUMER_COMMANDS, Producer
@@ -57,7 +59,8 @@ def open_session(session: Session, frame: Frame) -> None:
         settings = ConsumerSettings(deleted_user_xattrs=negotiated.deleted_user_xattrs, consumer_name=name)
         if session.connection.is_inner:  # the client's window is another worker's to keep, which hears of each byte
             settings = replace(settings, window_bytes=1)
-        consumer = Consumer(negotiated, settings, now, session.first_opaque)
+        is_shared = session.connection.is_inner or session.relays
+        consumer = Consumer(negotiated, settings, now, opaques_from(session.first_opaque) if is_shared else OPAQUES)
         session.connection.session = ConsumerSession(session, session.server.dcp, consumer, opened=frame)
 
 

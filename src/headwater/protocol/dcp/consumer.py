@@ -26,7 +26,7 @@ from headwater.invariants import invariant
 from headwater.kernels.follow import COUNTED_OPCODES
 from headwater.kernels.tracker import END, IN_SNAPSHOT, LAST, STATE
 from headwater.protocol.dcp.answers import label
-from headwater.protocol.dcp.consumer_core import ROLLBACKS_MAX, ConsumerCore
+from headwater.protocol.dcp.consumer_core import OPAQUES, ROLLBACKS_MAX, ConsumerCore
 from headwater.protocol.dcp.consumer_messages import STREAM_MESSAGES
 from headwater.protocol.dcp.consumer_stream import ConsumerStream, Phase, Step
 from headwater.protocol.dcp.consumer_streams import LiveStreams, refusal
@@ -79,7 +79,7 @@ class Consumer:
         negotiated: results of HELLO and OPEN.
         settings: settings to request from the producer.
         now: seconds of a monotonic clock, as in every later call.
-        first_opaque: the opaques of its requests are above this one.
+        opaques: those of its requests; once all were used, a request raises LocalProtocolError.
 
     Attributes:
         streams: open streams, by vbucket. table: the same for the kernel, which checks changes against it.
@@ -88,7 +88,9 @@ class Consumer:
     `receive_frame` raises RemoteProtocolError if the connection must be closed.
     """
 
-    def __init__(self, negotiated: Negotiated, settings: ConsumerSettings, now: float, first_opaque: int = 0) -> None:
+    def __init__(
+        self, negotiated: Negotiated, settings: ConsumerSettings, now: float, opaques: range = OPAQUES
+    ) -> None:
         self.negotiated = negotiated
         self.settings = settings
         self.refusals: Refusals = Refusals(negotiated)
@@ -97,7 +99,7 @@ class Consumer:
             ConsumerWindow(0, owed_bytes_max=SMALL_ACK_BYTES),
             runs_ahead=False,
             unknown_is_rollback=False,
-            first_opaque=first_opaque,
+            opaques=opaques,
         )
         self._live = LiveStreams(self._core, negotiated.upr_states_as_printed, knows_collections=negotiated.collections)
         self.streams: dict[int, ConsumerStream] = self._core.streams

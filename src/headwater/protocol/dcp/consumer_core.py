@@ -14,9 +14,10 @@ Bytes to send gather in `out`. Source: dcp 2.4, 2.7, 6, 7, 9, 14.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from headwater.errors import RemoteProtocolError
+from headwater.errors import LocalProtocolError, RemoteProtocolError
 from headwater.invariants import invariant
 from headwater.kernels.tracker import LAST, StreamTable
 from headwater.protocol.dcp.answers import label, read_failover_log, read_rollback
@@ -37,6 +38,8 @@ _DCP: Final = Dialect.DCP
 _ASKED: Final = Step.ASKED
 _ACCEPTED: Final = Step.ACCEPTED
 
+OPAQUES: Final = range(1, 1 << 32)
+"""The opaques of a connection whose only consumer chooses them."""
 ROLLBACKS_MAX = 64
 """The most rollbacks for one stream; a producer that sends more is not going to accept."""
 
@@ -52,7 +55,7 @@ class ConsumerCore:
             never taken for another's. Otherwise the row opens with the answer, and all requests of a stream have one
             opaque (dcp 9: "with the same opaque").
         with_ids: Collections were negotiated: keys begin with the id of their collection.
-        first_opaque: opaques are chosen above this one.
+        opaques: those that may be chosen, each once.
         unknown_is_rollback: KEY_ENOENT is a rollback to 0 in any dialect; otherwise in UPR only, whose producers answer
             so for an unknown history (dcp 14, erratum U4).
 
@@ -71,7 +74,7 @@ class ConsumerCore:
         runs_ahead: bool,
         unknown_is_rollback: bool,
         with_ids: bool = False,
-        first_opaque: int = 0,
+        opaques: range = OPAQUES,
     ) -> None:
         self.dialect: Dialect = dialect
         self.window: Final = window
@@ -81,15 +84,23 @@ class ConsumerCore:
         self.past: set[int] = set()
         self.out: bytearray = bytearray()
         self._runs_ahead, self._unknown_is_rollback = runs_ahead, unknown_is_rollback
-        self._opaque = first_opaque
+        self._opaques = opaques
+        self._unused_opaques: Iterator[int] = iter(opaques)
         self._acks: dict[int, tuple[int, int]] = {}  # vbucket: (end of snapshot, opaque) of markers to answer
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def next_opaque(self) -> int:
-        """Return an opaque that was not used on this connection."""
-        self._opaque += 1
-        return self._opaque
+        """Return an opaque that was not used on this connection.
+
+        Raises:
+            LocalProtocolError: none is left, and messages for an older stream would be taken for a newer one's.
+        """
+        opaque = next(self._unused_opaques, None)
+        if opaque is None:
+            many = f"{len(self._opaques):,}"
+            raise LocalProtocolError(f"this connection has used all of its {many} opaques: open another one")
+        return opaque
 
     def ask(self, stream: ConsumerStream, position: Position) -> RollbackNeeded | None:
         """Send the request for the changes after `position`.
@@ -107,7 +118,7 @@ class ConsumerCore:
     def _request(self, stream: ConsumerStream, position: Position, vb_uuid: int) -> None:
         opaque, seqno = stream.opaque, position.seqno
         if self._runs_ahead or not opaque:
-            self._opaque = stream.opaque = opaque = self._opaque + 1
+            stream.opaque = opaque = self.next_opaque()
         stream.request_position = position
         stream.dialect = dialect = _UPR if self.dialect is _UPR else _DCP
         invariant(opaque not in self.awaiting, "a second request has opaque {}", opaque)
