@@ -487,7 +487,7 @@ def test_who_loses_the_right_to_write_is_refused_by_the_next_request() -> None:
         quick = one.session.quick
         assert quick is not None
         one.session.refresh_access()
-        assert one.session.quick is not quick and one.connection._quick is one.session.quick
+        assert one.session.quick is not quick and one.connection._watching.quick is one.session.quick
         made.rounds.allow(one.connection._fd, 0)
         one.send(put(b"a", b"1"))
         await made.settle()
@@ -583,7 +583,7 @@ def test_where_there_is_no_descriptor_left_for_rounds_the_loop_watches(monkeypat
         one = made.connect()
         one.send(get(b"a"))
         await made.settle()
-        assert answers(one.heard())[0].status == Status.KEY_ENOENT and one.connection._rounds is None
+        assert answers(one.heard())[0].status == Status.KEY_ENOENT and one.connection._watching.rounds is None
 
     run(story)
 

@@ -28,6 +28,7 @@ from headwater.node.connections.budget import Budget
 from headwater.node.connections.inbox import ConnectionInbox
 from headwater.node.connections.outbox import Outbox
 from headwater.node.connections.tls import ENGINE_BYTES
+from headwater.node.connections.watching import QuickPath, SocketWatch
 from headwater.node.process.memory import MAPPED_BYTES_MIN, mapped_copy, socket_bytes
 from headwater.node.process.run_queue import SLICE_SECONDS, RunQueue
 from headwater.node.reporting.log_lines import event
@@ -52,47 +53,6 @@ PUMPS_PER_TURN = 4
 T = TypeVar("T")
 
 log: Final = logging.getLogger(__name__)
-
-
-class Rounds(Protocol):
-    """The rounds of a kernel over all connections whose next request it may answer by itself (node/kv/rounds.py).
-
-    A connection that has joined is watched there, instead of by the event loop, and called when Python is needed.
-    """
-
-    def join(self, connection: Connection, descriptor: int) -> bool:
-        """Watch a connection; return False if that can't be done here."""
-
-    def leave(self, descriptor: int) -> None:
-        """Watch a connection no more. No answer of it may be kept."""
-
-    def allow(self, descriptor: int, features: int | None) -> None:
-        """Let the kernel answer a connection of these features; None: its next bytes are for Python."""
-
-    def take_back(self, descriptor: int) -> tuple[bytes, int] | None:
-        """Return the answer of a connection that is kept for a batch, and the batch; None if none is kept."""
-
-    def stirred_at(self, descriptor: int) -> float:
-        """Return the time at which a connection last sent a request that the kernel answered."""
-
-
-class QuickPath(Protocol):
-    """The facts by which rounds answer requests without their session; another object when one of them changes.
-
-    Attributes: rounds: those of its bucket.
-    """
-
-    rounds: Rounds | None
-
-    @property
-    def features(self) -> int:
-        """The features of the connection, as the kernel knows them, and whether it may write."""
-
-    def resume(self, stop: int) -> None:
-        """Let the session begin its next bytes with what a round has done of them, and why it stopped."""
-
-    def wait_for(self, gate: int) -> None:
-        """Let later answers of the session wait for a batch, for one that a round has given does."""
 
 
 class ConnectionSession(Protocol):
@@ -227,10 +187,7 @@ class Connection:
         self.committer: Committer = host.committer
         self._time = host.loop.time
         self._inbox, self._outbox = inbox, Outbox()
-        self._may_be_quick = type(sock) is socket.socket
-        self._is_watched = False
-        self._quick: QuickPath | None = None
-        self._rounds: Rounds | None = None  # which watch the socket, if the loop does not
+        self._watching = SocketWatch(host.loop, self._fd, may_join=type(sock) is socket.socket)
         self._paused: set[str] = set()
         self._finishing = False
         self._eof = False
@@ -246,9 +203,7 @@ class Connection:
     @property
     def stirred_at(self) -> float:
         """The time at which the last whole message came, or output left (loop.time() seconds)."""
-        if self._rounds is None:
-            return self._stirred_at
-        return max(self._stirred_at, self._rounds.stirred_at(self._fd))
+        return self._watching.stirred_at(self._stirred_at)
 
     @property
     def called_at(self) -> object:
@@ -303,7 +258,7 @@ class Connection:
         else:
             log.debug("%s: closed: %s", self.peer, cause, extra=event("peer.closed", peer=self.peer))
         self._unwatch()
-        self._quick = None  # it refers to the session, and that to this connection
+        self._watching.forget_session()
         if self._writing:
             self.loop.remove_writer(self._fd)
         if self._timer is not None:
@@ -381,53 +336,38 @@ class Connection:
                 self._run_queue.first(self._read_on)
 
     def _watch_reading(self) -> None:
-        """Have rounds of the kernel watch the socket where the session lets them, else the loop."""
-        self._is_watched = True
-        self._quick = quick = self.session.quick if self._may_be_quick else None
-        if quick is not None and quick.rounds is not None and quick.rounds.join(self, self._fd):
-            self._rounds = quick.rounds
+        if self._watching.begin(self, self._watch):
             self._look_at_rest()
-        else:
-            self._watch(self.loop.add_reader, self.readable)
 
     def _unwatch(self) -> None:
         """Have nobody watch the socket for reading."""
-        self._is_watched = False
-        if self._rounds is None:
-            self.loop.remove_reader(self._fd)
-        else:
-            self._take_back()
-            self._stirred_at = self.stirred_at
-            self._rounds.leave(self._fd)
-            self._rounds = None
+        self._take_back()
+        self._stirred_at = self.stirred_at
+        self._watching.end()
 
     def _follow_session(self) -> None:
         """Have the socket watched as the session wants it now: it may be another one, or have other features."""
-        if self._is_watched and self._may_be_quick and self.session.quick is not self._quick:
+        if self._watching.is_outdated(self):
             self._unwatch()
             self._watch_reading()
 
     def _look_at_rest(self) -> None:
         """Let rounds answer what comes next if nothing of earlier requests is left here, else see to it in Python."""
-        if self._rounds is not None and self._quick is not None:
-            is_at_rest = (
-                not self._inbox.held_bytes
+        if self._watching.rounds is not None:
+            self._watching.allow(
+                is_at_rest=not self._inbox.held_bytes
                 and not self._outbox.queued_bytes
                 and not self._was_long
                 and not self._feeding
                 and self.session.written_gate <= self.committer.durable
             )
-            self._rounds.allow(self._fd, self._quick.features if is_at_rest else None)
 
     def _take_back(self) -> None:
         """Take back an answer that rounds keep until its batch is on disk: what comes next has to stand behind it."""
-        if self._rounds is not None and (kept := self._rounds.take_back(self._fd)) is not None:
+        if self._watching.rounds is not None and (kept := self._watching.take_back()) is not None:
             if self.is_closed:
                 return
-            data, gate = kept
-            if self._quick is not None:
-                self._quick.wait_for(gate)
-            self._outbox.push(data, gate)
+            self._outbox.push(*kept)
             self._look_at_rest()
             self._await_departure()
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from headwater.node.calling import FollowProgress, ProducerAddress
     from headwater.node.committer import Committer
     from headwater.node.config import NodeConfig
-    from headwater.node.connections.connection import Connection, Rounds
+    from headwater.node.connections.connection import Connection
     from headwater.node.connections.tls import NodeTls
+    from headwater.node.connections.watching import Rounds
     from headwater.node.kv.preparation import Preparation
     from headwater.node.kv.rights import Access
     from headwater.node.ownership.cluster_map import ServedMap

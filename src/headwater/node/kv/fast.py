@@ -22,7 +22,7 @@ from headwater.wire.privilege import WRITE
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
-    from headwater.node.connections.connection import Rounds
+    from headwater.node.connections.watching import Rounds
     from headwater.node.kv.api import Session
 
 OUT_BYTES = 256 << 10

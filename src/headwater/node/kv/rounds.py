@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from headwater.node.buckets.bucket import Bucket
     from headwater.node.committer import Committer
-    from headwater.node.connections.connection import Connection
+    from headwater.node.connections.watching import Watched
     from headwater.node.kv.fast import Workspace
     from headwater.node.process.run_queue import RunQueue
     from headwater.node.reporting.requests import Requests
@@ -63,7 +63,7 @@ class ServedRounds:
         self._loop, self._run_queue, self._arena = host.loop, host.run_queue, host.arena
         self._time: Callable[[], float] = host.loop.time
         self._bucket, self._committer, self._requests, self._workspace = bucket, committer, requests, workspace
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, Watched] = {}
         self._epoll: select.epoll | None = None
         self._members = np.zeros((0, _FIELDS), np.uint64)
         self._rows = self._members.reshape(-1).data
@@ -75,7 +75,7 @@ class ServedRounds:
 
     # --- who takes part -----------------------------------------------------------------------------------------------
 
-    def join(self, connection: Connection, descriptor: int) -> bool:
+    def join(self, connection: Watched, descriptor: int) -> bool:
         """Watch a connection; return False if the system can't: it has no epoll, or no more descriptors."""
         try:
             self._open().register(descriptor, select.EPOLLIN)
@@ -212,7 +212,7 @@ class ServedRounds:
         requests.received_bytes += fields[kernel.RECEIVED]
         requests.sent_bytes += fields[kernel.SENT_BYTES]
 
-    def _hand_over(self, connection: Connection) -> None:
+    def _hand_over(self, connection: Watched) -> None:
         """Give a connection the bytes received of it, and its session what the kernel has done of them."""
         if self._workspace.fields[execute.OFFSET] and (quick := connection.session.quick) is not None:
             quick.resume(self._fields[kernel.STOP])

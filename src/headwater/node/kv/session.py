@@ -44,7 +44,8 @@ from headwater.wire.status import Status
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
-    from headwater.node.connections.connection import Connection, QuickPath
+    from headwater.node.connections.connection import Connection
+    from headwater.node.connections.watching import QuickPath
     from headwater.node.kv.api import FastRequests, Kept, Services
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.wire.address import Address
