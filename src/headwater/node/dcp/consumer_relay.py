@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headwater.kernels.follow import COUNTED_OPCODES
 from headwater.node.connections.inbox import whole_frame
-from headwater.node.connections.worker_call import WorkerCall, number_of
-from headwater.node.dcp.relay import AWAY, ENTRY_BYTES, REQUESTS_BYTES_MAX
-from headwater.node.kv.relay import ANSWERS, introduction, others_of, path_of
+from headwater.node.connections.worker_call import number_of
+from headwater.node.dcp.calls import ENTRY_BYTES, DcpCall, DcpCalls
+from headwater.node.kv.relay import ANSWERS, AWAY, introduction, others_of, path_of
 from headwater.node.streams.snapshot import PREPARE_COUNTS_MORE
 from headwater.protocol.dcp.consumer_messages import STREAM_MESSAGES
 from headwater.protocol.dcp.events import StreamWanted
@@ -35,7 +35,7 @@ from headwater.protocol.dcp.negotiation import NOOP, NOOP_INTERVAL, WINDOW
 from headwater.wire import dcp
 from headwater.wire.header import HEADER, HEADER_BYTES, Frame, Magic, frame_bytes, response
 from headwater.wire.opcodes import Opcode
-from headwater.wire.status import Status, name_of
+from headwater.wire.status import Status
 
 if TYPE_CHECKING:
     import asyncio
@@ -76,16 +76,18 @@ class _Barrier:
     awaited: int
 
 
-class ConsumerRelay:
-    """The calls of a client's consumer connection to other workers.
+class ConsumerRelay(DcpCalls[int, "_Call"]):
+    """The calls of a client's consumer connection to other workers, by their numbers.
 
     Args:
         kv: the session that the connection began as. consumer: this end's. opened: the OPEN request.
     """
 
+    HELD_UP_BY = "changes of others"
+
     def __init__(self, kv: Session, consumer: Consumer, relaying: RelayingConsumer, opened: Frame) -> None:
-        self._kv, self._consumer, self._relaying, self._opened = kv, consumer, relaying, opened
-        self._calls: dict[int, _Call] = {}
+        super().__init__(kv)
+        self._consumer, self._relaying, self._opened = consumer, relaying, opened
         self._places: dict[int, _Call] = {}  # the worker that a vbucket's last ADD_STREAM went to
         self._barriers: deque[_Barrier] = deque()
         self._has_ended = False
@@ -98,11 +100,6 @@ class ConsumerRelay:
         """Return the memory of what waits here, both ways, and of what is known of streams."""
         entries = len(self._places) + len(self._barriers) + sum(len(each.owed) for each in self._calls.values())
         return sum(each.kept_bytes for each in self._calls.values()) + ENTRY_BYTES * entries
-
-    @property
-    def stream_count(self) -> int:
-        """Return how many streams other workers have of the client."""
-        return sum(len(each.streams) for each in self._calls.values())
 
     # --- what the client says -----------------------------------------------------------------------------------------
 
@@ -183,20 +180,9 @@ class ConsumerRelay:
             for frame in call.take_controls():
                 call.tell(response(frame, _control_status(frame, accepted)).encode())
 
-    def flush(self) -> None:
-        """The burst is over: send what was taken; read no more of the client while a worker does not read."""
-        waiting_bytes = 0
-        for call in tuple(self._calls.values()):
-            call.flush()
-            waiting_bytes = max(waiting_bytes, call.waiting_bytes)
-        if waiting_bytes > REQUESTS_BYTES_MAX:
-            self._kv.connection.pause("changes of others")
-
     def close(self) -> None:
         """Hang up."""
-        for call in tuple(self._calls.values()):
-            call.close()
-        self._calls.clear()
+        super().close()
         self._places.clear()
         self._barriers.clear()
 
@@ -246,15 +232,6 @@ class ConsumerRelay:
         """Send what this worker has to say by now."""
         self._relaying.say()
 
-    def read_on(self) -> None:
-        """A worker has read what waited for it."""
-        if all(each.waiting_bytes <= REQUESTS_BYTES_MAX for each in self._calls.values()):
-            self._kv.connection.resume("changes of others")
-
-    def refused(self, status: int) -> None:
-        """A worker does not let the client have the connection that this one has opened."""
-        self._kv.connection.drop(f"another worker refused to open it: {name_of(status)}", fault=False)
-
     def turned_away(self, call: _Call) -> None:
         """A worker could not take the call, and has done nothing of what was asked."""
         self._forget(call)
@@ -276,7 +253,7 @@ class ConsumerRelay:
             self._kv.connection.drop("the worker that had vbuckets of its streams is gone", fault=False)
 
     def _forget(self, call: _Call) -> None:
-        self._calls = {number: each for number, each in self._calls.items() if each is not call}
+        super()._forget(call)
         self._places = {vbucket: each for vbucket, each in self._places.items() if each is not call}
 
 
@@ -292,7 +269,7 @@ def _control_status(control: Frame, accepted: Mapping[str, str]) -> Status:
     return Status.SUCCESS if is_taken else Status.EINVAL
 
 
-class _Call(WorkerCall):
+class _Call(DcpCall):
     """A DCP connection to another worker, which consumes, for one client.
 
     Attributes:
@@ -335,16 +312,6 @@ class _Call(WorkerCall):
         """Have it say when it has handled all that went there."""
         self.barriers.append(barrier)
         self._out += Frame(Magic.CLIENT_REQUEST, Opcode.DCP_NOOP).encode()
-
-    def tell(self, data: bytes) -> None:
-        """Say something at once."""
-        self._out += data
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what waits."""
-        if self._out and not self._is_writing:
-            self._write()
 
     def take_controls(self) -> list[Frame]:
         """Return the controls that wait for an answer, and forget them."""

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.kernels.scan import scan
-from headwater.node.connections.worker_call import WorkerCall
-from headwater.node.kv.relay import ANSWERS, introduction, others_of, path_of
+from headwater.node.dcp.calls import ENTRY_BYTES, DcpCall, DcpCalls
+from headwater.node.kv.relay import ANSWERS, AWAY, introduction, others_of, path_of
 from headwater.node.streams.snapshot import PREPARE_COUNTS_MORE
 from headwater.protocol.dcp.noop import SILENCE_SECONDS_MIN
 from headwater.protocol.dcp.upr import end_status
@@ -35,7 +35,7 @@ from headwater.wire.framing import stream_id_framing
 from headwater.wire.header import Frame, Magic, response
 from headwater.wire.json_text import read_json
 from headwater.wire.opcodes import Opcode
-from headwater.wire.status import Status, name_of
+from headwater.wire.status import Status
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,10 +46,6 @@ if TYPE_CHECKING:
 WINDOW_BYTES: Final = 1 << 20
 """The window of a call: so much of a worker's streams, and a message, may wait here for the client's window."""
 ACKNOWLEDGED_BYTES: Final = WINDOW_BYTES // 4
-REQUESTS_BYTES_MAX: Final = 256 << 10
-"""So much of the client's requests may wait for a worker to read them, then no more is read of the client."""
-ENTRY_BYTES: Final = 256
-"""About what is kept here for a stream."""
 _OWN_CONTROLS: Final = frozenset({b"connection_buffer_size"})
 """The settings that are a matter between the client and this worker."""
 BUSY_SECONDS_MAX: Final = 10.0
@@ -58,8 +54,6 @@ _OF_NOOPS: Final = frozenset({b"enable_noop", b"set_noop_interval"})
 FOR_THE_CLIENT: Final = frozenset({Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM})
 """The requests whose answers are the client's; those to OPEN and CONTROL it has had from here."""
 _NO_SUCH_STREAM: Final = frozenset({Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUND})
-AWAY: Final = "the process that has it can't take it now: it is being started again, is full, or is not in the map"
-
 StreamKey = tuple[int, bytes]
 """A vbucket, and the framing extras that name a stream of it; empty without stream ids."""
 
@@ -131,18 +125,20 @@ def _framing_of(request: Frame) -> bytes:
     return b"" if stream_id is None else stream_id_framing(stream_id)
 
 
-class StreamRelay:
-    """The calls of a client's DCP connection to other workers.
+class StreamRelay(DcpCalls[str, "_Call"]):
+    """The calls of a client's DCP connection to other workers, by their paths.
 
     Args:
         kv: the session that the connection began as. producer: this end's. opened: the OPEN request.
     """
 
+    HELD_UP_BY = "stream requests"
+
     def __init__(self, kv: Session, producer: Producer, relaying: RelayingProducer, opened: Frame) -> None:
-        self._kv, self._producer, self._relaying = kv, producer, relaying
+        super().__init__(kv)
+        self._producer, self._relaying = producer, relaying
         self._begin = introduction(kv) + opened.encode()
         self._controls: list[Frame] = []
-        self._calls: dict[str, _Call] = {}
         self._turns: deque[_Call] = deque()
         kv.connection.awaits_others = self.awaits_answers
         for path in others_of(kv).values():
@@ -157,11 +153,6 @@ class StreamRelay:
     def is_ready(self) -> bool:
         """Return True if something waits for the client's window."""
         return bool(self._turns)
-
-    @property
-    def stream_count(self) -> int:
-        """Return how many streams other workers have for the client."""
-        return sum(len(each.streams) for each in self._calls.values())
 
     def awaits_answers(self) -> bool:
         """Return True if a worker owes the client an answer."""
@@ -225,20 +216,9 @@ class StreamRelay:
             call.tell(frame.encode())
         return call is not None
 
-    def flush(self) -> None:
-        """The burst is over: send what was taken; read no more of the client while a worker does not read."""
-        waiting = 0
-        for call in tuple(self._calls.values()):
-            call.flush()
-            waiting = max(waiting, call.waiting_bytes)
-        if waiting > REQUESTS_BYTES_MAX:
-            self._kv.connection.pause("stream requests")
-
     def close(self) -> None:
         """Hang up."""
-        for call in tuple(self._calls.values()):
-            call.close()
-        self._calls.clear()
+        super().close()
         self._turns.clear()
 
     def _path_of(self, vbucket: int) -> str | None:
@@ -295,18 +275,9 @@ class StreamRelay:
         """Send another worker's answer."""
         self._kv.connection.send(answer.encode())
 
-    def read_on(self) -> None:
-        """A worker has read what waited for it."""
-        if all(each.waiting_bytes <= REQUESTS_BYTES_MAX for each in self._calls.values()):
-            self._kv.connection.resume("stream requests")
-
-    def refused(self, status: int) -> None:
-        """A worker does not let the client have the connection that this one has opened."""
-        self._kv.connection.drop(f"another worker refused to open it: {name_of(status)}", fault=False)
-
     def over(self, call: _Call) -> None:
         """A call has ended, or was never taken: what it owed fails for now, its streams end behind what came."""
-        self._calls = {path: each for path, each in self._calls.items() if each is not call}
+        self._forget(call)
         for frame in call.owed:
             if frame.opcode in FOR_THE_CLIENT:
                 self._producer.refuse(frame, Status.ETMPFAIL, AWAY)
@@ -324,7 +295,7 @@ class StreamRelay:
         return dcp.StreamEnd(vbucket=vbucket, opaque=opaque, framing=framing or None, status=status).encode()
 
 
-class _Call(WorkerCall):
+class _Call(DcpCall):
     """A DCP connection to another worker, for one client.
 
     Attributes:
@@ -361,16 +332,6 @@ class _Call(WorkerCall):
             self._vbuckets[frame.vbucket] += 1
         self.owed.append(frame)
         self._out += frame.encode()
-
-    def tell(self, data: bytes) -> None:
-        """Say something that has no answer."""
-        self._out += data
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what waits."""
-        if self._out and not self._is_writing:
-            self._write()
 
     def acknowledge(self, counted_bytes: int) -> None:
         """Count so much of what it sent as the client's, or nobody's."""

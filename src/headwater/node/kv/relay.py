@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from headwater.node.kv.api import Session
 
-__all__ = ["ANSWERS", "Relay", "introduction", "others_of", "path_of", "refusal"]
+__all__ = ["ANSWERS", "AWAY", "Relay", "introduction", "others_of", "path_of", "refusal"]
 
 HELD_BYTES_MAX: Final = 1 << 20
 """So much of a worker's answers waits here behind another's, until it is not read any more."""
@@ -59,7 +59,7 @@ _REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
 ANSWERS = (Magic.CLIENT_RESPONSE, Magic.FLEXIBLE_RESPONSE)
 _HERE = (State.ACTIVE, State.PENDING, State.REPLICA)
 _FLUSHES = (Opcode.FLUSH, Opcode.FLUSHQ)
-_AWAY: Final = "the process that has it can't take it now: it is being started again, is full, or is not in the map"
+AWAY: Final = "the process that has it can't take it now: it is being started again, is full, or is not in the map"
 
 
 class Relaying(Protocol):
@@ -186,7 +186,7 @@ class Relay:
             return False
         call = self._call(path)
         if call is None:
-            self._fail(frame, CommandRefused(Status.ETMPFAIL, _AWAY))
+            self._fail(frame, CommandRefused(Status.ETMPFAIL, AWAY))
         else:
             self._waiting.append(call.ask(frame))
             self._note_feed(frame)
@@ -256,7 +256,7 @@ class Relay:
         if self._ask_all(shares):
             self._note_feed(frame)
         else:
-            self._gathering.refused = CommandRefused(Status.ETMPFAIL, _AWAY)
+            self._gathering.refused = CommandRefused(Status.ETMPFAIL, AWAY)
         self.flush()
 
     def _is_refused(self, frame: Frame, gathering: Gathering) -> bool:
@@ -283,7 +283,7 @@ class Relay:
             flush.are_there, request = True, Frame(Magic.CLIENT_REQUEST, Opcode.FLUSH, extras=frame.extras)
         flush.statuses.clear()
         if flush.refused is None and not self._ask_all(dict.fromkeys(flush.paths, request)):
-            flush.refused = CommandRefused(Status.ETMPFAIL, _AWAY)
+            flush.refused = CommandRefused(Status.ETMPFAIL, AWAY)
         self.flush()
 
     def _refused_here(self, frame: Frame) -> CommandRefused | None:
@@ -390,7 +390,7 @@ class Relay:
         for place in self._waiting:
             if isinstance(place, _Place) and place.call is call:
                 request = Frame(Magic.CLIENT_REQUEST, place.opcode, opaque=place.opaque)
-                failure = failure_of(self._session, request, CommandRefused(Status.ETMPFAIL, _AWAY))
+                failure = failure_of(self._session, request, CommandRefused(Status.ETMPFAIL, AWAY))
                 call.give(place, b"" if failure is None else failure.answering(request))
                 place.is_over = True
         self.go_on()

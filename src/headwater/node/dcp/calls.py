@@ -1,0 +1,90 @@
+"""The calls of one client's DCP connection to other workers, whichever end of DCP it is here.
+
+DcpCall     a DCP connection to another worker: requests that it owes an answer to, streams that are open there
+DcpCalls    all of a client's, of which the slowest to read holds back the client
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
+
+from headwater.node.connections.worker_call import WorkerCall
+from headwater.wire.status import name_of
+
+if TYPE_CHECKING:
+    from headwater.node.kv.api import Session
+
+__all__ = ["ENTRY_BYTES", "REQUESTS_BYTES_MAX", "DcpCall", "DcpCalls"]
+
+REQUESTS_BYTES_MAX: Final = 256 << 10
+"""So much of the client's messages may wait for a worker to read them, then no more is read of the client."""
+ENTRY_BYTES: Final = 256
+"""About what is kept here for a stream, or for an answer that is owed."""
+
+
+class DcpCall(WorkerCall):
+    """A DCP connection to another worker, for one client.
+
+    Attributes:
+        streams: those that are open there.
+    """
+
+    streams: Collection[object]
+
+    def tell(self, data: bytes) -> None:
+        """Say something at once that has no answer."""
+        self._out += data
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if self._out and not self._is_writing:
+            self._write()
+
+
+Key = TypeVar("Key")
+Call = TypeVar("Call", bound=DcpCall)
+
+
+class DcpCalls(Generic[Key, Call]):
+    """A client's calls to other workers, by what each is known by."""
+
+    HELD_UP_BY: ClassVar[str]
+    """The reason for which no more is read of the client, while a worker does not read."""
+
+    def __init__(self, kv: Session) -> None:
+        self._kv = kv
+        self._calls: dict[Key, Call] = {}
+
+    @property
+    def stream_count(self) -> int:
+        """Return how many streams of the client other workers have."""
+        return sum(len(each.streams) for each in self._calls.values())
+
+    def flush(self) -> None:
+        """The burst is over: send what was taken; read no more of the client while a worker does not read."""
+        waiting_bytes = 0
+        for call in tuple(self._calls.values()):
+            call.flush()
+            waiting_bytes = max(waiting_bytes, call.waiting_bytes)
+        if waiting_bytes > REQUESTS_BYTES_MAX:
+            self._kv.connection.pause(self.HELD_UP_BY)
+
+    def read_on(self) -> None:
+        """A worker has read what waited for it."""
+        if all(each.waiting_bytes <= REQUESTS_BYTES_MAX for each in self._calls.values()):
+            self._kv.connection.resume(self.HELD_UP_BY)
+
+    def refused(self, status: int) -> None:
+        """A worker does not let the client have the connection that this one has opened."""
+        self._kv.connection.drop(f"another worker refused to open it: {name_of(status)}", fault=False)
+
+    def close(self) -> None:
+        """Hang up."""
+        for call in tuple(self._calls.values()):
+            call.close()
+        self._calls.clear()
+
+    def _forget(self, call: Call) -> None:
+        self._calls = {key: each for key, each in self._calls.items() if each is not call}
