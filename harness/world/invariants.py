@@ -128,6 +128,23 @@ def _check_versions(world: World, reader: WorldReader, vb: int) -> None:
         )
 
 
+def check_cas(world: World) -> None:
+    """In the owner's history the CAS values of a key rise, and none was the token of a lock of it."""
+    operations = world.recorder.history().operations
+    locks = (each for each in operations if each.kind is Kind.GET_AND_LOCK and each.outcome is Outcome.DONE)
+    tokens = {(each.key.encode("latin-1"), each.result.cas) for each in locks}
+    for vb in range(world.plan.vbuckets):
+        owner = world.owner(vb)
+        newest: dict[bytes, int] = {}
+        for seqno, change in world.watcher.branches.changes(vb, owner.failover.entries, owner.high_seqno):
+            before = newest.get(change.key, 0)
+            if change.cas <= before:
+                raise Broken(f"cas: seqno {seqno} of vbucket {vb} is {change}, before it the CAS was {before}")
+            if (change.key, change.cas) in tokens:
+                raise Broken(f"cas: seqno {seqno} of vbucket {vb} is {change}, whose CAS was the token of a lock")
+            newest[change.key] = change.cas
+
+
 def check_equal(world: World) -> None:
     """Each replica has the documents of its owner."""
     for vb in range(world.plan.vbuckets):
@@ -203,6 +220,13 @@ INVARIANTS: tuple[Invariant, ...] = (
         " snapshots that came from disk and did not promise history; it holds no other",
         "`harness.simulation.histories`, of a reader of versions in half of the worlds",
         check_versions,
+    ),
+    Invariant(
+        "cas",
+        "whatever the clocks do, in a history each change of a key has a higher CAS than the one before, and none has a"
+        " CAS that was given to somebody as the token of a lock: what was compared with it is what it was",
+        "`harness.simulation.histories`, of the owner of each vbucket",
+        check_cas,
     ),
     Invariant(
         "equal",

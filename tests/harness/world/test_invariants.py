@@ -100,6 +100,18 @@ def test_a_world_without_faults_keeps_all_promises_and_each_that_is_broken_is_fo
     reader.held[vb][old] = version
     reader.gaps[vb] = []
 
+    branches, seqno = world.watcher.branches._branches[vb, operation.result.vb_uuid], operation.result.seqno
+    unused = next(at for at in range(1, seqno) if at not in branches)  # that of its prepare, at the latest
+    branches[unused] = branches[seqno]
+    with pytest.raises(Broken, match=r"^cas: seqno \d+ of vbucket .* before it the CAS was"):
+        invariants.check_cas(world)
+    del branches[unused]
+    token = replace(operation, kind=Kind.GET_AND_LOCK)
+    operations.append(token)
+    with pytest.raises(Broken, match=r"^cas: seqno \d+ of vbucket .* the token of a lock"):
+        invariants.check_cas(world)
+    operations.remove(token)
+
     observer = world.watcher.observers[world.copies(vb)[1]]
     observer.held = lambda *_: {b"other": (1, Change(b"other", b"v", 1, 1))}  # type: ignore[method-assign]
     with pytest.raises(Broken, match=r"^equal: n\d and the owner"):
