@@ -16,6 +16,7 @@ from headwater.node.connections.loopback import is_local
 from headwater.node.kv.api import FastRequests, Session, UserSession
 from headwater.node.kv.command import COMMANDS
 from headwater.node.kv.fast import FastPath, Workspace
+from headwater.node.kv.parking import Parking
 from headwater.node.kv.session import KvSession
 from headwater.node.membership.member import Membership
 from headwater.node.membership.stats import stats
@@ -277,6 +278,12 @@ class Talk:
         self.connection = FakeConnection()
         self.kv = KvSession(self.connection, desk)  # type: ignore[arg-type]
         self.connection.session = self.kv
+
+    def speak_over(self, connection: FakeConnection) -> None:
+        """Let the session have another connection."""
+        self.kv.connection = connection  # type: ignore[assignment]
+        self.kv.parking = Parking(self.kv.connection)
+        connection.session = self.kv
 
     def give(self, data: bytes) -> int:
         return self.kv.receive(memoryview(bytearray(data)))

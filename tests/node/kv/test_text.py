@@ -316,7 +316,7 @@ def test_a_reader_that_takes_nothing_stops_the_values_between_two_keys(one: Desk
 
 async def judged(line: Line) -> bytes:
     """The answer once the password was judged."""
-    while line.session._task is not None:
+    while line.session.parking.is_at_work:
         await asyncio.sleep(0.01)
     line.connection.paused.discard("parked")
     return line.say()

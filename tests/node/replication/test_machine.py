@@ -35,8 +35,7 @@ class Passive(Talk):
     def __init__(self, desk: StreamDesk, name: bytes = b"mover") -> None:
         super().__init__(desk)
         self.connection: Wire = Wire()
-        self.kv.connection = self.connection  # type: ignore[assignment]
-        self.connection.session = self.kv
+        self.speak_over(self.connection)
         self.connection.rearm = lambda: None  # type: ignore[attr-defined]
         self.hello(0x07, 0x08)
         assert self.one(Opcode.DCP_OPEN, key=name, extras=bytes(8)).status == 0

@@ -179,8 +179,8 @@ class Feed:
         self.waiting: deque[Frame] = deque()
         self.sink = Talk(replica.desk)
         self.wire = Wire()
-        self.sink.connection = self.sink.kv.connection = self.wire
-        self.wire.session = self.sink.kv
+        self.sink.connection = self.wire
+        self.sink.speak_over(self.wire)
         self.wire.rearm = lambda: None  # type: ignore[attr-defined]
         self.buffer = FrameBuffer()
         self.sink.hello(0x07, 0x08, 0x0B, 0x12)

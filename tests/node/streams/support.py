@@ -123,8 +123,7 @@ class Producer(Talk):
     ) -> None:
         super().__init__(desk)
         self.connection: Wire = Wire()
-        self.kv.connection = self.connection  # type: ignore[assignment]
-        self.connection.session = self.kv
+        self.speak_over(self.connection)
         self.buffer = FrameBuffer()
         if features:
             self.hello(*features)

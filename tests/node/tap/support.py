@@ -68,8 +68,7 @@ class TapClient(Talk):
     def __init__(self, desk: TapDesk) -> None:
         super().__init__(desk)
         self.connection: Wire = Wire()
-        self.kv.connection = self.connection  # type: ignore[assignment]
-        self.connection.session = self.kv
+        self.speak_over(self.connection)
         self.buffer = FrameBuffer()
 
     def give(self, data: bytes) -> int:

@@ -199,7 +199,7 @@ class ConsumerSession(DcpEnd[Consumer]):
     def _wait_for_room(self) -> None:
         """Read on after the next commit; if the disk is full, look again and again ("never skip it", dcp 9)."""
         if not self._bucket.store.full:
-            self._kv.wait_for_room()
+            self._kv.parking.wait_for_room(self._kv.server.committer)
             return
         self.connection.pause("full disk")
         self._loop.call_later(FULL_DISK_SECONDS, lambda: self.connection.resume("full disk"))

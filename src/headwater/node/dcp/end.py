@@ -182,7 +182,7 @@ class DcpEnd(ABC, Generic[End]):
 
     def _wait_for_room(self) -> None:
         """Read on after the next commit."""
-        self._kv.wait_for_room()
+        self._kv.parking.wait_for_room(self._kv.server.committer)
 
     @abstractmethod
     def _close_streams(self) -> None:

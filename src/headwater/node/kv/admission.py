@@ -156,7 +156,8 @@ def _check_vbucket(session: Session, bucket: Bucket, frame: Frame) -> None:
     state = bucket.state(frame.vbucket)
     wanted = State.REPLICA if frame.opcode == Opcode.GET_REPLICA else State.ACTIVE
     if state == State.PENDING and wanted == State.ACTIVE:
-        raise session.wait_for_state(bucket, frame.vbucket)
+        session.preparation.drop()  # others want the place while it waits, however long that takes
+        raise session.parking.wait_for_state(bucket, frame.vbucket)
     if state != wanted:
         raise session.not_my_vbucket()
     if frame.vbucket in bucket.fenced:

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from headwater.node.connections.connection import Connection
     from headwater.node.connections.tls import NodeTls
     from headwater.node.connections.watching import Rounds
+    from headwater.node.kv.parking import Parking
     from headwater.node.kv.preparation import Preparation
     from headwater.node.kv.rights import Access
     from headwater.node.ownership.cluster_map import ServedMap
     from headwater.node.ownership.lease import Lease
     from headwater.node.process.loop_watch import LoopWatch
     from headwater.node.process.run_queue import RunQueue
-    from headwater.node.refused import CommandRefused, NoRoom
+    from headwater.node.refused import CommandRefused
     from headwater.node.reporting.requests import Requests
     from headwater.node.streams.dcp_hub import DcpHub
     from headwater.node.upkeep.compactor import Compactor
@@ -270,7 +271,7 @@ class Session(Protocol):
         collection: the id of the collection that the request being handled names by its key; 0 without Collections.
         config_seen: the (epoch, revision) of the cluster map that the client knows.
         written_gate: the newest batch with a write of this connection's; later answers wait for it.
-        preparation: the work that is done before a request is handled.
+        preparation: the work that is done before a request is handled. parking: its waits.
         durability: what the request being handled asks for; None for nothing.
         named_at: the time at which the client's DCP connection took its name, at whichever worker: monotonic
             nanoseconds; 0 as long as it has none.
@@ -288,6 +289,7 @@ class Session(Protocol):
     access: Access
     knows_collections: bool
     preparation: Preparation
+    parking: Parking
     login: object | None
     bucket: Bucket | None
     collection: int
@@ -326,12 +328,6 @@ class Session(Protocol):
     def state_of(self, kind: type[Kept]) -> Kept:
         """Return the state that a part of the node keeps with this connection; `kind()` makes it on first use."""
 
-    def wait_for_state(self, bucket: Bucket, vbucket: int) -> NoRoom:
-        """Pause the connection until a vbucket has another state, and its request is handled again.
-
-        Returns: the exception to raise.
-        """
-
     def wrote(self) -> None:
         """Let later answers wait for the batch with the changes that the handler staged."""
 
@@ -343,9 +339,6 @@ class Session(Protocol):
 
     def saw(self, vbucket: VBucket) -> None:
         """Let this and later answers wait until the vbucket's record is on disk."""
-
-    def wait_for_room(self) -> None:
-        """Pause the connection until the staging arena is empty again."""
 
     def not_my_vbucket(self) -> CommandRefused:
         """Return the refusal that carries the current map, so that the client finds the owner."""

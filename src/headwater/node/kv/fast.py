@@ -126,7 +126,7 @@ class FastPath:
                 # Vbuckets that are filled alike outgrow their columns together: a thousand copies, milliseconds each.
                 connection.gives_way()
             elif stop == kernel.STOP_STAGE_FULL:
-                self._session.wait_for_room()
+                self._session.parking.wait_for_room(self._session.server.committer)
         return offset
 
     def _call(self, requests: np.ndarray[Any, np.dtype[np.uint8]], offset: int, looks_up: bool) -> int:

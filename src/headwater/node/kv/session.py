@@ -8,30 +8,30 @@ takes one request and lets the kernel go on. An answer that depends on a record 
 every later answer of the same connection, since it implies that the quiet writes before it succeeded.
 
 A handler may be a coroutine (it waits for a commit, a vbucket, a password check). The connection then pauses until it
-is done: commands of one connection run in order (kv.md, "Rules common to all commands").
+is done (parking.py): commands of one connection run in order (kv.md, "Rules common to all commands").
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from headwater.errors import CorruptStore, StorageError
+from headwater.errors import StorageError
 from headwater.node.connections.inbox import next_frame
 from headwater.node.kv.access import rights_in
 from headwater.node.kv.admission import admit, check_stranger
 from headwater.node.kv.answering import answer_with, failure_of, send_rest, send_some
-from headwater.node.kv.command import COMMANDS, Answers, Command
+from headwater.node.kv.command import COMMANDS, Command
+from headwater.node.kv.parking import Parking, refusal_of
 from headwater.node.kv.preparation import Preparation
 from headwater.node.kv.relay import Relay
 from headwater.node.kv.rights import Access
 from headwater.node.process.memory import MAPPED_BYTES_MIN
 from headwater.node.refused import CommandRefused, NoRoom
-from headwater.node.reporting.log_lines import event
 from headwater.node.reporting.requests import UNKNOWN
 from headwater.node.storage.store import ArenaFull
 from headwater.wire.datatype import Datatype
@@ -86,9 +86,7 @@ class KvSession:
         self.knows_collections: bool = False
         self.config_seen: tuple[int, int] = (-1, -1)
         self.preparation: Preparation = Preparation(connection)
-        self._task: asyncio.Task[None] | None = None
-        self._pending: tuple[Bucket, int] | None = None  # whose state a request waits for
-        self._lasts = False  # the command that it runs
+        self.parking: Parking = Parking(connection)
         self._finishes = False
         self.durability: DurabilityInfo | None = None
         self._states: dict[type, object] = {}
@@ -179,7 +177,7 @@ class KvSession:
             try:
                 self.answer(frame)
             except NoRoom:
-                self.wait_for_room()
+                self.parking.wait_for_room(self.server.committer)
                 break
             offset += len(frame)
             if offset == len(data) or connection.gives_way():
@@ -201,10 +199,6 @@ class KvSession:
         """
         self.connection.send(answer, self.written_gate)
 
-    def turn_down(self, frame: Frame, refused: CommandRefused) -> None:
-        """Refuse a request at once."""
-        self._turn_down(frame, refused)
-
     def tick(self, now: float) -> None:
         """Do nothing: a plain connection has no deadlines."""
 
@@ -217,12 +211,8 @@ class KvSession:
 
     def closed(self) -> None:
         """Cancel the running handler, whose answer has no recipient; a command that `lasts` runs to its end."""
-        if self._task is not None and not self._lasts:
-            self._task.cancel()
+        self.parking.end()
         self.preparation.end()
-        if self._pending is not None:
-            bucket, vbucket = self._pending
-            bucket.waits_no_more(vbucket, self._state_changed)
         self._fast = self.login = None  # which refer to this session
         if self.relay is not None:
             self.relay.close()
@@ -264,39 +254,27 @@ class KvSession:
             if not isinstance(answer, Answer) and isinstance(answer, Iterator):
                 answer = None if send_some(self, frame, answer) else send_rest(self, frame, answer)
         except CommandRefused as refused:
-            self._turn_down(frame, refused)
+            self.turn_down(frame, refused)
             return
         except ArenaFull:
             raise NoRoom from None
         except StorageError as error:
-            self._turn_down(frame, _refusal(error))
+            self.turn_down(frame, refusal_of(error))
             return
         if isinstance(answer, Answer):  # nearly all; the other questions take longer
             self.reply(frame, answer)
-            self._count(command, frame.opcode, answer.status)
+            _count(self, command, frame.opcode, answer.status)
         elif inspect.isawaitable(answer):
-            self._lasts = command.lasts
-            self._park(frame, answer)
+            self.parking.wait_for_answer(self, frame, answer, partial(answer_with, self), lasts=command.lasts)
         else:
             answer_with(self, frame, answer)
-            self._count(command, frame.opcode, Status.SUCCESS)
+            _count(self, command, frame.opcode, Status.SUCCESS)
         if self._finishes:
             self.connection.finish()
 
     def finish(self) -> None:
         """Close the connection once the request being handled is answered."""
         self._finishes = True
-
-    def wait_for_room(self) -> None:
-        """Pause until the staging arena is empty again; do nothing if the connection already waits for
-        something else.
-
-        In that case it is not the lack of room, which the committer ends, that makes the request wait.
-        """
-        if self.connection.is_paused:
-            return
-        self.connection.pause("commit")
-        self.server.committer.when_room(lambda: self.connection.resume("commit"))
 
     def wrote(self) -> None:
         """Let later answers wait for the batch with the records that a handler (or the kernel) staged."""
@@ -340,21 +318,6 @@ class KvSession:
         """Return the bytes of an answer in this connection's protocol."""
         return answer.answering(frame)
 
-    def wait_for_state(self, bucket: Bucket, vbucket: int) -> NoRoom:
-        """Pause the connection until a vbucket has another state; its request is handled again then.
-
-        Returns: the exception to raise.
-        """
-        self.preparation.drop()  # others want the place while it waits, however long that takes
-        self.connection.pause("pending")
-        self._pending = bucket, vbucket
-        bucket.when_state_changes(vbucket, self._state_changed)
-        return NoRoom()
-
-    def _state_changed(self) -> None:
-        self._pending = None
-        self.connection.resume("pending")
-
     def not_my_vbucket(self) -> CommandRefused:
         """Return the refusal that carries the current map, so that the client finds the owner (kv.md, "07
         responses").
@@ -367,61 +330,24 @@ class KvSession:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def _park(self, frame: Frame, work: Awaitable[Answers]) -> None:
-        """Pause the connection until a coroutine has the answer."""
-        self.connection.pause("parked")
-        self._task = self.server.loop.create_task(self._finish(frame, work, self.server.requests.begun_at))
-
-    async def _finish(self, frame: Frame, work: Awaitable[Answers], begun_at: float) -> None:
-        try:
-            answer = await work
-            answer_with(self, frame, answer)
-            status = _status(answer)
-        except CommandRefused as refused:
-            self._refuse(frame, refused)
-            status = refused.status
-        except StorageError as error:
-            self._refuse(frame, refusal := _refusal(error))
-            status = refusal.status
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            extra = event("node.failed", peer=self.connection.peer, opcode=frame.opcode)
-            log.exception("%s: opcode 0x%02x failed", self.connection.peer, frame.opcode, extra=extra)
-            self._refuse(frame, CommandRefused(Status.EINTERNAL))
-            status = Status.EINTERNAL
-        self.server.requests.answered(frame.opcode, status)
-        self.server.requests.finished(frame.opcode, begun_at)
-        self._task = None
-        self.connection.resume("parked")
-
-    def _count(self, command: Command, opcode: int, status: int) -> None:
-        """Count a request whose answer waits for its batch, if it waits for one (see `reply`)."""
-        server = self.server
-        server.requests.answered(opcode, status)
-        gate = max(self.gate, server.committer.gate()) if command.document else self.gate
-        server.requests.ran(opcode, 1, gate)
-
-    def _turn_down(self, frame: Frame, refused: CommandRefused) -> None:
+    def turn_down(self, frame: Frame, refused: CommandRefused) -> None:
         """Refuse a request at once."""
         self.preparation.drop()
-        self._refuse(frame, refused)
+        self.refuse(frame, refused)
         opcode = frame.opcode if has_name(frame.opcode) else UNKNOWN
         self.server.requests.answered(opcode, refused.status)
         self.server.requests.ran(opcode, 1, self.gate)
 
-    def _refuse(self, frame: Frame, refused: CommandRefused) -> None:
+    def refuse(self, frame: Frame, refused: CommandRefused) -> None:
         """Refuse a request in words that this client knows."""
         failure = failure_of(self, frame, refused)
         if failure is not None:
             self.reply(frame, failure)
 
 
-def _status(answer: Answers) -> int:
-    """Return the status under which a command is counted: success for several answers, or for none."""
-    return answer.status if isinstance(answer, Answer) else Status.SUCCESS
-
-
-def _refusal(error: StorageError) -> CommandRefused:
-    """Return the refusal for a storage error: a request that lacks room may come again, but damage stays."""
-    return CommandRefused(Status.EINTERNAL if isinstance(error, CorruptStore) else Status.ETMPFAIL, str(error))
+def _count(session: KvSession, command: Command, opcode: int, status: int) -> None:
+    """Count a request whose answer waits for its batch, if it waits for one (see `reply`)."""
+    server = session.server
+    server.requests.answered(opcode, status)
+    gate = max(session.gate, server.committer.gate()) if command.document else session.gate
+    server.requests.ran(opcode, 1, gate)

@@ -153,12 +153,12 @@ class TextSession(KvSession):
             try:
                 self.answer(frame)
             except NoRoom:
-                self.wait_for_room()
+                self.parking.wait_for_room(self.server.committer)
                 return False
             self._is_handled = True
             if relay is not None:
                 relay.flush()
-        if self._task is not None or self.connection.is_closed or (self.relay is not None and self.relay.is_waiting):
+        if self.parking.is_at_work or self.connection.is_closed or (self.relay is not None and self.relay.is_waiting):
             return False
         self._request, self._is_handled = None, False
         return True
@@ -207,7 +207,7 @@ class TextSession(KvSession):
             super().send(lines, self._gate)
             self._gate = 0
 
-    def _refuse(self, frame: Frame, refused: CommandRefused) -> None:
+    def refuse(self, frame: Frame, refused: CommandRefused) -> None:
         """Send the words of a refusal."""
         context = refused.context
         if refused.status == Status.NOT_MY_VBUCKET:
