@@ -209,22 +209,22 @@ class NotPersisted(HeadwaterError):
 
     Attributes:
         vbucket, seqno: the change that must be on disk. copies: how many copies have it, and how many must have it.
-        waited_seconds: the time for which the changes have waited. told: the copies' answers.
+        waited_seconds: the time for which the changes have waited. answers: those of the copies.
     """
 
-    def __init__(self, vbucket: int, seqno: int, copies: tuple[int, int], waited_seconds: float, told: str) -> None:
-        super().__init__(vbucket, seqno, copies, waited_seconds, told)
+    def __init__(self, vbucket: int, seqno: int, copies: tuple[int, int], waited_seconds: float, answers: str) -> None:
+        super().__init__(vbucket, seqno, copies, waited_seconds, answers)
         self.vbucket: int = vbucket
         self.seqno: int = seqno
         self.copies: tuple[int, int] = copies
         self.waited_seconds: float = waited_seconds
-        self.told: str = told
+        self.answers: str = answers
 
     def __str__(self) -> str:
         return (
             f"vbucket {self.vbucket}: seqno {self.seqno} is on the disk of {self.copies[0]} of {self.copies[1]} copies "
-            f"after {self.waited_seconds:.0f} s ({self.told}); bring the replica back, fail its node over, or ask for "
-            "fewer copies (min_persisted)"
+            f"after {self.waited_seconds:.0f} s ({self.answers}); bring the replica back, fail its node over, or ask "
+            "for fewer copies (min_persisted)"
         )
 
 

@@ -107,7 +107,7 @@ def _load_command(point: "EntryPoint") -> Any:
         if is_job:
             _check_job(brought, point.name)
         return command_of(point.name, brought, GUESTS, is_job=is_job)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # another package's code, which may raise anything, or end the program
         why = f"{type(error).__name__}: {error}".split("\n", 1)[0]
         raise CommandError(f"the command {point.name} of {_package(point)} can't be used: {why}") from error
 

@@ -39,7 +39,7 @@ def begin(work: Callable[[], Result]) -> asyncio.Future[Result]:
         result, error = None, None
         try:
             result = work()
-        except BaseException as raised:
+        except BaseException as raised:  # it is who awaits the outcome that meets it
             error = raised
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, error)

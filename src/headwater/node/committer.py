@@ -228,7 +228,7 @@ class Committer:
         """Wake a session; if that fails, drop it, so that the others still get their answers."""
         try:
             waiter.flush()
-        except Exception:
+        except Exception:  # a fault of ours in one session: it is logged in full, and ends that connection alone
             log.exception("a connection failed when its batch was on disk", extra=event("node.failed"))
             waiter.drop("internal error", fault=False)
 

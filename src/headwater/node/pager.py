@@ -68,7 +68,7 @@ class Pager:
             except (ArenaFull, DiskFull):  # at the next look
                 bucket.committer.wrote()
                 break
-            except Exception as error:
+            except Exception as error:  # of one vbucket, damaged perhaps: it is logged, and the others have their turn
                 self._complain(vb, error)
             else:
                 self._complaints.pop(vb, None)

@@ -115,7 +115,7 @@ class Attempts(Generic[P]):
         while True:
             try:
                 return attempt()
-            except Exception as error:
+            except Exception as error:  # Spark's have no class of their own; those that do not pass are raised again
                 why = reason(error)
                 late = time.monotonic() - self._succeeded >= self.retry_seconds
                 if self.stop():

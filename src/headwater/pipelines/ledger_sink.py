@@ -69,7 +69,7 @@ class LedgerTask:
                 yield batch
 
         findings = self.look(counted())
-        answer = {"found": findings, "unread": sorted(unread), "changes": changes, "rollbacks": rollbacks}
+        answer = {"findings": findings, "unread": sorted(unread), "changes": changes, "rollbacks": rollbacks}
         return json.dumps(answer).encode()
 
 
@@ -79,7 +79,7 @@ class LedgerAnswer:
     rollbacks.
     """
 
-    found: Any
+    findings: Any
     unread: list[int]
     changes: int
     rollbacks: int
@@ -171,7 +171,7 @@ class LedgerSink:
         """
         if any(each.unread for each in written):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
-        self.bring(after, end, [each.found for each in written])
+        self.bring(after, end, [each.findings for each in written])
         return self.refresh()
 
     def bring(self, after: str, end: Mapping[str, Any], findings: Sequence[Any]) -> None:

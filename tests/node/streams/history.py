@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headwater.node.storage.told import message_of
+from headwater.node.storage.messages import message_of
 from headwater.node.vbucket.vbucket import VBucket
 from headwater.wire import dcp, leb128
 from headwater.wire.framing import FrameBuffer

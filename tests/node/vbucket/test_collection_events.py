@@ -8,7 +8,7 @@ import pytest
 
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS as OF
 from headwater.kernels.choices import EVENTS_OF_SCOPES as SCOPE
-from headwater.node.storage.told import StoredEvent, event_of, message_of
+from headwater.node.storage.messages import StoredEvent, event_of, message_of
 from headwater.node.vbucket import collection_events
 from headwater.node.vbucket.collection_events import PLAIN, VBucketCollections, Wanted
 from headwater.wire.dcp import SystemEvent

@@ -103,7 +103,7 @@ class MachineCode:
             self._compile_the_rest()
             if not self._left:
                 self._tell(logging.WARNING)
-        except Exception:
+        except Exception:  # of the compiler, the disk or memory: without machine code a node is slow, and right
             log.exception("kernels can't be compiled; the node stays slower", extra=event("kernels.failed"))
         finally:
             cached.serving = False  # a kernel that is missing even now is compiled by who calls it

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwater.node.storage.declarations import Declarations
     from headwater.node.storage.disk import Disk
     from headwater.node.storage.log import Log
+    from headwater.node.storage.messages import StoredEvent
     from headwater.node.storage.prepares import StoredPrepares
     from headwater.node.storage.quarantine import Quarantine
     from headwater.node.storage.records import StoredDocument, VBucketRecord
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from headwater.node.storage.scrub import Damage
     from headwater.node.storage.slots import Slots
     from headwater.node.storage.staging import Staging
-    from headwater.node.storage.told import StoredEvent
     from headwater.node.storage.views import Shown, View
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headwater.kernels import index
+from headwater.node.storage.messages import messages_of
 from headwater.node.storage.records import prepare_frame, prepare_key, prepare_over_frame, told_in
-from headwater.node.storage.told import messages_of
 from headwater.wire.dcp import Abort, Prepare
 
 if TYPE_CHECKING:

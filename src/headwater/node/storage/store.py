@@ -39,6 +39,7 @@ from headwater.node.storage.declarations import Declarations
 from headwater.node.storage.disk import Disk, FolderLock, RealDisk, is_full
 from headwater.node.storage.log import SEGMENT_BYTES, START_BYTES, Log
 from headwater.node.storage.manifest import Manifest
+from headwater.node.storage.messages import StoredEvent, events_of
 from headwater.node.storage.newest import NewestSeqnos
 from headwater.node.storage.prepares import StoredPrepares
 from headwater.node.storage.quarantine import Quarantine
@@ -48,7 +49,6 @@ from headwater.node.storage.retention import HistoryLimits, begin
 from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.slots import Slots
 from headwater.node.storage.staging import ArenaFull, Staging
-from headwater.node.storage.told import StoredEvent, events_of
 from headwater.node.storage.views import DEFAULT_ONLY, Shown, View
 
 __all__ = ["ArenaFull", "Store"]

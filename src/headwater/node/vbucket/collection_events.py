@@ -19,8 +19,8 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES, PREPARES
+from headwater.node.storage.messages import StoredEvent, message_of
 from headwater.node.storage.records import EventParts, event_parts
-from headwater.node.storage.told import StoredEvent, message_of
 from headwater.wire import manifest
 from headwater.wire.manifest import CollectionsManifest, EventKind, ManifestEvent
 

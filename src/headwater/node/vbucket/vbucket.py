@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 from headwater.errors import StorageError
 from headwater.invariants import node_invariant
 from headwater.kernels import index
+from headwater.node.storage.messages import event_of
 from headwater.node.storage.records import EventParts, VBucketRecord, event_parts
-from headwater.node.storage.told import event_of
 from headwater.node.vbucket.collection_events import VBucketCollections
 from headwater.node.vbucket.gap import Gap
 from headwater.node.vbucket.history import ConsistentSeqnos

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headwater.node.storage import told
+from headwater.node.storage.messages import event_of, events_of, messages_of
 from headwater.node.storage.records import event_parts
 from headwater.node.storage.store import Store
-from headwater.node.storage.told import event_of, events_of, messages_of
 from headwater.testing.faults import FaultyDisk
 from headwater.wire.dcp import Abort, Prepare, SystemEvent
 from tests.node.storage.model import open_store
