@@ -23,6 +23,7 @@ from headwater.cli.options import (
     vbucket_set,
 )
 from headwater.cli.screen import count, several
+from headwater.cli.units import seconds
 
 if TYPE_CHECKING:
     from headwater.backup.archive import Archive
@@ -171,7 +172,7 @@ def restore(
         bool, typer.Option("--force", help="Over newer versions too. Keys that came later stay all the same.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check everything, write nothing.")] = False,
-    retry: Annotated[float | None, typer.Option("--retry", metavar="SECONDS", min=0, help=PATIENCE)] = None,
+    retry: Annotated[float | None, seconds("--retry", PATIENCE)] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     node: NodeUrl = DEFAULT_URL,

@@ -7,7 +7,7 @@ They are parameters of the command, not of its function, so no function has to p
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, make_dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, get_type_hints
@@ -17,8 +17,8 @@ from typer.core import TyperCommand
 
 from headwater.cli.forms import FORMS, Forms, speaking
 from headwater.cli.passwords import file_option, password_given, passwords_in
+from headwater.cli.units import reader_of
 from headwater.cli.values import take_as_it_is
-from headwater.errors import OptionError
 from headwater.options import Option
 
 __all__ = ["CommandWithForms", "Parameter", "parameter_of", "parameters"]
@@ -50,7 +50,7 @@ def parameter_of(option: Option, done: str = "") -> Parameter:
     }
     kind: Any = Literal[option.choices] if option.choices else option.kind
     if option.unit is not None:
-        about["parser"] = _reader(option)
+        about["parser"] = reader_of(option)
     elif option.kind in (int, float):
         about |= {"min": option.least, "max": option.most}
     default = option.default
@@ -61,18 +61,6 @@ def parameter_of(option: Option, done: str = "") -> Parameter:
         kind |= None
     known = typer.Argument(**about) if option.positional else typer.Option(f"--{option.flag or option.name}", **about)
     return option.field, Annotated[kind, known], default
-
-
-def _reader(option: Option) -> Callable[[Any], Any]:
-    """Return the reader of a duration or a size, which refuses values in the command line's words."""
-
-    def read(text: Any) -> Any:
-        try:
-            return option.parse(str(text))
-        except OptionError as error:
-            raise typer.BadParameter(f"{str(text)!r} is not {error.allowed}.") from None
-
-    return read
 
 
 class CommandWithForms(TyperCommand):

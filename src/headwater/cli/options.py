@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.forms import detail, remark
+from headwater.cli.units import seconds
 from headwater.counting import several
 from headwater.errors import OptionError
 from headwater.wire import vbucket
@@ -60,12 +61,7 @@ DurabilityName = Annotated[
     ),
 ]
 DurabilityTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--durability-timeout",
-        metavar="SECONDS",
-        help="How long the copies may take, less than 10; 9 when left out.",
-    ),
+    float | None, seconds("--durability-timeout", "How long the copies may take, less than 10s; 9s when left out.")
 ]
 
 ChosenCollections = Annotated[
@@ -109,12 +105,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 Concurrency = Annotated[
     int, typer.Option("--concurrency", min=1, max=64, metavar="N", help="How many vbuckets are moved at the same time.")
 ]
-Patience = Annotated[
-    float,
-    typer.Option(
-        "--patience", min=0, metavar="SECONDS", help="Give up a vbucket of which nothing has come for so long."
-    ),
-]
+Patience = Annotated[float, seconds("--patience", "Give up a vbucket of which nothing has come for so long.")]
 
 
 TableName = Annotated[

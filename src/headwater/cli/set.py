@@ -20,6 +20,7 @@ from headwater.cli.options import (
     examples,
     typed,
 )
+from headwater.cli.units import seconds
 
 PART = ("first", 20)
 EXAMPLES = examples(
@@ -36,10 +37,7 @@ def set_(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The document's key, at most 250 bytes.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="What to store; - reads it from stdin.")],
     expiry: Annotated[
-        int,
-        typer.Option(
-            "--expiry", min=0, metavar="SECONDS", help="Expire after so long; 0 for never, over 30 days a Unix time."
-        ),
+        int, seconds("--expiry", "Expire after so long; 0 for never, over 30 days a Unix time.", int)
     ] = 0,
     flags: Annotated[
         int, typer.Option("--flags", min=0, max=0xFFFF_FFFF, metavar="NUMBER", help="The application's own 32 bits.")

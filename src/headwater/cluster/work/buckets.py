@@ -19,7 +19,7 @@ __all__ = ["NAME", "CreateBucket", "DropBucket", "SetHistory", "SetQuota"]
 
 NAME = "a name"
 NO_WAY_BACK = "There is no way back but a backup."
-QUOTA = "How much its files on a node may take; 0: no limit."
+QUOTA = "How much its files on a node may take, MiB; 0: no limit."
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class CreateBucket(DeclaredWork):
 
     name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
     vbuckets: int | None = option(None, "A power of two, up to 1024; as the first bucket.", metavar="N", least=1)
-    quota_mib: int = option(0, QUOTA, metavar="MIB", least=0)
+    quota_mib: int = option(0, QUOTA, unit=MIB, least=0)
     replicas: int | None = option(
         None, "Of each vbucket of a cluster; as the first bucket.", metavar="N", least=0, most=3
     )
@@ -133,7 +133,7 @@ class SetQuota(DeclaredWork):
     )
 
     name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
-    quota_mib: int | None = option(None, QUOTA, positional=True, metavar="MIB", least=0)
+    quota_mib: int | None = option(None, QUOTA, positional=True, unit=MIB, least=0)
 
     @property
     def title(self) -> str:

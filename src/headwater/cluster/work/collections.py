@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from headwater.cluster.work.buckets import NO_WAY_BACK
 from headwater.cluster.work.declared import DeclaredWork, WorkOutcome, WorkPlan, WorkRun
 from headwater.errors import OptionError, WorkRefused
-from headwater.options import option
+from headwater.options import SECONDS, option
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
@@ -21,7 +21,7 @@ __all__ = ["CreateCollection", "DropCollection"]
 
 NAME = "SCOPE or SCOPE.COLLECTION."
 TTL_MAX = 2**31 - 1
-TTL = f"a whole number of seconds, 1 to {TTL_MAX}"
+TTL = f"a whole number of seconds, 1 to {TTL_MAX}, or such as 12h or 30d"
 
 
 class _OfCollections(DeclaredWork):
@@ -60,9 +60,7 @@ class CreateCollection(_OfCollections):
     EXITS: ClassVar[Mapping[int, str]] = {1: "the manifest is refused, or a node does not answer"}
 
     name: str = option(..., NAME, positional=True, metavar="NAME", allowed="a name")
-    max_ttl: int | None = option(
-        None, "No document lives longer.", metavar="SECONDS", least=1, most=TTL_MAX, allowed=TTL
-    )
+    max_ttl: int | None = option(None, "No document lives longer.", unit=SECONDS, least=1, most=TTL_MAX, allowed=TTL)
 
     def __post_init__(self) -> None:
         if self.max_ttl is not None and not self.path.collection:

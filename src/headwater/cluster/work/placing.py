@@ -11,7 +11,7 @@ from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.work.declared import NODE, DeclaredWork, WorkOutcome, WorkPlan, WorkRun
 from headwater.cluster.work.nodes import AGAIN
 from headwater.counting import several
-from headwater.options import option
+from headwater.options import SECONDS, option
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
@@ -59,9 +59,7 @@ class SpreadVbuckets(DeclaredWork):
         least=1,
         most=64,
     )
-    patience: float = option(
-        60.0, "Give up a vbucket of which nothing has come for so long.", metavar="SECONDS", least=0
-    )
+    patience: float = option(60.0, "Give up a vbucket of which nothing has come for so long.", unit=SECONDS, least=0)
 
     @property
     def title(self) -> str:
