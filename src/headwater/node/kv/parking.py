@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from headwater.errors import CorruptStore, StorageError
 from headwater.node.refused import CommandRefused, NoRoom
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
     from headwater.node.committer import Committer
     from headwater.node.connections.connection import Connection
-    from headwater.node.kv.command import Answers
     from headwater.node.reporting.requests import Requests
     from headwater.wire.header import Frame
 
 __all__ = ["ParkedSession", "Parking", "refusal_of"]
 
-Send: TypeAlias = "Callable[[Frame, Answers], None]"
+Answers = TypeVar("Answers")
 log: Final = logging.getLogger(__name__)
 
 
@@ -87,7 +86,13 @@ class Parking:
         self._connection.resume("pending")
 
     def wait_for_answer(
-        self, session: ParkedSession, frame: Frame, work: Awaitable[Answers], send: Send, *, lasts: bool
+        self,
+        session: ParkedSession,
+        frame: Frame,
+        work: Awaitable[Answers],
+        send: Callable[[Frame, Answers], None],
+        *,
+        lasts: bool,
     ) -> None:
         """Pause until a coroutine has the answer.
 
@@ -101,7 +106,12 @@ class Parking:
         self._task = session.server.loop.create_task(self._finish(session, frame, work, send, begun_at))
 
     async def _finish(
-        self, session: ParkedSession, frame: Frame, work: Awaitable[Answers], send: Send, begun_at: float
+        self,
+        session: ParkedSession,
+        frame: Frame,
+        work: Awaitable[Answers],
+        send: Callable[[Frame, Answers], None],
+        begun_at: float,
     ) -> None:
         try:
             answer = await work
