@@ -37,8 +37,8 @@ def set_(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The document's key, at most 250 bytes.")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="What to store; - reads it from stdin.")],
     expiry: Annotated[
-        int, seconds("--expiry", "Expire after so long; 0 for never, over 30 days a Unix time.", int)
-    ] = 0,
+        int | None, seconds("--expiry", "Expire after so long; 0 for never, over 30 days a Unix time.", int)
+    ] = None,  # a default that is a number costs the import of a reader (values.py)
     flags: Annotated[
         int, typer.Option("--flags", min=0, max=0xFFFF_FFFF, metavar="NUMBER", help="The application's own 32 bits.")
     ] = 0,
@@ -67,5 +67,5 @@ def set_(
     wanted = durability(durability_level, durability_timeout)
     with connect(node, user, password) as client:
         chosen = documents(client, collection)
-        stored = chosen.set(typed(key), body, expiry=expiry, flags=flags, cas=cas, durability=wanted)
+        stored = chosen.set(typed(key), body, expiry=expiry or 0, flags=flags, cas=cas, durability=wanted)
     report(f"cas {stored}", key=key, cas=stored)

@@ -29,8 +29,7 @@ class _Values:
     def __init__(self, parameter: Any) -> None:
         self._read_by_typer = parameter.get_runtime_param
         descriptor = parameter.type_descriptor
-        self._kind = descriptor.annotation
-        self._is_any_text = descriptor.annotation is str and descriptor.parameter_info.parser is None
+        self._kind = descriptor.annotation if descriptor.parameter_info.parser is None else None
         self._default = parameter.default
         self._nothing = () if parameter.multiple or parameter.nargs == -1 else None
 
@@ -41,6 +40,6 @@ class _Values:
         """Return a value in the form for the command. Raises typer.BadParameter."""
         if value is None:
             return self._nothing
-        if type(value) is self._kind and (self._is_any_text or value is self._default):
+        if type(value) is self._kind and (self._kind is str or value is self._default):
             return value
         return self._read_by_typer().coerce(value, param=param, ctx=ctx)

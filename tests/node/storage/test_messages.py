@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headwater.node.storage import told
+from headwater.node.storage import messages
 from headwater.node.storage.messages import event_of, events_of, messages_of
 from headwater.node.storage.records import event_parts
 from headwater.node.storage.store import Store
@@ -38,10 +38,10 @@ def test_events_and_messages_come_in_order_of_each_key_the_newest() -> None:
 
 def test_more_than_a_look_has_room_for_are_all_told() -> None:
     store = open_store(FaultyDisk())
-    for number in range(told.ROWS_FIRST + 1):
+    for number in range(messages.ROWS_FIRST + 1):
         message = Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0%d" % number, value=b"", cas=1)
         store.prepares.stage(VB, message)
-    assert kinds(store) == ["Prepare"] * (told.ROWS_FIRST + 1)
+    assert kinds(store) == ["Prepare"] * (messages.ROWS_FIRST + 1)
 
 
 def test_an_event_that_is_the_same_in_two_vbuckets_is_one_object_wherever_it_came_from() -> None:
