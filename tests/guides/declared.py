@@ -114,6 +114,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "from pyiceberg": Typed(),
         "SELECT key": Typed(),
         "headwater mirror": Typed(),
+        "export PYICEBERG": Typed(),
     },
     "docs/howto/install.md": {"$ pip install .": Elsewhere("tools/install_test.py")},
     "docs/howto/index.md": {

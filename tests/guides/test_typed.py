@@ -25,6 +25,7 @@ from tests.guides.blocks import Block, Typed, blocks, pages
 from tests.guides.declared import way
 from tests.guides.terminal import Terminal
 from tests.guides.test_python import create_collections
+from tests.lake.iceberg.rest_server import rest_server
 from tests.lake.iceberg.support import queried
 from tests.lake.s3_server import BUCKET, make_bucket, s3_server
 from tests.pipelines.memcached_server import real_memcached
@@ -312,23 +313,25 @@ def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.battery
 @pytest.mark.skipif(sys.platform != "linux", reason="the packages of DuckDB's extensions are for Linux")
 def test_the_guide_of_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, read, asked, both = typed("docs/howto/iceberg.md")
-    with testing.node(vbuckets=4) as node:
+    begin, read, asked, both, followed = typed("docs/howto/iceberg.md")
+    with testing.node(vbuckets=4) as node, rest_server() as catalog:
         with node.client() as bucket:
             bucket.set_many((f"k{number}", "v") for number in range(50))
-        with Terminal(tmp_path, {"127.0.0.1:11210": node.address}) as terminal:
+        instead = {"127.0.0.1:11210": node.address, "http://127.0.0.1:8181": catalog.url}
+        with Terminal(tmp_path, instead) as terminal:
             install, *commands = begin.commands()
             assert install == "pip install '.[iceberg]'"  # by whom this runs
             mirrored, verified = (terminal.type(command) for command in commands)
             assert mirrored and "all is well" in verified
-            for command in both.commands():
+            for command in (*both.commands(), *followed.commands()):
                 terminal.type(command)
+        assert catalog.tables.keys() == {"orders"}
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
     exec(read.text, found)
     assert sorted(found["rows"]["key"].to_pylist()) == sorted(f"k{number}".encode() for number in range(50))
     assert "iceberg_scan('./lake/default')" in asked.text
-    for place in ("./lake/default", "./lake/both"):
+    for place in ("./lake/default", "./lake/both", "./lake/shop"):
         assert len(queried(place, "key, value, seqno")) == 50
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import deltalake
 import pytest
+from pyiceberg.table import StaticTable
 
 from harness.nodes import diverge
 from headwater.errors import ConnectionLost, OptionError, TableError, UnsupportedTable
@@ -29,7 +30,8 @@ from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.pipelines.tables import fold, vacuum
 from headwater.testing.node import Node, node
 from tests.battery import few_of
-from tests.lake.iceberg.support import by_duckdb, by_pyiceberg, for_linux, iceberg_of, queried
+from tests.lake.iceberg.rest_server import RestCatalogServer, rest_server
+from tests.lake.iceberg.support import by_duckdb, by_pyiceberg, configure, for_linux, iceberg_of, queried
 from tests.pipelines.support import Running, change, documents, table
 
 BOTH, ALONE = "delta,iceberg", "iceberg"
@@ -236,8 +238,6 @@ def test_documents_as_columns_keep_their_numbers_as_fields_come(form: str, bucke
     run(bucket, place, unfold=True, quarantine=True, format=form)
     for each in (place, f"{place}_quarantine"):
         assert entry.differences(log_of(each)) == []
-    from pyiceberg.table import StaticTable  # noqa: PLC0415
-
     rows = {row["key"]: row for row in StaticTable.from_metadata(iceberg_of(place)).scan().to_arrow().to_pylist()}
     assert (rows["j1"]["n"], rows["j1"]["tags"], rows["j3"]["n"], rows["j3"]["more"]) == (4, None, 3, True)
     assert rows["j3"]["at"] == {"x": 2.5}
@@ -426,3 +426,87 @@ def test_a_vacuum_removes_what_no_snapshot_needs(bucket: Node, tmp_path: Path) -
 def test_a_name_in_a_catalog_of_sparks_is_no_place_of_a_table_of_iceberg(bucket: Node) -> None:
     with pytest.raises(OptionError, match="table of Delta"):
         mirror(None, bucket.url, None, table="spark_catalog.default.t", format=ALONE)
+
+
+@pytest.fixture
+def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[RestCatalogServer]:
+    """A REST catalog that is called `tests`."""
+    with rest_server() as server:
+        configure(monkeypatch, "tests", type="rest", uri=server.url)
+        yield server
+
+
+def in_catalog(server: RestCatalogServer, name: str) -> dict[bytes, bytes]:
+    """Key to value, as readers see a table who know the catalog only."""
+    rows = StaticTable.from_metadata(server.tables[name]).scan(selected_fields=("key", "value")).to_arrow().to_pylist()
+    read = {row["key"]: row["value"] for row in rows}
+    assert len(read) == len(rows), "a key has two rows"
+    return read
+
+
+@in_each_form
+def test_a_catalog_follows_a_mirror_and_the_tables_beside_it(
+    form: str, bucket: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    place = tmp_path / "t"
+    asked: dict[str, Any] = {"changelog": True, "unfold": True, "quarantine": True}
+    run(bucket, place, format=form, catalog="tests:shop.orders", **asked)
+    change(bucket, "two")
+    run(bucket, place, format="delta", **asked)
+    assert catalog.tables.keys() == {"orders", "orders_changes", "orders_quarantine"}
+    assert {key.encode() for key in in_catalog(catalog, "orders")} == documents(bucket).keys()
+    for end in ("", "_changes", "_quarantine"):
+        assert entry.differences(log_of(f"{place}{end}")) == []
+    assert upkeep.describe(log_of(place))["catalog"] == "tests:shop.orders"
+
+
+def test_what_a_failover_took_back_is_taken_back_in_the_catalog(
+    bucket: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    asked: dict[str, Any] = {"format": ALONE, "catalog": "tests:shop.orders"}
+    run(bucket, tmp_path / "t", **asked)
+
+    def lost() -> None:
+        change(bucket, "lost")
+        run(bucket, tmp_path / "t", **asked)
+
+    diverge(bucket, lost=lost)
+    change(bucket, "won")
+    assert run(bucket, tmp_path / "t", **asked).rollbacks
+    assert in_catalog(catalog, "orders") == documents(bucket)
+
+
+def test_a_catalog_that_is_away_is_waited_for_and_no_batch_is_done_twice(
+    bucket: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    asked: dict[str, Any] = {"format": ALONE, "catalog": "tests:shop.orders", "retry_seconds": 120}
+    run(bucket, tmp_path / "t", **asked)
+    change(bucket, "two")
+    catalog.refuses = 3
+    told = run(bucket, tmp_path / "t", **asked)
+    assert (told.retries, catalog.refuses) == (3, 0)
+    assert in_catalog(catalog, "orders") == documents(bucket)
+    rewrite(bucket, "three")
+    catalog.loses = 1
+    told = run(bucket, tmp_path / "t", **asked)
+    assert (told.retries, told.mutations) == (1, 0), "the batch was in the table already"
+    assert in_catalog(catalog, "orders") == documents(bucket)
+
+
+@pytest.mark.parametrize(("more", "reason"), [
+    ({"format": "delta"}, "given with --format iceberg"),
+    ({"format": ALONE, "collections": "all"}, "the name of one table"),
+    ({"format": ALONE, "catalog": "tests"}, r"such as prod:shop\.orders"),
+])  # fmt: skip
+def test_a_catalog_that_can_not_follow_is_refused_before_a_table_is_made(
+    more: dict[str, str], reason: str, bucket: Node, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=reason):
+        run(bucket, tmp_path / "t", **({"catalog": "tests:shop.orders"} | more))
+    assert not (tmp_path / "t").exists()
+
+
+def test_the_missing_library_of_catalogs_is_said(bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(TableError, match="extra catalog"):
+        run(bucket, tmp_path / "t", format=ALONE, catalog="tests:shop.orders")

@@ -32,6 +32,7 @@ from headwater.failpoints import failpoint
 from headwater.lake import checkpoints, index, removals, vectors
 from headwater.lake.files import DataWriter, NewFile, live_mask
 from headwater.lake.iceberg import entry as iceberg
+from headwater.lake.iceberg.place import CATALOG
 from headwater.lake.index import Hashes, Indexes, hashes_of, index_of, joined
 from headwater.lake.layout import OF_DELTA, TableLayout
 from headwater.lake.log import AWAY, FOLDER, Action, DataFile, TableLog, TableState, names_of, removal
@@ -678,6 +679,7 @@ def _described(log: TableLog) -> dict[str, Any]:
         "dead_rows": sum(file.dead for file in files),
         "columns": len(state.fields),
         "formats": iceberg.formats_of(state).split(","),
+        "catalog": state.properties.get(CATALOG),
         "removed_files_kept": log.count_removals(),
     }
 

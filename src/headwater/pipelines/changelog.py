@@ -25,6 +25,7 @@ from headwater.errors import TableChanged
 from headwater.lake import changes
 from headwater.lake.changes import ChangeWriter
 from headwater.lake.commit import Record
+from headwater.lake.iceberg.place import CatalogName
 from headwater.lake.layout import Formats
 from headwater.lake.shape import CHANGES as COLUMNS
 from headwater.lake.shape import KEPT
@@ -46,7 +47,7 @@ class ChangeLog(Table):
         place: a path or file: url.
         bucket: name of the bucket.
         vectors: see `Table`; the log's rows never die, but readers check the features of a table.
-        formats, making, seen: as of `Table`.
+        formats, catalog, making, seen: as of `Table`.
     """
 
     def __init__(
@@ -56,11 +57,22 @@ class ChangeLog(Table):
         *,
         vectors: bool = True,
         formats: Formats = Formats.DELTA,
+        catalog: CatalogName | None = None,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
         columns = changes.fields()
-        super().__init__(place, bucket, CHANGES, columns, vectors=vectors, formats=formats, making=making, seen=seen)
+        super().__init__(
+            place,
+            bucket,
+            CHANGES,
+            columns,
+            vectors=vectors,
+            formats=formats,
+            catalog=catalog,
+            making=making,
+            seen=seen,
+        )
         self.add_missing(changes.fields())
 
     def append(

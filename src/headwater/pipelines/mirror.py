@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import OptionError
 from headwater.lake.forms import FORMS
+from headwater.lake.iceberg.place import CatalogName
 from headwater.lake.layout import Formats
 from headwater.lake.places import CHANGES, place_of
 from headwater.lake.shape import TableForm
@@ -160,6 +161,7 @@ def sink_of(job: Mirror, place: str, bucket: str, seen: set[str] | None, making:
         copy_on_write=job.copy_on_write,
         quarantine=job.quarantine,
         formats=Formats(job.format),
+        catalog=CatalogName.parse(job.catalog) if job.catalog else None,
         making=making,
         seen=seen,
     )

@@ -40,6 +40,7 @@ class QuarantineTable(Table):
             vectors=state.vectors,
             seed=seed,
             formats=iceberg.formats_of(state),
+            catalog=iceberg.neighbour_in_catalog(state, SUFFIX),
             making=making,
             seen=seen,
         )

@@ -18,8 +18,10 @@ from headwater.failpoints import failpoint
 from headwater.lake.commit import Record
 from headwater.lake.forms import FORMS, form_of
 from headwater.lake.iceberg import entry as iceberg
+from headwater.lake.iceberg.place import CatalogName
 from headwater.lake.layout import Formats
 from headwater.lake.log import schema_string
+from headwater.lake.places import CHANGES
 from headwater.lake.shape import PLAIN, TableForm
 from headwater.lake.unfold import agrees, merged, readable
 from headwater.lake.upkeep import Doer, Maintenance, checkpoint
@@ -60,6 +62,7 @@ class TableSink(Table):
         form: the form of its documents; None for the one it has, PLAIN for a new table.
         copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
         formats: of all tables, as of `Table`.
+        catalog: of the table; those beside it have its name with their ends.
         quarantine: keep a quarantine beside the table; one that a table has is kept anyway.
         making, seen: of the table and those beside it, as of `Table`.
 
@@ -78,12 +81,23 @@ class TableSink(Table):
         copy_on_write: bool = False,
         quarantine: bool = False,
         formats: Formats = Formats.DELTA,
+        catalog: CatalogName | None = None,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
         columns = (form or PLAIN).columns
         vectors = not copy_on_write
-        super().__init__(place, bucket, DOCUMENTS, columns, vectors=vectors, formats=formats, making=making, seen=seen)
+        super().__init__(
+            place,
+            bucket,
+            DOCUMENTS,
+            columns,
+            vectors=vectors,
+            formats=formats,
+            catalog=catalog,
+            making=making,
+            seen=seen,
+        )
         if copy_on_write and self.log.state.vectors:
             raise TableError(
                 self.place,
@@ -100,22 +114,25 @@ class TableSink(Table):
         self.quarantine: QuarantineTable | None = QuarantineTable(self, making, seen) if kept else None
         self._make_readable()
         self._level_quarantine()
-        vectors = self.log.state.vectors
-        self.changes: ChangeLog | None = None
-        if changelog:
-            self.changes = ChangeLog(
-                changelog,
-                bucket,
-                vectors=vectors,
-                formats=iceberg.formats_of(self.log.state),
-                making=making,
-                seen=seen,
-            )
+        self.changes: ChangeLog | None = self._change_log(changelog, making, seen) if changelog else None
         if self.changes:
             self.changes.level(self)
         for each in (self, self.changes, self.quarantine):
             if each is not None:
                 each.publish()
+
+    def _change_log(self, place: str | Path, making: Making, seen: set[str] | None) -> ChangeLog:
+        """Return the change log at a place, published as the table is."""
+        state = self.log.state
+        return ChangeLog(
+            place,
+            self.bucket,
+            vectors=state.vectors,
+            formats=iceberg.formats_of(state),
+            catalog=iceberg.neighbour_in_catalog(state, CHANGES),
+            making=making,
+            seen=seen,
+        )
 
     def _check_form(self, wanted: TableForm | None) -> None:
         if wanted is None or wanted is self.form:

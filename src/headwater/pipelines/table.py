@@ -15,7 +15,7 @@ from typing import Any
 from headwater.errors import TableAway, TableError
 from headwater.lake.commit import BatchCommit, Record, commit, record_of
 from headwater.lake.iceberg import entry as iceberg
-from headwater.lake.iceberg.place import PROPERTY
+from headwater.lake.iceberg.place import CATALOG, PROPERTY, CatalogName
 from headwater.lake.index import SEED_BYTES, Indexes
 from headwater.lake.layout import OF_DELTA, OF_ICEBERG, Formats
 from headwater.lake.log import AWAY, TableLog, creation, schema_string
@@ -50,6 +50,7 @@ class Table:
         vectors: True if a new table has deletion vectors.
         seed: the seed of a new table's indexes, in hex; None for one of its own.
         formats: of a new table; one of Delta that exists becomes one of both, if it shall.
+        catalog: the table's name in a catalog that shall follow it; a table that one follows keeps it anyway.
         making: the rule for a missing table.
         seen: the places of tables that this run has found; none of them is made again. Extended here.
 
@@ -69,6 +70,7 @@ class Table:
         vectors: bool = True,
         seed: str | None = None,
         formats: Formats = Formats.DELTA,
+        catalog: CatalogName | None = None,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
@@ -101,8 +103,8 @@ class Table:
             )
             raise TableError(self.store.root, f"{message}: choose another place")
         self._check_layout(formats)
-        if formats is Formats.BOTH:
-            self._note_published()
+        wanted = {PROPERTY: "true"} if formats is Formats.BOTH else {}
+        self._set_properties(wanted | ({CATALOG: str(catalog)} if catalog else {}))
 
     def _check_layout(self, formats: Formats) -> None:
         if formats is Formats.ICEBERG and self.log.state.layout is OF_DELTA:
@@ -112,11 +114,13 @@ class Table:
             advice = f"mirror with {_FORMAT} {Formats.ICEBERG}, or into another place"
             raise TableError(self.place, f"it was made as a table of Iceberg alone: {advice}")
 
-    def _note_published(self) -> None:
-        """Give a table the property by which everybody who commits to it publishes it."""
-        while not iceberg.is_published(self.log.state):
+    def _set_properties(self, wanted: Mapping[str, str]) -> None:
+        """Give a table the properties by which everybody who commits to it publishes it, and tells its catalog."""
+        while any(self.log.state.properties.get(name) != value for name, value in wanted.items()):
             iceberg.check_columns(self.store.root, self.log.state.fields)
-            then = dict(self.log.state.properties) | {PROPERTY: "true"}
+            if CATALOG in wanted:
+                iceberg.check_catalogs(self.store.root)
+            then = dict(self.log.state.properties) | dict(wanted)
             self.log.commit([{"metaData": self.log.state.metadata | {"configuration": then}}], "SET TBLPROPERTIES")
             self.log.refresh()
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import duckdb
 import pytest
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import StaticTable
 
+from headwater.lake.iceberg import catalogs
 from headwater.lake.iceberg.place import FOLDER, PROPERTY
 from headwater.lake.layout import OF_ICEBERG
 from headwater.lake.log import TableLog
@@ -40,6 +42,16 @@ def set_published(log: TableLog) -> None:
     """Give a table the property, as a start with the option does."""
     configuration = dict(log.state.properties) | {PROPERTY: "true"}
     assert log.commit([{"metaData": log.state.metadata | {"configuration": configuration}}], "SET TBLPROPERTIES")
+
+
+def configure(monkeypatch: pytest.MonkeyPatch, catalog: str, **properties: str) -> None:
+    """Let a catalog have these properties, as an entry in pyiceberg's configuration gives them."""
+
+    def load(name: str) -> Catalog:
+        assert name == catalog
+        return load_catalog(name, **properties)
+
+    monkeypatch.setattr(catalogs, "load_catalog", load)
 
 
 def by_pyiceberg(place: str | Path) -> dict[bytes, bytes]:

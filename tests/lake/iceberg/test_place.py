@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.lake.iceberg.place import IcebergPlace, data_location, location_of, path_of, place_of, uri
+from headwater.errors import OptionError
+from headwater.lake.iceberg.place import CatalogName, IcebergPlace, data_location, location_of, path_of, place_of, uri
 from headwater.lake.layout import OF_DELTA, OF_ICEBERG
 from headwater.lake.log import data_file
 from headwater.lake.objects import ObjectStore
@@ -45,3 +46,16 @@ def test_an_object_store_is_its_own_scheme() -> None:
     store = ObjectStore("s3://bucket/table")
     assert location_of(store) == "s3://bucket/table"
     assert data_location(store, data_file({"path": "data/a.parquet", "size": 1})) == "s3://bucket/table/data/a.parquet"
+
+
+def test_a_name_in_a_catalog_is_the_catalogs_and_the_tables() -> None:
+    named = CatalogName.parse("prod:shop.eu.orders")
+    assert named == CatalogName("prod", ("shop", "eu", "orders"))
+    assert (str(named), named.dotted) == ("prod:shop.eu.orders", "shop.eu.orders")
+    assert str(named.neighbour("_changes")) == "prod:shop.eu.orders_changes"
+
+
+@pytest.mark.parametrize("text", ["", "prod", "prod:", "prod:orders", ":shop.orders", "prod:shop.", "prod:.orders"])
+def test_another_form_of_such_a_name_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"such as prod:shop\.orders"):
+        CatalogName.parse(text)

@@ -7,7 +7,10 @@
     metadata.py   the table's metadata, as JSON, and its snapshots
     publish.py    makes the Iceberg table what the log says, by one atomic step
     check.py      compares the two, file by file
+    place.py      where the table's files lie, and its name in a catalog
+    catalogs.py   brings a catalog to the newest metadata: REST, SQL, Glue, Hive
 
 The Delta log alone says what the table is and how far (docs/decisions/0152): everything here can be made from it again.
-The files lie in the folder `_iceberg` of the table, which vacuums of Delta leave alone; data files lie where they are.
+The files lie in the folder `_iceberg` of a table of Delta, which vacuums of Delta leave alone, or in the table's own
+(`headwater/lake/layout.py`); data files lie where they are.
 """

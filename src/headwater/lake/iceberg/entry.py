@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from headwater.errors import TableError, UnsupportedTable
-from headwater.lake.iceberg.place import PROPERTY
+from headwater.lake.iceberg.place import CATALOG, PROPERTY, CatalogName
 from headwater.lake.iceberg.schema import FieldIds, UnknownTypeError
 from headwater.lake.layout import OF_ICEBERG, Formats
 from headwater.lake.log import TableLog, TableState
@@ -32,15 +32,33 @@ def is_published(state: TableState) -> bool:
     return formats_of(state) is not Formats.DELTA
 
 
-def publish(log: TableLog) -> None:
-    """Make the Iceberg table what the log says, if the table is published; the log is refreshed.
+def catalog_of(state: TableState) -> CatalogName | None:
+    """Return the name that the table has in a catalog; None if none follows it.
 
     Raises:
-        TableError: the table can't be published; its message says why.
+        OptionError: somebody gave the property another form.
+    """
+    text = state.properties.get(CATALOG)
+    return CatalogName.parse(text) if text and is_published(state) else None
+
+
+def neighbour_in_catalog(state: TableState, end: str) -> CatalogName | None:
+    """Return the name in a catalog of a table beside this one; None if no catalog follows this one."""
+    named = catalog_of(state)
+    return None if named is None else named.neighbour(end)
+
+
+def publish(log: TableLog) -> None:
+    """Make the Iceberg table what the log says, if the table is published, and bring its catalog there, if one follows
+    it; the log is refreshed.
+
+    Raises:
+        TableError: the table can't be published, or the catalog refuses it; its message says why.
         HeadwaterError, OSError: nothing of it is visible, or all; the next call does what is left.
     """
     if is_published(log.state):
         _library(log).publish(log)
+        _follow(log)
 
 
 def expire(log: TableLog, seconds: float, now: float) -> None:
@@ -55,6 +73,7 @@ def expire(log: TableLog, seconds: float, now: float) -> None:
     """
     if is_published(log.state):
         _library(log).expire(log, seconds, now)
+        _follow(log)
 
 
 def unneeded(log: TableLog, now: float) -> list[Listed]:
@@ -75,7 +94,9 @@ def differences(log: TableLog) -> list[str]:
     _library(log)
     from headwater.lake.iceberg import check
 
-    return check.differences(log)
+    named = catalog_of(log.state)
+    behind = None if named is None else _catalogs(log.store.root).difference(log, named)
+    return [*check.differences(log), *([behind] if behind else [])]
 
 
 def check_columns(place: str, columns: Sequence[Mapping[str, Any]]) -> None:
@@ -103,6 +124,32 @@ def check_library(place: str) -> None:
         raise TableError(
             place, "Iceberg's files need fastavro, which the extra iceberg brings: pip install fastavro"
         ) from None
+
+
+def check_catalogs(place: str) -> None:
+    """Check that the library of catalogs is there.
+
+    Raises:
+        TableError: it is not.
+    """
+    try:
+        import pyiceberg  # noqa: F401 - for its presence
+    except ImportError:
+        raise TableError(
+            place, "catalogs need pyiceberg, which the extra catalog brings: pip install pyiceberg"
+        ) from None
+
+
+def _follow(log: TableLog) -> None:
+    if (named := catalog_of(log.state)) is not None:
+        _catalogs(log.store.root).follow(log, named)
+
+
+def _catalogs(place: str) -> ModuleType:
+    check_catalogs(place)
+    from headwater.lake.iceberg import catalogs
+
+    return catalogs
 
 
 def _library(log: TableLog) -> ModuleType:

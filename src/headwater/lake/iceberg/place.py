@@ -1,10 +1,11 @@
-"""The place of the Iceberg table, and the property by which a Delta table says that there is one."""
+"""The place of the Iceberg table and its name in a catalog, and the properties by which a table has them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
+from headwater.errors import OptionError
 from headwater.lake.layout import METADATA, OF_DELTA, within
 from headwater.lake.log import DataFile, TableLog
 from headwater.lake.store import TableStore
@@ -12,11 +13,53 @@ from headwater.lake.store import TableStore
 PROPERTY: Final = "headwater.iceberg"
 """The property of a Delta table that is published as Iceberg as well; a table keeps it whoever writes to it."""
 
+CATALOG: Final = "headwater.iceberg.catalog"
+"""The property of a table that a catalog follows: the catalog's name and the table's in it. What else belongs to the
+catalog, its address and what is secret, stands in pyiceberg's configuration."""
+
 FOLDER: Final = OF_DELTA.iceberg
 """The folder of the Iceberg table in that of the Delta table. Delta's VACUUM leaves folders alone that begin with _."""
 
 OWN: Final = within(FOLDER, METADATA)
 """The folder of all files of the Iceberg table that are not data, where the table is Delta's as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogName:
+    """The name of a table in a catalog.
+
+    Args:
+        catalog: the catalog's name in pyiceberg's configuration.
+        identifier: the namespace's parts, and the table.
+    """
+
+    catalog: str
+    identifier: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> CatalogName:
+        """Read a name such as `prod:shop.orders`.
+
+        Raises:
+            OptionError: another form.
+        """
+        catalog, _, dotted = text.partition(":")
+        identifier = tuple(dotted.split("."))
+        if not catalog or len(identifier) < 2 or not all(identifier):
+            raise OptionError("catalog", text, "a catalog's name and a table's in it, such as prod:shop.orders")
+        return cls(catalog, identifier)
+
+    def __str__(self) -> str:
+        return f"{self.catalog}:{self.dotted}"
+
+    @property
+    def dotted(self) -> str:
+        """The table's name, with its namespace."""
+        return ".".join(self.identifier)
+
+    def neighbour(self, end: str) -> CatalogName:
+        """Return the name of a table beside this one, such as its change log."""
+        return CatalogName(self.catalog, (*self.identifier[:-1], f"{self.identifier[-1]}{end}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,12 @@ def expire(log: TableLog, seconds: float, now: float) -> None:
         _heads.pop(log, None)
 
 
+def number_of(log: TableLog) -> int:
+    """Return the number of the metadata file that this process published or saw last; 0 before that."""
+    head = _heads.get(log)
+    return head.number if head is not None else 0
+
+
 def _refreshed(log: TableLog) -> TableState:
     """Read the log, and check that it is the one that was read: nothing is published into another table's folder."""
     state = log.refresh(sure=True)

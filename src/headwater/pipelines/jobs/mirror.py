@@ -114,6 +114,10 @@ class Mirror(OnEngines[MirrorProgress]):
         "delta", "The table's format; delta,iceberg: the same data files for readers of both.",
         choices=("delta", "iceberg", "delta,iceberg"),
     )  # fmt: skip
+    catalog: str | None = option(
+        None, "A catalog of Iceberg that follows the table, NAME:NAMESPACE.TABLE; NAME is in pyiceberg's settings.",
+        metavar="NAME",
+    )  # fmt: skip
     quarantine: bool = option(False, "List documents that are no JSON in a table named DIR_quarantine.")
     collections: str | None = option(
         None, "A table for each, DIR/SCOPE/COLLECTION: all, or shop.orders,...", metavar="NAMES"
@@ -152,6 +156,8 @@ class Mirror(OnEngines[MirrorProgress]):
             raise OptionError("dropped", self.dropped, "given with --collections or --scope")
         if self.table is None and self.to is None:
             raise OptionError("to", "", "the table's folder or url; or give its name in a catalog, with --table")
+        if self.catalog is not None:
+            self._check_catalog(self.catalog)
         if self.conf and self.engine == "local":
             raise OptionError(
                 "conf", next(iter(self.conf)), "given with --engine spark: the local engine has no session"
@@ -168,6 +174,16 @@ class Mirror(OnEngines[MirrorProgress]):
         if self.engine == "local":
             text = "given with --engine spark: the local engine has no catalog; give the table's folder with --to"
             raise OptionError("table", self.table, text)
+
+    def _check_catalog(self, name: str) -> None:
+        from headwater.lake.iceberg.place import CatalogName
+
+        CatalogName.parse(name)
+        if "iceberg" not in self.format:
+            raise OptionError("catalog", name, "given with --format iceberg or delta,iceberg")
+        if self.by_collection:
+            text = "given without --collections and --scope: it is the name of one table"
+            raise OptionError("catalog", name, text)
 
     def _check_collections(self) -> None:
         from headwater.client.collections import parse_path, read_names

@@ -1,0 +1,241 @@
+"""A catalog of Iceberg that follows a table: REST, SQL, Glue, Hive, as pyiceberg reaches them.
+
+The newest metadata file in the table's folder is the table (docs/decisions/0153); a catalog is brought to it after each
+publication (docs/decisions/0156). It is of one of two kinds:
+
+* One that keeps a pointer to a metadata file is pointed to the folder's own, by pyiceberg's compare and swap.
+* A REST catalog writes metadata files itself. It gets the difference as updates, on condition that its branch `main` is
+  where it was seen (`assert-ref-snapshot-id`).
+
+First the catalog's table is loaded, then the newest metadata is read from the folder, then the catalog is moved on, if
+it is still as it was loaded. So nobody puts an older state over a newer one. An answer that is lost costs nothing: the
+next look finds the catalog where it should be, or moves it. Nothing is discarded on this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    NoSuchTableError,
+    OAuthError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+)
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
+    SetLocationUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+)
+from requests import RequestException
+
+from headwater.errors import ConnectionLost, HeadwaterError, TableChanged, TableError
+from headwater.failpoints import failpoint
+from headwater.lake.iceberg.metadata import MAIN
+from headwater.lake.iceberg.place import CatalogName, IcebergPlace, place_of, uri
+from headwater.lake.iceberg.publish import number_of, read_head
+from headwater.lake.log import TableLog
+
+TRIES_MAX: Final = 10
+"""The number of times that somebody else may be first before the batch is done anew."""
+
+_LAST_ADDED: Final = -1
+"""The number by which an update names the schema that another one has just added."""
+
+_REFUSALS: Final = (UnauthorizedError, ForbiddenError, OAuthError, BadRequestError, ValueError)
+"""Errors that waiting does not mend. ValueError includes what pyiceberg says of its own configuration."""
+
+_opened: WeakKeyDictionary[TableLog, tuple[CatalogName, Catalog]] = WeakKeyDictionary()
+_reached: WeakKeyDictionary[TableLog, tuple[CatalogName, int]] = WeakKeyDictionary()
+"""The number of the metadata to which this process brought a catalog: it is not asked again for the same."""
+
+
+def follow(log: TableLog, named: CatalogName) -> None:
+    """Bring the table of a catalog to the newest metadata in the folder; register it if the catalog has none.
+
+    Raises:
+        TableError: the catalog refuses it, or has another table under this name.
+        ConnectionLost: the catalog is away; the next commit or start does it.
+        TableChanged: others were first each time.
+    """
+    if _reached.get(log) == (named, number := number_of(log)):
+        return
+    with _own_errors(named):
+        catalog = _catalog(log, named)
+        for _ in range(TRIES_MAX):
+            if _followed(catalog, named, place_of(log)):
+                _reached[log] = named, number
+                return
+    raise TableChanged(log.store.root, f"others were first {TRIES_MAX} times at the catalog {named.catalog}")
+
+
+def difference(log: TableLog, named: CatalogName) -> str | None:
+    """Return what is wrong with the catalog's table, in one line; None if nothing is.
+
+    Raises:
+        ConnectionLost: the catalog is away. TableError: it refuses an answer.
+    """
+    with _own_errors(named):
+        table = _loaded(_catalog(log, named), named)
+        if table is None:
+            return f"the catalog {named.catalog} has no table {named.dotted}; the mirror's next batch or start makes it"
+        mine, location = _newest(place_of(log))
+        if not _is_shown(table, mine, location):
+            return f"{named}: the newest snapshot is not there; the mirror's next batch or start brings it"
+        return None
+
+
+def _followed(catalog: Catalog, named: CatalogName, place: IcebergPlace) -> bool:
+    """Move the catalog on; return False if somebody else was first, or if nobody knows."""
+    table = _loaded(catalog, named)
+    mine, location = _newest(place)
+    if table is not None and _is_shown(table, mine, location):
+        return True
+    failpoint("iceberg.before_catalog")
+    try:
+        if table is None:
+            catalog.create_namespace_if_not_exists(named.identifier[:-1])
+            catalog.register_table(named.identifier, location)
+        elif table.metadata.table_uuid != mine.table_uuid:
+            problem = f"it has another table of this name, {table.metadata.table_uuid}: drop that, or give another name"
+            raise TableError(str(named), problem)
+        elif isinstance(catalog, MetastoreCatalog):
+            _point(catalog, table, mine, location)
+        else:
+            _update(catalog, named, table, mine, location)
+    except (CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError):
+        return False
+    failpoint("iceberg.after_catalog")
+    return True
+
+
+def _catalog(log: TableLog, named: CatalogName) -> Catalog:
+    known = _opened.get(log)
+    if known is None or known[0] != named:
+        known = _opened[log] = named, load_catalog(named.catalog)
+    return known[1]
+
+
+def _loaded(catalog: Catalog, named: CatalogName) -> Table | None:
+    try:
+        return catalog.load_table(named.identifier)
+    except NoSuchTableError:
+        return None
+
+
+def _newest(place: IcebergPlace) -> tuple[TableMetadata, str]:
+    """Return the newest metadata in the folder and its location."""
+    head = read_head(place)
+    return TableMetadataUtil.parse_raw(head.content.decode()), uri(place.store, place.file_of(head.number))
+
+
+def _is_shown(table: Table, mine: TableMetadata, location: str) -> bool:
+    """Return True if a catalog's table shows what the folder does: by the same file, or with the same snapshots."""
+    theirs = table.metadata
+    snapshots = [{each.snapshot_id for each in both.snapshots} for both in (theirs, mine)]
+    same = (theirs.table_uuid, theirs.location) == (mine.table_uuid, mine.location)
+    same = same and snapshots[0] == snapshots[1] and theirs.current_snapshot_id == mine.current_snapshot_id
+    return table.metadata_location == location or (same and not isinstance(table.catalog, MetastoreCatalog))
+
+
+def _point(catalog: Any, table: Table, mine: TableMetadata, location: str) -> None:
+    """Point a catalog's table to a metadata file of the folder. pyiceberg's own commit swaps the pointer; what it would
+    write, and can't in version 3, is there.
+
+    Raises:
+        CommitFailedException: it points elsewhere by now.
+    """
+
+    def staged(current: Table | None, identifier: Any, *_: Any) -> StagedTable:
+        if current is None or current.metadata_location != table.metadata_location:
+            raise CommitFailedException("the table was moved on by somebody else")
+        return StagedTable(identifier, mine, location, table.io, catalog)
+
+    catalog._update_and_stage_table, catalog._write_metadata = staged, lambda *given, **named: None
+    try:
+        catalog.commit_table(table, (), ())
+    finally:
+        del catalog._update_and_stage_table, catalog._write_metadata
+
+
+def _update(catalog: Catalog, named: CatalogName, table: Table, mine: TableMetadata, location: str) -> None:
+    """Send the difference to a catalog that writes metadata itself.
+
+    Raises:
+        CommitFailedException: its branch is elsewhere by now. CommitStateUnknownException: nobody knows.
+    """
+    theirs = table.metadata
+    added = _added(theirs, mine)
+    if added is None:
+        # Somebody else gave out the numbers that ours have: no update can bring them in.
+        catalog.drop_table(named.identifier)
+        catalog.register_table(named.identifier, location)
+        return
+    seen = AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": theirs.current_snapshot_id})
+    catalog.commit_table(table, (AssertTableUUID(uuid=theirs.table_uuid), seen), tuple(_updates(theirs, mine, added)))
+
+
+def _added(theirs: TableMetadata, mine: TableMetadata) -> list[Snapshot] | None:
+    """Return the snapshots that a catalog lacks, as far as it can take them; None if it can't take the newest."""
+    known = {each.snapshot_id for each in theirs.snapshots}
+    last = getattr(theirs, "last_sequence_number", 0)  # there are none in format version 1
+    missing = [each for each in mine.snapshots if each.snapshot_id not in known]
+    added = sorted(
+        (each for each in missing if (each.sequence_number or 0) > last), key=lambda each: each.sequence_number or 0
+    )
+    there = known | {each.snapshot_id for each in added}
+    return added if mine.current_snapshot_id in there else None
+
+
+def _updates(theirs: TableMetadata, mine: TableMetadata, added: list[Snapshot]) -> Iterator[TableUpdate]:
+    if theirs.location != mine.location:
+        yield SetLocationUpdate(location=mine.location)
+    if theirs.schema().fields != mine.schema().fields:
+        yield AddSchemaUpdate(schema=mine.schema())
+        yield SetCurrentSchemaUpdate.model_validate({"schema-id": _LAST_ADDED})
+    properties = {name: value for name, value in mine.properties.items() if theirs.properties.get(name) != value}
+    if properties:
+        yield SetPropertiesUpdate(updates=properties)
+    yield from (AddSnapshotUpdate(snapshot=each) for each in added)
+    if mine.current_snapshot_id is not None:
+        branch = {"ref-name": MAIN, "type": "branch", "snapshot-id": mine.current_snapshot_id}
+        yield SetSnapshotRefUpdate.model_validate(branch)
+    kept = {each.snapshot_id for each in mine.snapshots}
+    if gone := [each.snapshot_id for each in theirs.snapshots if each.snapshot_id not in kept]:
+        yield RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone})
+
+
+@contextmanager
+def _own_errors(named: CatalogName) -> Iterator[None]:
+    """Turn errors of catalogs, which are many libraries', into ours: those that may pass, and those that won't."""
+    try:
+        yield
+    except HeadwaterError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error, RequestException):
+            raise  # of the folder's files
+        text = f"{type(error).__name__}: {(str(error).strip() or 'no reason').splitlines()[0]}"
+        if isinstance(error, _REFUSALS) or "AccessDenied" in text:
+            variable = f"PYICEBERG_CATALOG__{named.catalog.upper()}__URI"
+            advice = f"see its entry {named.catalog} in .pyiceberg.yaml, or {variable}"
+            raise TableError(f"catalog {named.catalog}", f"{text}; {advice}") from error
+        raise ConnectionLost(f"catalog {named.catalog}", text) from error

@@ -1,0 +1,262 @@
+"""A catalog follows the table, of REST, of Glue, and of SQL where its library is, whatever is lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.update import SetPropertiesUpdate, SetSnapshotRefUpdate
+from pyiceberg.typedef import IcebergBaseModel
+
+from headwater.errors import ConnectionLost, TableChanged, TableError
+from headwater.failpoints import armed
+from headwater.lake import upkeep
+from headwater.lake.iceberg import catalogs, entry
+from headwater.lake.iceberg.place import CATALOG, CatalogName
+from headwater.lake.layout import OF_ICEBERG
+from headwater.lake.log import schema_string
+from headwater.lake.shape import delta_field
+from tests.lake.iceberg.rest_server import RestCatalogServer, rest_server
+from tests.lake.iceberg.support import configure
+from tests.lake.support import Table
+
+NAMED = CatalogName("tests", ("shop", "orders"))
+
+
+@pytest.fixture
+def server() -> Iterator[RestCatalogServer]:
+    with rest_server() as running:
+        yield running
+
+
+@pytest.fixture(params=["rest", "glue", "sql"])
+def catalog(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog]:
+    """A catalog, as pyiceberg finds it by its name."""
+    if request.param == "rest":
+        server = request.getfixturevalue("server")
+        yield from configured(monkeypatch, type="rest", uri=server.url)
+    elif request.param == "glue":
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "tests")
+        with mock_aws():
+            boto3.client("glue", region_name="eu-west-1")
+            yield from configured(monkeypatch, **{"type": "glue", "glue.region": "eu-west-1"})
+    elif find_spec("sqlalchemy") is None:
+        pytest.skip("no library for SQL")
+    else:
+        yield from configured(monkeypatch, type="sql", uri=f"sqlite:///{tmp_path}/catalog.db")
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, **properties: str) -> Iterator[Catalog]:
+    configure(monkeypatch, NAMED.catalog, **properties)
+    yield load_catalog(NAMED.catalog, **properties)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """A table that a catalog shall follow."""
+    table = Table(tmp_path / "t", OF_ICEBERG)
+    configuration = dict(table.log.state.properties) | {CATALOG: str(NAMED)}
+    assert table.log.commit([{"metaData": table.log.state.metadata | {"configuration": configuration}}], "SET")
+    return table
+
+
+def anew(table: Table) -> Table:
+    """The same table as another process finds it."""
+    return Table(table.place)
+
+
+def read(catalog: Catalog) -> dict[str, str]:
+    rows = catalog.load_table(NAMED.identifier).scan(selected_fields=("key", "value")).to_arrow().to_pylist()
+    found = {row["key"].decode(): row["value"].decode() for row in rows}
+    assert len(found) == len(rows), "a key has two rows"
+    return found
+
+
+def check(table: Table, catalog: Catalog) -> None:
+    """The catalog's readers see what the log says."""
+    table.log.refresh()
+    assert entry.differences(table.log) == []
+    assert read(catalog) == table.held()
+
+
+def test_a_catalog_follows_each_commit(table: Table, catalog: Catalog) -> None:
+    table.take(("a", 0, 1, "one"), ("b", 0, 2, "one"))
+    check(table, catalog)
+    table.take(("a", 0, 3, "two"), ("b", 0, 4, None))
+    check(table, catalog)
+    upkeep.optimize(table.log, table.indexes, everything=True)
+    check(table, catalog)
+    table.take(("c", 0, 5, "three"))
+    check(table, catalog)
+    assert len(catalog.load_table(NAMED.identifier).metadata.snapshots) == 4
+
+
+def test_a_column_that_comes_is_in_the_catalogs_schema(table: Table, catalog: Catalog) -> None:
+    table.take(("a", 0, 1, "one"))
+    schema = schema_string([*table.log.state.fields, delta_field("more", "long")])
+    assert table.log.commit([{"metaData": table.log.state.metadata | {"schemaString": schema}}], "ADD COLUMNS")
+    table.take(("a", 0, 2, "two"))
+    check(table, catalog)
+    assert "more" in catalog.load_table(NAMED.identifier).schema().column_names
+
+
+def test_snapshots_that_are_dropped_before_a_vacuum_are_dropped_in_the_catalog(table: Table, catalog: Catalog) -> None:
+    for number in range(3):
+        table.take(("a", 0, number + 1, f"{number}"))
+    entry.expire(table.log, 0.0, 1e11)
+    check(table, catalog)
+    assert len(catalog.load_table(NAMED.identifier).metadata.snapshots) == 1
+
+
+def test_a_catalog_that_lost_its_table_gets_it_again(table: Table, catalog: Catalog) -> None:
+    table.take(("a", 0, 1, "one"))
+    catalog.drop_table(NAMED.identifier)
+    assert "has no table shop.orders" in entry.differences(table.log)[0]
+    table.take(("a", 0, 2, "two"))
+    check(table, catalog)
+
+
+def test_a_start_brings_what_a_process_that_died_did_not(table: Table, catalog: Catalog) -> None:
+    table.take(("a", 0, 1, "one"))
+    for point in ("before", "after"):
+        with armed(f"iceberg.{point}_catalog=eio"), pytest.raises(OSError, match="injected"):
+            table.take(("a", 0, 2 if point == "before" else 3, point))
+        if point == "before":
+            assert "the newest snapshot is not there" in entry.differences(table.log)[0]
+        entry.publish(anew(table).log)
+        check(table, catalog)
+
+
+def test_a_slow_process_does_not_put_an_older_state_over_a_newer_one(
+    table: Table, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.take(("a", 0, 1, "one"))
+    fast, newest = anew(table), catalogs._newest
+
+    def stalled(place: Any) -> Any:
+        found = newest(place)
+        monkeypatch.setattr(catalogs, "_newest", newest)
+        fast.take(("a", 0, 3, "three"))
+        return found
+
+    monkeypatch.setattr(catalogs, "_newest", stalled)
+    table.take(("a", 0, 2, "two"))
+    check(table, catalog)
+    assert read(catalog) == {"a": "three"}
+
+
+def test_a_table_of_another_id_is_not_replaced(table: Table, catalog: Catalog, tmp_path: Path) -> None:
+    table.take(("a", 0, 1, "one"))
+    other = Table(tmp_path / "other", OF_ICEBERG)
+    configuration = dict(other.log.state.properties) | {CATALOG: str(NAMED)}
+    assert other.log.commit([{"metaData": other.log.state.metadata | {"configuration": configuration}}], "SET")
+    with pytest.raises(TableError, match=r"tests:shop\.orders: it has another table of this name"):
+        other.take(("b", 0, 1, "two"))
+    assert read(catalog) == {"a": "one"}
+
+
+def test_what_others_commit_is_undone_by_the_next_batch(table: Table, catalog: Catalog) -> None:
+    """Of a catalog of pointers: a commit to it without our folder; of REST: a branch that was put back."""
+    table.take(("a", 0, 1, "one"))
+    table.take(("a", 0, 2, "two"))
+    theirs = catalog.load_table(NAMED.identifier)
+    if catalog.properties["type"] == "rest":
+        first = theirs.metadata.snapshots[0].snapshot_id
+        back = {"ref-name": "main", "type": "branch", "snapshot-id": first}
+        catalog.commit_table(theirs, (), (SetSnapshotRefUpdate.model_validate(back),))
+        assert read(catalog) == {"a": "one"}
+    else:
+        catalog.drop_table(NAMED.identifier)
+        catalog.register_table(NAMED.identifier, theirs.metadata.metadata_log[-1].metadata_file)
+        assert read(catalog) == {"a": "one"}
+    table.take(("b", 0, 3, "three"))
+    check(table, catalog)
+
+
+class OfRest:
+    """A REST catalog in particular."""
+
+    @pytest.fixture
+    def catalog(self, server: RestCatalogServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog]:
+        yield from configured(monkeypatch, type="rest", uri=server.url)
+
+
+class TestRest(OfRest):
+    """Updates, and what is lost on the way."""
+
+    def test_a_commit_has_one_snapshot_on_condition_of_the_branch(
+        self, table: Table, catalog: Catalog, server: RestCatalogServer
+    ) -> None:
+        for number in range(3):
+            table.take(("a", 0, number + 1, f"{number}"))
+        assert server.commits == [["add-snapshot", "set-snapshot-ref"]] * 2
+
+    def test_an_answer_that_was_lost_is_looked_up(
+        self, table: Table, catalog: Catalog, server: RestCatalogServer
+    ) -> None:
+        table.take(("a", 0, 1, "one"))
+        server.loses = 1
+        with pytest.raises(ConnectionLost, match="catalog tests"):
+            table.take(("a", 0, 2, "two"))
+        entry.publish(anew(table).log)
+        check(table, catalog)
+        assert len(server.commits) == 1, "it is not sent twice"
+
+    def test_a_catalog_that_is_away_is_named_as_such_and_gets_all_later(
+        self, table: Table, catalog: Catalog, server: RestCatalogServer
+    ) -> None:
+        table.take(("a", 0, 1, "one"))
+        server.is_away = True
+        for number in (2, 3):
+            with pytest.raises(ConnectionLost, match="ServiceUnavailableError"):
+                table.take(("a", 0, number, "more"))
+        with pytest.raises(ConnectionLost):
+            upkeep.vacuum(table.log, 0.0, 1e11)
+        server.is_away = False
+        table.take(("a", 0, 4, "four"))
+        check(table, catalog)
+
+    def test_numbers_that_somebody_else_took_make_the_table_be_registered_anew(
+        self, table: Table, catalog: Catalog, server: RestCatalogServer
+    ) -> None:
+        """A snapshot of another writer has the sequence number that ours has next."""
+        table.take(("a", 0, 1, "one"))
+        theirs = server.metadata("orders")
+        raised = theirs.model_copy(update={"last_sequence_number": 9})
+        other = Path(server.tables["orders"].removeprefix("file://") + ".other")
+        other.write_text(IcebergBaseModel.model_dump_json(raised))
+        server.tables["orders"] += ".other"
+        table.take(("a", 0, 2, "two"))
+        check(table, catalog)
+
+    def test_who_is_never_first_says_so(self, table: Table, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+        table.take(("a", 0, 1, "one"))
+
+        def parted(*_: Any) -> None:
+            raise CommitFailedException("elsewhere")
+
+        monkeypatch.setattr(catalogs, "_update", parted)
+        with pytest.raises(TableChanged, match="others were first 10 times at the catalog tests"):
+            table.take(("a", 0, 2, "two"))
+
+    def test_a_refusal_names_the_entry_in_the_configuration(
+        self, table: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.undo()
+        with pytest.raises(TableError, match=r"catalog tests: .*PYICEBERG_CATALOG__TESTS__URI"):
+            table.take(("a", 0, 1, "one"))
+
+    def test_properties_follow(self, table: Table, catalog: Catalog, server: RestCatalogServer) -> None:
+        table.take(("a", 0, 1, "one"))
+        loaded = catalog.load_table(NAMED.identifier)
+        catalog.commit_table(loaded, (), (SetPropertiesUpdate(updates={"gc.enabled": "true"}),))
+        table.take(("a", 0, 2, "two"))
+        assert server.metadata("orders").properties["gc.enabled"] == "false"
