@@ -67,13 +67,18 @@ class Batches(SteppedCommitter):
                 callback()
 
     def lose(self) -> None:
-        """Fail to write it."""
-        self.store.abandon(self._batch, OSError("no"))
+        """Fail to write it: what gathered meanwhile is lost as well."""
+        if not self.in_flight or self._batch is None:
+            return
+        error = OSError("no")
+        lost = self.store.abandon(self._batch, error)
         passed, self.open = self.open, self.open + 1
         self.in_flight, self.dirty = 0, False
         waiting, self.waiting = self.waiting, set()
         for each in waiting:
             each.drop("its batch could not be written", fault=False)  # type: ignore[attr-defined]
+        for callback in self.on_failure:
+            callback(error, lost)  # type: ignore[operator]
         self.durable = passed
 
     def _wake(self) -> None:
@@ -89,6 +94,7 @@ class Stage(Desk):
         super().__init__(path)
         committer = Batches(self.store)
         committer.durable, committer.open = self.committer.durable, self.committer.open
+        committer.on_failure = self.committer.on_failure
         self.committer = self.bucket.committer = committer
         self.loop = asyncio.get_running_loop()
         self.run_queue = RunQueue(self.loop)
@@ -98,6 +104,14 @@ class Stage(Desk):
         self.has_rounds = has_rounds
         self.ends: list[socket.socket] = []
         committer.on_durable.append(lambda: self.requests.settled(committer.durable))
+        committer.on_failure.append(self._drop_writers)
+
+    def _drop_writers(self, *_: object) -> None:
+        """Drop who has quiet writes in a lost batch, as a node does (served.py)."""
+        self.requests.lost()
+        for connection in tuple(self.connections):
+            if connection.session.written_gate > self.committer.durable:  # type: ignore[attr-defined]
+                connection.drop("its batch could not be written", fault=False)  # type: ignore[attr-defined]
 
     def fast_path(self, session: Session) -> FastRequests:
         return FastPath(session, self.bucket, self.workspace, self.rounds if self.has_rounds else None)
@@ -245,7 +259,8 @@ steps = st.one_of(
     ),
     st.tuples(st.just("send"), st.integers(0, CLIENTS - 1), st.lists(frames, min_size=1, max_size=1), st.just(0)),
     st.tuples(st.sampled_from(["begin", "end", "later", "notice"])),
-    st.tuples(st.just("leave"), st.integers(0, CLIENTS - 1)),
+    st.tuples(st.sampled_from(["leave", "pause", "resume", "look up"]), st.integers(0, CLIENTS - 1)),
+    st.tuples(st.just("lose")),
 )
 
 
@@ -266,6 +281,10 @@ async def told(has_rounds: bool, story: Sequence[tuple[Any, ...]]) -> tuple[list
                 clients[step[1]].socket.close()
                 await made.settle()
                 clients[step[1]], rests[step[1]] = made.connect(), b""
+            elif step[0] in {"pause", "resume"}:
+                getattr(clients[step[1]].connection, step[0])("a handler")
+            elif step[0] == "look up":
+                clients[step[1]].session.users_changed()
             elif step[0] == "later":
                 made.clock.seconds += 2
             elif step[0] == "notice":
@@ -274,7 +293,11 @@ async def told(has_rounds: bool, story: Sequence[tuple[Any, ...]]) -> tuple[list
                 getattr(made.committer, step[0])()
             await made.settle()
             seen.append([client.heard() for client in clients])
+            for who, client in enumerate(clients):
+                if client.connection.is_closed:
+                    clients[who], rests[who] = made.connect(), b""
         for client, rest in zip(clients, rests, strict=True):
+            client.connection.resume("a handler")
             client.send(rest)
         for _ in range(3):
             made.committer.begin()  # type: ignore[attr-defined]
@@ -297,8 +320,8 @@ async def told(has_rounds: bool, story: Sequence[tuple[Any, ...]]) -> tuple[list
     return seen, counts, served
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(steps, max_size=25))
+@settings(max_examples=100, deadline=None)
+@given(st.lists(steps, max_size=30))
 def test_at_each_step_every_client_has_heard_the_same_with_rounds_and_without(story: list[tuple[Any, ...]]) -> None:
     async def both() -> None:
         seen, counts, _ = await told(True, story)
@@ -406,6 +429,21 @@ def test_who_takes_the_descriptor_of_one_that_left_never_gets_its_answer() -> No
         two.send(put(b"b", b"2"))
         await made.commit()
         assert len(answers(two.heard())) == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("before", [b"", put(b"a", b"1")])
+def test_what_is_for_python_after_a_pause_is_answered_with_what_the_kernel_has_done_before_it(before: bytes) -> None:
+    async def story(made: Stage) -> None:
+        await made.store_one()
+        one = made.connect()
+        one.connection.pause("a handler")
+        one.connection.resume("a handler")
+        await made.settle()
+        one.send(before + Frame(0x80, Opcode.VERSION).encode())
+        await made.commit()
+        assert [each.opcode for each in answers(one.heard())] == [Opcode.SET] * bool(before) + [Opcode.VERSION]
 
     run(story)
 

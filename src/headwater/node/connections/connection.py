@@ -510,7 +510,8 @@ class Connection:
 
     def _take_bytes(self, now: float, count: int) -> None:
         try:
-            count = count or self._sock.recv_into(self._inbox.room())
+            room = self._inbox.room()  # where a round has put its bytes
+            count = count or self._sock.recv_into(room)
         except (BlockingIOError, InterruptedError):
             return
         except MemoryError:

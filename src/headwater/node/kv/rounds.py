@@ -44,6 +44,7 @@ DESCRIPTORS_FIRST: Final = 256
 _FIELDS: Final = kernel.MEMBER_FIELDS
 _READS: Final = 0xFFFF & ~int(execute.FEATURE_WRITE)
 _ALL: Final = 0xFFFF
+_WROTE: Final = int(execute.FLAG_WROTE)  # once: numpy's numbers are slow ones
 
 
 class RoundsHost(Protocol):
@@ -177,7 +178,7 @@ class ServedRounds:
             self._events, self._members, self._arena, work.out, store.table, store.segments, uuids, work.scratch,
             work.state, self._turn, self._entries, self._answers,
         )  # fmt: skip
-        self._settle(read_gate)
+        self._settle(read_gate, stop)
         requests.end()
         self._run_queue.spend(self._time() - begun)
         if stop == kernel.ROUND_ASK:
@@ -189,10 +190,14 @@ class ServedRounds:
                 work.out_view[fields[kernel.SENT] : work.fields[execute.ANSWERED]]
             )
 
-    def _settle(self, read_gate: int) -> None:
-        """Commit what the connections of a round have changed, and count what they asked for."""
+    def _settle(self, read_gate: int, stop: int) -> None:
+        """Commit what the connections of a round have changed, and count what they asked for.
+
+        What the last one has changed is the index's already, whatever Python makes of the connection.
+        """
         fields, committer, requests = self._fields, self._committer, self._requests
-        if fields[kernel.WROTE]:
+        hands_over = stop == kernel.ROUND_TAKE
+        if fields[kernel.WROTE] or (hands_over and self._workspace.fields[execute.FLAGS] & _WROTE):
             self._bucket.store.staging.use(self._workspace.fields[execute.STAGED])
             committer.wrote()
         if fields[kernel.TAIL] != fields[kernel.HEAD]:
