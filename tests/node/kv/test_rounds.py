@@ -258,7 +258,7 @@ steps = st.one_of(
         st.just("send"), st.integers(0, CLIENTS - 1), st.lists(frames, min_size=1, max_size=3), st.integers(0, 99)
     ),
     st.tuples(st.just("send"), st.integers(0, CLIENTS - 1), st.lists(frames, min_size=1, max_size=1), st.just(0)),
-    st.tuples(st.sampled_from(["begin", "end", "later", "notice"])),
+    st.tuples(st.sampled_from(["begin", "end", "later", "notice", "busy"])),
     st.tuples(st.sampled_from(["leave", "pause", "resume", "look up"]), st.integers(0, CLIENTS - 1)),
     st.tuples(st.just("lose")),
 )
@@ -285,13 +285,16 @@ async def told(has_rounds: bool, story: Sequence[tuple[Any, ...]]) -> tuple[list
                 getattr(clients[step[1]].connection, step[0])("a handler")
             elif step[0] == "look up":
                 clients[step[1]].session.users_changed()
+            elif step[0] == "busy":
+                made.run_queue.spend(1.0)  # what comes in this iteration of the loop has to wait in line
             elif step[0] == "later":
                 made.clock.seconds += 2
             elif step[0] == "notice":
                 clients[0].connection.send(b"notice", made.committer.gate())
             else:
                 getattr(made.committer, step[0])()
-            await made.settle()
+            if step[0] != "busy":
+                await made.settle()
             seen.append([client.heard() for client in clients])
             for who, client in enumerate(clients):
                 if client.connection.is_closed:
@@ -328,6 +331,47 @@ def test_at_each_step_every_client_has_heard_the_same_with_rounds_and_without(st
         plain, plainly, _ = await told(False, story)
         assert seen == plain
         assert counts == plainly
+
+    asyncio.run(both())
+
+
+unread = st.one_of(
+    st.tuples(st.just("send"), st.integers(0, CLIENTS - 1), frames),
+    st.tuples(st.sampled_from(["get large", "read", "pause", "resume"]), st.integers(0, CLIENTS - 1), st.none()),
+    st.tuples(st.sampled_from(["begin", "end"]), st.none(), st.none()),
+)
+
+
+async def heard_of_slow_readers(has_rounds: bool, story: Sequence[tuple[Any, ...]]) -> list[bytes]:
+    """Return all that each client has heard: their sockets take little, and they read at the steps that say so."""
+    with stage(has_rounds) as made:
+        await made.store_one()
+        clients, heard = [made.connect(small=True) for _ in range(CLIENTS)], [b""] * CLIENTS
+        clients[0].send(put(b"large", b"L" * 3000))
+        await made.commit()
+        for what, who, sent in story:
+            if what in {"begin", "end"}:
+                getattr(made.committer, what)()
+            elif what == "read":
+                heard[who] += clients[who].heard() or b""
+            elif what in {"pause", "resume"}:
+                getattr(clients[who].connection, what)("a handler")
+            else:
+                clients[who].send(get(b"large") if what == "get large" else sent)
+            await made.settle()
+        for client in clients:
+            client.connection.resume("a handler")
+        for _ in range(len(story) + 2):
+            await made.commit()
+            heard = [before + (client.heard() or b"") for before, client in zip(heard, clients, strict=True)]
+        return heard
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(unread, max_size=40))
+def test_who_reads_slowly_gets_the_same_bytes_in_the_end(story: list[tuple[Any, ...]]) -> None:
+    async def both() -> None:
+        assert await heard_of_slow_readers(True, story) == await heard_of_slow_readers(False, story)
 
     asyncio.run(both())
 
