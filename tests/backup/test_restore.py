@@ -131,6 +131,26 @@ def test_a_document_that_was_prolonged_is_restored_though_its_version_of_before_
             assert {key: each.value for key, each in found.items()} == {b"in two backups": b"prolonged"}
 
 
+def test_a_document_that_ran_out_between_two_restores_is_back_with_the_version_that_was_prolonged(
+    bucket: Node, tmp_path: Path
+) -> None:
+    with bucket.client() as client:
+        client.set("session", "kept", expiry=3600)
+        first = backed_up(bucket, tmp_path)
+        client.touch("session", 36_000)
+        backed_up(bucket, tmp_path)
+    clock = WallClock()
+    with (
+        embedded(disk=FaultyDisk(), clock=clock, vbuckets=4) as node,
+        connect(url := f"couchbase://127.0.0.1:{node.port}/default") as later,
+    ):
+        restored(tmp_path, SimpleNamespace(url=url), first.id)
+        clock.shift_seconds = 4000
+        assert later.get_many(["session"]) == {}
+        restored(tmp_path, SimpleNamespace(url=url))
+        assert later.get("session").value == b"kept"
+
+
 def test_a_restore_that_was_killed_is_done_again(bucket: Node, empty: Node, tmp_path: Path) -> None:
     for name in "ab":
         fill(bucket, name)

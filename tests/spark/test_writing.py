@@ -1,7 +1,9 @@
 """A task's writes to a real node, without Spark."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -10,10 +12,13 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.client import Client
+from headwater.client import connect as client_connect
 from headwater.errors import BucketMadeAnew, ConnectionLost, NoAccess, OptionError, RowsRefused, UnknownCollection
 from headwater.spark.settings import WriteSettings, parse_write
 from headwater.spark.target import DcpBatchWriter, DcpStreamWriter, WrittenByTask
 from headwater.spark.writing import WriteCounts, connect, write
+from headwater.testing.embedded import WallClock, embedded
+from headwater.testing.faults import FaultyDisk
 from headwater.testing.node import Node, node
 from tests.client.test_made_anew import make, make_anew, url
 from tests.pipelines.support import becomes
@@ -82,6 +87,22 @@ def test_what_is_behind_in_revision_changes_nothing(bucket: Node) -> None:
     assert go(bucket, [row | {"rev_seqno": 6, "event": "deletion", "value": None}], withMeta="true") == WriteCounts(
         deleted=1
     )
+
+
+def test_a_document_that_was_prolonged_is_stored_though_its_version_of_before_ran_out_here() -> None:
+    clock, ran_out = WallClock(), int(time.time()) + 3600
+    row = {"key": b"k", "value": b"v", "event": "mutation", "cas": 500, "rev_seqno": 5, "expiry": ran_out}
+    prolonged = row | {"cas": 501, "rev_seqno": 6, "expiry": ran_out + 36_000}
+    with embedded(disk=FaultyDisk(), clock=clock, vbuckets=4) as target:
+        bucket: Any = SimpleNamespace(url=f"couchbase://127.0.0.1:{target.port}/default")
+        assert go(bucket, [row], withMeta="true") == WriteCounts(stored=1)
+        clock.shift_seconds = 4000
+        with client_connect(bucket.url) as client:
+            assert client.get_many(["k"]) == {}
+            assert go(bucket, [row], withMeta="true") == WriteCounts(behind=1)
+            assert go(bucket, [prolonged], withMeta="true") == WriteCounts(stored=1)
+            assert go(bucket, [row, prolonged], withMeta="true") == WriteCounts(behind=2)
+            assert client.get("k").value == b"v"
 
 
 def test_a_rollback_row_is_never_a_dead_letter(bucket: Node, tmp_path: Path) -> None:

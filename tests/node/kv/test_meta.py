@@ -143,6 +143,29 @@ def test_a_deletion_can_be_an_expiration(talk: Talk) -> None:
         assert view.next_frame()[1] == 0x59
 
 
+EXPIRED = pack(">I", 0x10)
+
+
+def test_an_expiration_loses_against_a_document_of_its_revision_on_both_sides(talk: Talk) -> None:
+    prolonged = head(2, 200, expiry=NOON + 900)
+    assert talk.one(SET_META, key=b"k", extras=head(1, 100, expiry=NOON + 10), value=b"v").status == 0
+    talk.desk.clock.seconds += 50
+    assert talk.one(0, key=b"k").status == 1  # it ran out here, under revision 2 and a CAS of now
+    assert talk.one(SET_META, key=b"k", extras=head(1, 100, expiry=NOON + 10), value=b"v").status == 2
+    assert talk.one(SET_META, key=b"k", extras=prolonged, value=b"v").status == 0
+    assert talk.one(DEL_META, key=b"k", extras=head(2, 300, expiry=NOON + 10) + EXPIRED).status == 2
+    assert talk.one(0, key=b"k").value == b"v"
+    assert talk.one(DEL_META, key=b"k", extras=head(3, 300, expiry=NOON + 900) + EXPIRED).status == 0
+    assert talk.one(DEL_META, key=b"k", extras=head(3, 300, expiry=NOON + 900) + EXPIRED).status == 2
+
+
+def test_an_expiration_loses_against_a_deletion_of_its_revision_which_a_document_beats_by_its_cas(talk: Talk) -> None:
+    assert talk.one(DEL_META, key=b"k", extras=head(2, 300)).status == 0
+    assert talk.one(SET_META, key=b"k", extras=head(2, 200), value=b"v").status == 2
+    assert talk.one(DEL_META, key=b"k", extras=head(2, 400) + EXPIRED).status == 2
+    assert talk.one(SET_META, key=b"k", extras=head(2, 301), value=b"v").status == 0
+
+
 RETURN_META = 0xB2
 A_SET, AN_ADD, A_DELETION = 1, 2, 3
 

@@ -39,8 +39,9 @@ def test_a_document_is_stored_as_dcp_sends_it() -> None:
 def test_a_tombstone_is_stored_with_its_time() -> None:
     assert deletion_frame(7, b"k", seqno=1, cas=2, rev_seqno=3, delete_time=4) == DELETION
     assert deletion_frame(7, b"k", seqno=1, cas=2, rev_seqno=3, delete_time=4, expired=True) == EXPIRATION
-    for frame in (DELETION, EXPIRATION):
-        assert StoredDocument.decode(frame, False) == StoredDocument(b"k", b"", 0, 0, 2, 3, 1, 0, True, 4, False)
+    for frame, expired in ((DELETION, False), (EXPIRATION, True)):
+        expected = StoredDocument(b"k", b"", 0, 0, 2, 3, 1, 0, True, 4, False, expired=expired)
+        assert StoredDocument.decode(frame, False) == expected
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300), u64, u64, u64, u32, u32, st.integers(0, 255))

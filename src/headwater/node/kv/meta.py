@@ -77,21 +77,25 @@ def _wins(request: wire.SetWithMeta, stored: StoredDocument | None, *, deletes: 
     """Return True if the incoming version wins. Revision mode compares (rev, cas, expiry, flags) of a set, (rev, cas)
     of a deletion; the incoming one must be strictly greater.
 
-    It wins if nothing is stored; tombstones take part like documents. If all are equal, a set still wins if it brings
-    extended attributes that the stored version lacks. `is_limited`: the collection has a maximum TTL.
+    Of one revision, an expiration loses against all else, whatever its CAS: nobody decided on it, and it has the
+    revision of a version that it never saw (decision 0157). It wins if nothing is stored; tombstones take part like
+    documents. If all are equal, a set still wins if it brings extended attributes that the stored version lacks.
+    `is_limited`: the collection has a maximum TTL.
     """
-    if stored is None or (request.options or 0) & (MetaOption.FORCE | MetaOption.SKIP_CONFLICT_RESOLUTION):
+    options = request.options or 0
+    if stored is None or options & (MetaOption.FORCE | MetaOption.SKIP_CONFLICT_RESOLUTION):
         return True
-    if deletes:
-        return (request.rev_seqno, request.stored_cas) > (stored.rev_seqno, stored.cas)
-    stored_time = stored.delete_time if stored.deleted else stored.expiry
+    lives = not options & MetaOption.IS_EXPIRATION
+    ours = (stored.rev_seqno, not stored.expired, stored.cas)
+    theirs = (request.rev_seqno, lives, request.stored_cas)
+    if deletes or ours != theirs:
+        return theirs > ours
     # Of one version, by CAS, only a maximum TTL made the expiries differ: cut again, it would be later every time.
-    same = (request.rev_seqno, request.stored_cas) == (stored.rev_seqno, stored.cas)
-    expiry = stored_time if same and is_limited else request.expiration
-    ours = (stored.rev_seqno, stored.cas, stored_time, stored.flags)
-    theirs = (request.rev_seqno, request.stored_cas, expiry, request.flags)
+    stored_time = stored.delete_time if stored.deleted else stored.expiry
+    expiry = stored_time if is_limited else request.expiration
     brings_xattrs = request.datatype & Datatype.XATTR and not stored.datatype & Datatype.XATTR
-    return theirs > ours or (theirs == ours and bool(brings_xattrs))
+    ours_last, theirs_last = (stored_time, stored.flags), (expiry, request.flags)
+    return theirs_last > ours_last or (theirs_last == ours_last and bool(brings_xattrs))
 
 
 def _admit(session: Session, request: wire.SetWithMeta, *, deletes: bool) -> None:

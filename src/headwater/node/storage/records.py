@@ -138,7 +138,7 @@ class VBucketRecord:
 class StoredDocument:
     """The newest version of a key: a document, or (`deleted`) its tombstone.
 
-    `collection` is the id of the key's collection; the key here is without it.
+    `collection` is the id of the key's collection; the key here is without it. `expired`: the tombstone is an EXPIRATION.
 
     `durable` is False as long as its batch is not on disk: no answer that depends on it may leave before that.
     """
@@ -155,6 +155,7 @@ class StoredDocument:
     delete_time: int
     durable: bool
     collection: int = 0
+    expired: bool = False
 
     @classmethod
     def decode(cls, frame: bytes | memoryview, durable: bool) -> StoredDocument:
@@ -170,9 +171,8 @@ class StoredDocument:
         deleted, collection = opcode != MUTATION, 0
         if opaque & NAMED_MARK:
             collection, key = leb128.split_key(key)
-        return cls(
-            key, value, flags, expiry, cas, rev_seqno, seqno, datatype, deleted, delete_time, durable, collection
-        )
+        numbers = seqno, datatype, deleted, delete_time, durable, collection, opcode == EXPIRATION
+        return cls(key, value, flags, expiry, cas, rev_seqno, *numbers)
 
 
 def stored_key(collection: int, key: bytes) -> tuple[bytes, int]:
