@@ -22,6 +22,7 @@ from headwater.protocol.dcp.events import (
     RollbackNeeded,
     Rows,
 )
+from headwater.protocol.dcp.failover import Claim, Ok, decide
 from headwater.protocol.dcp.position import ENDLESS, Position
 from headwater.protocol.end import PeerGone
 from headwater.wire import dcp
@@ -408,6 +409,24 @@ def test_who_quoted_the_purge_seqno_lacks_nothing_of_it():
     feed(drain, ACCEPTED, purged_marker(0, 90, 60))
     assert not [event for _, event in drain.events if isinstance(event, DeletionsMissed)]
     assert drain.streams[0].purge_seqno == 60
+
+
+PARTED_AT_60 = ((0xB0B, 60), (UUID, 0))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "missed"), [(PARTED_AT_60, True), (((0xB0B, 100), (UUID, 0)), False), (((UUID, 0),), False)]
+)
+def test_a_purge_seqno_of_a_history_that_was_lost_proves_nothing_about_that_of_another_node(theirs, missed):
+    """A reader of a collection that stood still was told that others were purged up to 100. A failover led to a history
+    that parted from his at 60, and was purged up to 100, too: a deletion at 70 in his collection is among it."""
+    claim = Claim(50, ENDLESS, UUID, 50, 50)
+    assert decide(claim, theirs, 200, purge_seqno=100, remote_purge_seqno=100, collection_high_seqno=90) == Ok()
+    drain = a_drain(with_ids=True)
+    drain.request(Position(0, UUID, 50, 50, 50, ((UUID, 0),)), ENDLESS, 100.0, b"", 100)
+    feed(drain, dcp.StreamResponse(opaque=1, failover_log=list(theirs)).encode())
+    told = [each for each in happened(drain.events) if each[1] is DeletionsMissed]
+    assert told == ([(0, DeletionsMissed, 0, 50, 100)] if missed else [])
 
 
 def test_of_a_part_of_the_bucket_a_purge_is_learned_and_nothing_concluded():

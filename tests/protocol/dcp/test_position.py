@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import OptionError
 from headwater.protocol.dcp.position import (
+    ENDLESS,
     Position,
     history_at,
     load_positions,
@@ -13,6 +14,7 @@ from headwater.protocol.dcp.position import (
     place,
     safe_point,
     save_positions,
+    shared_seqno,
 )
 
 U64 = st.integers(0, 2**64 - 1)
@@ -112,3 +114,19 @@ def test_after_a_rollback_one_goes_on_from_the_newest_consistent_place_below():
 
 def test_one_who_holds_everything_up_to_a_seqno_stands_after_it():
     assert Position.after(3, 900, [(0xB, 900), (0xA, 0)]) == Position(3, 0xB, 900, 900, 900)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "seqno"),
+    [
+        (LOG, ENDLESS),
+        (((0xA, 0),), 900),
+        (((0xC, 950), *LOG), 950),
+        (((0xC, 700), (0xA, 0)), 700),
+        (((0xC, 990), (0xA, 0)), 900),
+        (((0xC, 0),), 0),
+        ((), 0),
+    ],
+)
+def test_two_logs_tell_the_same_history_up_to_where_the_first_of_them_left_a_branch_of_both(theirs, seqno: int):
+    assert shared_seqno(LOG, theirs) == shared_seqno(theirs, LOG) == seqno

@@ -138,7 +138,7 @@ class VBucketRecord:
 class StoredDocument:
     """The newest version of a key: a document, or (`deleted`) its tombstone.
 
-    `collection` is the id of the key's collection; the key here is without it. `expired`: the tombstone is an EXPIRATION.
+    `collection` is the id of the key's collection; the key here is without it. `expired`: it is an EXPIRATION.
 
     `durable` is False as long as its batch is not on disk: no answer that depends on it may leave before that.
     """

@@ -46,7 +46,7 @@ from headwater.protocol.dcp.events import (
     Rows,
     StreamEvent,
 )
-from headwater.protocol.dcp.position import ENDLESS, Position, place
+from headwater.protocol.dcp.position import ENDLESS, Position, place, shared_seqno
 from headwater.protocol.dcp.window import ConsumerWindow
 from headwater.protocol.end import PeerGone
 from headwater.wire import dcp
@@ -317,6 +317,20 @@ class Drain:
             in_order = opaque == first  # as nearly always
             self._awaited = (first + 1, vbuckets[1:], seqnos[1:]) if in_order else None
         self.events.append((row, Opened(stream, stream.failover_log)))
+        if stream.request_seqno < stream.purge_seqno:
+            self._check_quoted(stream, row)
+
+    def _check_quoted(self, stream: ConsumerStream, row: int) -> None:
+        """Check that the purge seqno that let this stream begin below it was learned in the history that is read now.
+
+        A producer compares the number alone (failover 2, rule 2). After a failover another history may have been purged
+        up to the same seqno, of deletions that this drain never heard of.
+        """
+        position, quoted = stream.request_position, stream.purge_seqno
+        log = () if position is None else position.failover_log
+        if log and stream.request_seqno > 0 and shared_seqno(log, stream.failover_log) < quoted:
+            stream.step(Step.CLOSED)
+            self.events.append((row, DeletionsMissed(stream, stream.request_seqno, quoted)))
 
     def _answered(self, frame: Frame, row: int, now: float) -> None:
         stream = self._awaiting.get(frame.opaque)

@@ -193,6 +193,18 @@ def place(  # noqa: PLR0917 - the numbers of a row, as kernels keep them
     return Position(vbucket, history_at(log, held_end), last, held_start, held_end, log, coverage)
 
 
+def shared_seqno(ours: FailoverLog, theirs: FailoverLog) -> int:
+    """Return the seqno up to which two logs of a vbucket tell the same history: ENDLESS if they end in one branch, 0 if
+    they have none in common.
+    """
+    known = {uuid for uuid, _ in ours}
+    uuid = next((uuid for uuid, _ in theirs if uuid in known), None)
+    if uuid is None:
+        return 0
+    ends = ([seqno for _, seqno in takewhile(lambda entry: entry[0] != uuid, log)][-1:] for log in (ours, theirs))
+    return min((end for of_log in ends for end in of_log), default=ENDLESS)
+
+
 def safe_point(saved: Iterable[Position], vbucket: int, common: int) -> Position:
     """Return where to continue after `RollbackRequired`: the newest consistent position at or below `common`.
 
