@@ -17,6 +17,7 @@
     |   +-- DataLoss             deletions were purged before they were read
     +-- HistoryChanged           a failover or a purge changed what a bounded read was reading
     +-- BucketMadeAnew           the bucket of a request was dropped and made again meanwhile
+    +-- CollectionMadeAnew       a collection was dropped and made again while it was written to
     +-- ClusterError             several nodes are not as they must be for what was asked
     |   +-- WorkRefused          the object of an operator's work is not there
     |   +-- MoveError            a vbucket could not be moved from one node to another
@@ -54,6 +55,7 @@ __all__ = [
     "BucketNotFound",
     "CertificateRefused",
     "ClusterError",
+    "CollectionMadeAnew",
     "ConnectionLost",
     "CorruptStore",
     "DataLoss",
@@ -514,6 +516,27 @@ class BucketMadeAnew(HeadwaterError):
         return (
             f"{self.url}: the bucket was dropped and made again: it was {old or '?'} with {count} vbuckets, and is "
             f"{new or '?'} with {count_now}. Nothing that was written before is in it: write all of it again"
+        )
+
+
+class CollectionMadeAnew(HeadwaterError):
+    """A collection was dropped and made again under its name while it was written to.
+
+    Args:
+        path: its name, "scope.collection".
+        before, now: its id when the first document was written, and the present one.
+    """
+
+    def __init__(self, path: str, before: int, now: int) -> None:
+        super().__init__(path, before, now)
+        self.path: str = path
+        self.before: int = before
+        self.now: int = now
+
+    def __str__(self) -> str:
+        return (
+            f"collection {self.path} was dropped and made again: it had id 0x{self.before:x}, and has 0x{self.now:x}. "
+            "Nothing that was written before is in it: write all of it again"
         )
 
 

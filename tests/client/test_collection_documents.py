@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,7 +11,8 @@ from headwater import testing
 from headwater.accounts.roles import read_grants
 from headwater.accounts.users import Account
 from headwater.client import Write
-from headwater.errors import KeyNotFound, OptionError, UnknownCollection, UnknownScope
+from headwater.client import bulk as bulk_writes
+from headwater.errors import CollectionMadeAnew, KeyNotFound, OptionError, UnknownCollection, UnknownScope
 from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from tests.node.aware import Aware, manifest
@@ -114,6 +116,28 @@ def test_an_id_is_looked_up_anew_when_the_collection_was_made_again(driver) -> N
         many.set("k", "after")
         assert single.get("k").value == b"after" and len(many.get_many(f"k{i}" for i in range(2000))) == 2000
         assert bucket.manifest().collection("shop", "a").id == AGAIN
+
+
+def test_many_writes_end_when_their_collection_is_made_again_in_the_middle(
+    driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written before is gone with the collection of before, and nobody would say so."""
+    monkeypatch.setattr(bulk_writes, "CHUNKS_AHEAD", 0)
+    with testing.node(vbuckets=8) as node:
+        becomes(node, 1, a=A, b=B)
+
+        def interrupted() -> Iterator[tuple[str, bytes]]:
+            for i in range(200):
+                if i == 100:
+                    becomes(node, 2, b=B)
+                    becomes(node, 3, a=AGAIN, b=B)
+                yield f"k{i}", bytes(8192)
+
+        documents = driver.connect(f"{node.address}/default").collection("shop.a")
+        with pytest.raises(CollectionMadeAnew, match=r"shop\.a was dropped and made again: it had id 0x8, and has 0xa"):
+            documents.set_many(interrupted())
+        assert documents.set_many((f"k{i}", "v") for i in range(200)) == {}
+        assert len(documents.get_many(f"k{i}" for i in range(200))) == 200
 
 
 def test_threads_share_collections_of_one_client(node) -> None:

@@ -13,7 +13,15 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.client import Client
 from headwater.client import connect as client_connect
-from headwater.errors import BucketMadeAnew, ConnectionLost, NoAccess, OptionError, RowsRefused, UnknownCollection
+from headwater.errors import (
+    BucketMadeAnew,
+    CollectionMadeAnew,
+    ConnectionLost,
+    NoAccess,
+    OptionError,
+    RowsRefused,
+    UnknownCollection,
+)
 from headwater.spark.settings import WriteSettings, parse_write
 from headwater.spark.target import DcpBatchWriter, DcpStreamWriter, WrittenByTask
 from headwater.spark.writing import WriteCounts, connect, write
@@ -171,6 +179,38 @@ def test_a_write_whose_tasks_wrote_to_two_buckets_of_one_name_fails(bucket: Node
         writer.commit([first, later])
     with pytest.raises(BucketMadeAnew):
         DcpStreamWriter({"url": bucket.url}, schema).commit([first, later], 3)
+
+
+def test_a_task_whose_collection_is_made_again_between_two_of_its_calls_ends(bucket: Node) -> None:
+    becomes(bucket, 1, a=8, b=9)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([{"key": "a", "value": "v"}])
+        becomes(bucket, 2, b=9)
+        becomes(bucket, 3, a=10, b=9)
+        yield pa.RecordBatch.from_pylist([{"key": "b", "value": "v"}])
+
+    settings = parse_write({"url": bucket.url, "retrySeconds": "5", "collection": "shop.a"})
+    with pytest.raises(
+        CollectionMadeAnew, match=r"shop\.a .* had id 0x8, and has 0xa\. Nothing that was written before"
+    ):
+        write(settings, ("key", "value"), batches(), "task")
+    ids = dict[str, int]()
+    write(
+        settings, ("key", "value"), [pa.RecordBatch.from_pylist([{"key": "b", "value": "v"}])], "task", collections=ids
+    )
+    assert ids == {"shop.a": 10}
+
+
+def test_a_write_whose_tasks_wrote_to_two_collections_of_one_name_fails(bucket: Node) -> None:
+    schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
+    writer = DcpBatchWriter({"url": bucket.url}, schema, overwrite=False)
+    first, other, later = (
+        WrittenByTask({"stored": 1}, ("f" * 32, 4), ids) for ids in ({"shop.a": 8}, {"shop.b": 9}, {"shop.a": 10})
+    )
+    writer.commit([first, other, None, first])
+    with pytest.raises(CollectionMadeAnew):
+        writer.commit([first, other, later])
 
 
 @pytest.mark.parametrize("vbuckets", [8, 64])

@@ -360,6 +360,12 @@ class AsyncCollectionClient(AsyncDocuments):
         super().__init__(cluster, operations, turns)
         self.scope: str = of.scope
         self.name: str = of.name
+        self._of = of
+
+    @property
+    def collection_id(self) -> int:
+        """The id that the last request has used; 0 before the first one."""
+        return self._of.number
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.scope}.{self.name} of {self._cluster}>"

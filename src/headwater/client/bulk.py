@@ -25,6 +25,7 @@ from headwater.client.pipeline import Bulk, Pipeline, lost_write
 from headwater.client.routing import Address
 from headwater.errors import (
     BucketNotFound,
+    CollectionMadeAnew,
     KeyNotFound,
     NotMyVbucket,
     RemoteProtocolError,
@@ -107,7 +108,8 @@ class BulkWriter:
     no more is kept in memory than was under way.
 
     All items go to one bucket. If that bucket was dropped and made again under its name, the run is planned anew as
-    long as nothing was sent. Otherwise it ends with BucketMadeAnew, for its writes are gone with the old bucket.
+    long as nothing was sent. Otherwise it ends with BucketMadeAnew, for its writes are gone with the old bucket. So it
+    is with a collection: once something was written to it, the run ends with CollectionMadeAnew.
 
     Attributes:
         answers: what was answered, by key: hits of reads.
@@ -134,7 +136,7 @@ class BulkWriter:
         self._chunks: dict[Address, Chunk] = {}
         self._sent: deque[SentChunk] = deque()
         self._again: dict[bytes, list[tuple[BulkItem, Failure]]] = {}
-        self._has_sent = False
+        self._has_sent = self._has_written = False
         self._hopeless: set[int] = set()  # vbuckets that were waited for in vain: once in a run is enough
         self.answers: dict[bytes, Frame] = {}
         self.errors: dict[bytes, StatusError] = {}
@@ -209,12 +211,19 @@ class BulkWriter:
             yield from self._flush()
 
     def _look_up(self) -> Steps[None]:
-        """Look up the collection's id once again. If the collection is gone, each refused key gets its error."""
+        """Look up the collection's id once again. If the collection is gone, each refused key gets its error.
+
+        Raises:
+            CollectionMadeAnew: it has another id, and documents were written under the one of before.
+        """
         self._looked_up = True
         if self._collection is not None:
+            before = self._collection.number
             with suppress(UnknownCollection, UnknownScope):
                 yield from self._collection.look_up()
                 self._prefix = yield from self._collection.prefix()
+                if self._has_written and (now := self._collection.number) != before:
+                    raise CollectionMadeAnew(self._collection.path, before, now)
 
     def _check_unsent(self) -> None:
         """Raise BucketMadeAnew if writes went to a bucket that was replaced since."""
@@ -335,6 +344,7 @@ class BulkWriter:
                 )
             else:
                 refusals[place] = refused(self._name(item), frame)
+        self._has_written = self._has_written or (len(refusals) < len(sent.items) and not self._reads)
         if refusals or self._again:
             self._sort(sent.items, refusals)
 

@@ -358,6 +358,16 @@ class CollectionId:
         self._id: int | None = None
         self._map: ClusterMap | None = None  # of the bucket in which it has that id
 
+    @property
+    def path(self) -> str:
+        """Its name, "scope.collection"."""
+        return f"{self.scope}.{self.name}"
+
+    @property
+    def number(self) -> int:
+        """The id as of the last look, 0 before the first."""
+        return self._id or 0
+
     def is_of(self, known: ClusterMap) -> bool:
         """Return True if the id is known and belongs to the bucket of this map."""
         return self._id is not None and self._map is not None and self._map.is_same_bucket(known)
@@ -370,7 +380,7 @@ class CollectionId:
         """
         while not self.is_of(self._cluster.map):
             yield from self.look_up()
-        return leb128.encode(self._id or 0)
+        return leb128.encode(self.number)
 
     def look_up(self) -> Steps[bool]:
         """Look up the id; return True if it has changed. Errors as `prefix`."""

@@ -17,6 +17,7 @@ from headwater import errors
 
 EXPLAINED = (
     errors.BucketMadeAnew,
+    errors.CollectionMadeAnew,
     errors.HistoryChanged,
     errors.NotPersisted,
     errors.OptionError,

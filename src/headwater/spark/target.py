@@ -7,7 +7,7 @@ write can be repeated (writing.py); a commit checks that all tasks wrote to one 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -22,10 +22,13 @@ from headwater.spark.settings import WriteSettings, parse_write
 
 @dataclass
 class WrittenByTask(WriterCommitMessage):
-    """A task's message to the driver: the counts of `writing.WriteCounts` by name, and the bucket it has written to."""
+    """A task's message to the driver: the counts of `writing.WriteCounts` by name, the bucket that it has written to,
+    and the ids of the collections by their names.
+    """
 
     counts: dict[str, int]
     bucket: tuple[str, int]
+    collections: dict[str, int] = field(default_factory=dict)
 
 
 class _Writing:
@@ -48,19 +51,27 @@ class _Writing:
         from headwater.spark.deadletters import task_name  # noqa: PLC0415 -- Arrow
         from headwater.spark.writing import write  # noqa: PLC0415 -- Arrow and the client: for tasks only
 
-        buckets: set[tuple[str, int]] = set()
-        counts = write(self.settings, self.names, iterator, task_name(self.job), buckets=buckets)
-        return WrittenByTask(vars(counts), buckets.pop())
+        buckets, collections = set[tuple[str, int]](), dict[str, int]()
+        name = task_name(self.job)
+        counts = write(self.settings, self.names, iterator, name, buckets=buckets, collections=collections)
+        return WrittenByTask(vars(counts), buckets.pop(), collections)
 
     def check_bucket(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Raise BucketMadeAnew if tasks wrote to two buckets of one name: what those of the former wrote is gone.
+        """Raise BucketMadeAnew if tasks wrote to two buckets of one name, and CollectionMadeAnew for collections: what
+        those of the former wrote is gone.
 
         A task that meets the new one fails, and Spark runs it again; those that had ended are not.
         """
+        from headwater.spark.writing import check_ids  # noqa: PLC0415 -- Arrow
+
         buckets = dict.fromkeys(each.bucket for each in messages if isinstance(each, WrittenByTask) and each.bucket[0])
         if len(buckets) > 1:
             before, now, *_ = buckets
             raise BucketMadeAnew(self.settings.url, before, now)
+        ids = dict[str, int]()
+        for each in messages:
+            if isinstance(each, WrittenByTask):
+                check_ids(ids, each.collections)
 
 
 class DcpBatchWriter(_Writing, DataSourceArrowWriter):

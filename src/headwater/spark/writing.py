@@ -6,7 +6,7 @@ are idempotent; an older row is skipped (`withMeta`); a row under a CAS that mee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import (
     BucketMadeAnew,
     CasInvalid,
+    CollectionMadeAnew,
     InvalidArguments,
     KeyExists,
     KeyNotFound,
@@ -84,6 +85,7 @@ def write(
     connect: Callable[[WriteSettings], Client] = connect,
     *,
     buckets: set[tuple[str, int]] | None = None,
+    collections: dict[str, int] | None = None,
 ) -> WriteCounts:
     """Write the rows of one Spark partition.
 
@@ -94,9 +96,11 @@ def write(
         name: name of this task's dead letters; the same when it is repeated.
         connect: opens a client.
         buckets: gets the uuid and the number of vbuckets of the bucket that was written to.
+        collections: gets the id of each collection that was written to, by its name.
 
     Raises:
-        BucketMadeAnew: the bucket was dropped and made again after rows were written.
+        BucketMadeAnew: the bucket was dropped and made again after rows were written. CollectionMadeAnew: so was a
+            collection.
         RowsRefused: a node refused rows permanently and there is no place for dead letters.
         TransportError, StatusError: nodes did not answer, or could not write, for `retrySeconds`.
     """
@@ -120,6 +124,8 @@ def write(
                     raise RowsRefused(len(refused), key, str(error))
         if buckets is not None:
             buckets.add((client.map.uuid, client.map.vbuckets))
+        if collections is not None:
+            collections.update(task.ids)
     if letters is not None:
         letters.close()
     return total
@@ -128,11 +134,23 @@ def write(
 Refused = list[tuple[Row, StatusError | OptionError]]
 
 
+def check_ids(ids: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add ids of collections to others, by the names of these; CollectionMadeAnew if one has two."""
+    for path, number in more.items():
+        if (before := ids.setdefault(path, number)) != number:
+            raise CollectionMadeAnew(path, before, number)
+
+
 class _Task:
-    """Writes rows in calls of limited size, and counts the outcomes."""
+    """Writes rows in calls of limited size, and counts the outcomes.
+
+    Attributes:
+        ids: the id of each collection that was written to, by its name.
+    """
 
     def __init__(self, settings: WriteSettings, client: Client) -> None:
         self.settings, self._client = settings, client
+        self.ids: dict[str, int] = {}
         self.client: Client | CollectionClient = client
 
     def write(self, wanted: list[Row]) -> tuple[WriteCounts, Refused]:
@@ -143,8 +161,11 @@ class _Task:
         counts = WriteCounts()
         refused: Refused = []
         for path, of_path in by_path.items():
-            self.client = self._client if path is None else self._client.collection(path)
+            collection = None if path is None else self._client.collection(path)
+            self.client = collection or self._client
             written, more = self._write(of_path)
+            if path is not None and collection is not None and collection.collection_id:
+                check_ids(self.ids, {path: collection.collection_id})
             counts, refused = counts + written, refused + more
         return counts, refused
 
