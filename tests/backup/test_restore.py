@@ -151,6 +151,29 @@ def test_a_document_that_ran_out_between_two_restores_is_back_with_the_version_t
         assert later.get("session").value == b"kept"
 
 
+@pytest.mark.parametrize("keys_at_once", [1, restore.KEYS_AT_ONCE])
+def test_what_was_forced_back_between_two_backups_is_restored_though_its_revision_is_lower(
+    bucket: Node, empty: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys_at_once: int
+) -> None:
+    monkeypatch.setattr(restore, "KEYS_AT_ONCE", keys_at_once)
+    fill(bucket, "a", 20)
+    good = backed_up(bucket, tmp_path)
+    with bucket.client() as client:
+        for i in range(5):
+            assert client.set_many((f"a{k}", f"bad {i}") for k in range(20)) == {}
+        client.delete("a7")
+    backed_up(bucket, tmp_path)
+    restored(tmp_path, bucket, good.id, force=True)
+    fill(bucket, "later", 5)
+    backed_up(bucket, tmp_path)
+    restored(tmp_path, empty)
+    assert held(empty) == held(bucket)
+    assert held(empty)[b"a8"].value == b"a 8"
+    archive = Archive(Folder(tmp_path))
+    assert sum(counts(archive, point_of(archive)).values()) == len(held(bucket))
+    assert sum(counts(archive, point_of(archive), force=True).values()) > len(held(bucket))
+
+
 def test_a_restore_that_was_killed_is_done_again(bucket: Node, empty: Node, tmp_path: Path) -> None:
     for name in "ab":
         fill(bucket, name)

@@ -1,8 +1,10 @@
 """Restore: writes the changes of a chain into a bucket unchanged: revision, CAS, expiry, flags, attributes.
 
-The newest changes are written first, and the conflict rule refuses older ones. If the oldest came first, a node would
-remove a version that has expired meanwhile; that removal, younger than anything in a backup, would win over the next
-version, and a prolonged session would be gone. Forced versions always win, so these are written in order.
+The newest changes are written first, and older versions of their keys not at all. If the oldest came first, a node
+would remove a version that has expired meanwhile; that removal, younger than anything in a backup, would win over the
+next version, and a prolonged session would be gone. Nor may older ones come behind and lose by the conflict rule: who
+restored an earlier backup by force has made revisions fall, so of two versions the older one may have the higher.
+Forced versions always win, so these are written in order.
 
 Each vbucket is restored up to a point: the end of one of the chain's backups, for only there it is known to be whole.
 (A node sends each key once. Up to a seqno in between, a backup lacks the versions that later ones replaced.) Rows above
@@ -36,6 +38,12 @@ from headwater.spark.writing import ROWS_PER_CALL, WriteCounts, write
 from headwater.wire.manifest import CollectionsManifest
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
+KEYS_AT_ONCE = 10_000_000
+"""The most keys of increments that are remembered, about 1 GiB; of more, vbuckets are restored in several passes."""
+
+Seen = set[tuple[int, bytes]]
+"""Keys of which a newer version came already, with the ids of their collections."""
+
 
 @dataclass(frozen=True)
 class RestorePoint:
@@ -56,6 +64,13 @@ class RestorePoint:
         return {
             vb: self.chain[count - 1].part.ends[vb].seqno if count else 0 for vb, count in sorted(self.upto.items())
         }
+
+    @property
+    def portions(self) -> list[RestorePoint]:
+        """The same point in parts: vbuckets of which so many changes lie in increments as one pass may remember."""
+        vbuckets, changes = sorted(self.upto), sum(manifest.rows for manifest in self.chain[1:])
+        count = max(1, min(len(vbuckets), -(-changes // KEYS_AT_ONCE)))
+        return [RestorePoint(self.chain, {vb: self.upto[vb] for vb in vbuckets[n::count]}) for n in range(count)]
 
     @property
     def manifests(self) -> list[CollectionsManifest | None]:
@@ -139,7 +154,8 @@ def rows_of(
     *,
     newest_first: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes that lead to a point, the oldest of each key first, or the newest.
+    """Yield the changes that lead to a point, the oldest of each key first, or the newest. With the newest first no
+    older version follows where a later backup of the chain has another one.
 
     For a backup with all collections: the rows of collections that existed at the point, with their names at that time
     (null for the default one); `collections` are the chosen ones, as `chosen_of` returned them.
@@ -150,7 +166,7 @@ def rows_of(
     upto = np.zeros(VBUCKET_NUMBERS, np.int64)
     upto[list(point.upto)] = list(point.upto.values())
     routes = {count: live(point.chain[count - 1].collections, collections) for count in {*point.upto.values()} - {0}}
-    step = -1 if newest_first else 1
+    step, seen = -1 if newest_first else 1, Seen()
     for place, manifest in list(enumerate(point.chain))[::step]:
         if manifest.collections is None and collections is not None and str(DEFAULT_PATH) not in collections:
             continue
@@ -166,7 +182,23 @@ def rows_of(
                 for batch in _reversed(opened) if newest_first else opened.iter_batches(ROWS_PER_CALL):
                     true = batch.column("seqno").to_numpy() <= bounds[batch.column("vbucket").to_numpy()]
                     kept = batch if true.all() else batch.filter(pa.array(true))
+                    if newest_first and len(point.chain) > 1:
+                        kept = _newest(kept, seen, remember=place > 0)
                     yield kept if manifest.collections is None else routed(kept, upto, routes)
+
+
+def _newest(batch: pa.RecordBatch, seen: Seen, *, remember: bool) -> pa.RecordBatch:
+    """Return the rows whose keys were not seen; see them from now on if any backup is behind this one."""
+    keys: list[Any] = batch.column("key").to_pylist()
+    ids: list[Any] = [0] * len(keys)
+    if "collection_id" in batch.schema.names:
+        ids = batch.column("collection_id").to_pylist()
+    kept = []
+    for key in zip(ids, keys, strict=True):
+        kept.append(key not in seen)
+        if remember:
+            seen.add(key)
+    return batch if all(kept) else batch.filter(pa.array(kept))
 
 
 def _reversed(opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
@@ -202,7 +234,7 @@ def restore(
     progress = Restoring(total=sum(manifest.rows for manifest in point.chain))
 
     def watched() -> Iterator[pa.RecordBatch]:
-        for batch in rows_of(archive, point, collections, newest_first=not force):
+        for batch in _written(archive, point, collections, force=force):
             yield batch
             failpoint("backup.restoring")
             progress.done += batch.num_rows
@@ -217,10 +249,20 @@ def restore(
         raise RowsRefused(refused.count, refused.first, refused.reason, advice) from None
 
 
-def counts(archive: Archive, point: RestorePoint, collections: frozenset[str] | None = None) -> dict[str, Any]:
+def _written(
+    archive: Archive, point: RestorePoint, collections: frozenset[str] | None, *, force: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes that a restore writes, in its order."""
+    for part in [point] if force else point.portions:
+        yield from rows_of(archive, part, collections, newest_first=not force)
+
+
+def counts(
+    archive: Archive, point: RestorePoint, collections: frozenset[str] | None = None, *, force: bool = False
+) -> dict[str, Any]:
     """Return the number of changes that a restore of a point would write, by kind; every file is read and checked."""
     numbers = {"mutation": 0, "deletion": 0, "expiration": 0}
-    for batch in rows_of(archive, point, collections):
+    for batch in _written(archive, point, collections, force=force):
         events: Any = batch.column("event")
         for each in events.value_counts().to_pylist():
             numbers[each["values"]] += each["counts"]

@@ -195,7 +195,7 @@ def restore(
     point = _point(archive, backup, at, seqnos, nearest, vbucket_set(vbuckets))
     chosen = chosen_of(point.manifests, None if collections is None else collections.split(","))
     if dry_run:
-        _tell_restore(point, counts(archive, point, chosen), "would be written, nothing was")
+        _tell_restore(point, counts(archive, point, chosen, force=force), "would be written, nothing was")
         return
     with connect(node, user, password) as client:
         client.noop()  # a wrong address or password is told before all files are read
