@@ -34,7 +34,7 @@ class Held(NamedTuple):
 def held(bucket: Node) -> dict[bytes, Held]:
     """Return every key of a bucket, deleted ones included, by its own history."""
     found: dict[bytes, Held] = {}
-    with bucket.client() as client, client.batches(until="now", xattrs=True) as batches:
+    with bucket.client() as client, client.batches(until="now", xattrs=True, deleted_xattrs=True) as batches:
         for batch in batches:
             for row in batch.records.to_pylist():
                 # When a deletion happened is the node's to say.

@@ -15,11 +15,12 @@ from headwater.backup import restore
 from headwater.backup.archive import Archive
 from headwater.backup.place import Folder
 from headwater.backup.restore import counts, point_at, point_of
-from headwater.client import connect
+from headwater.client import WriteWithMeta, connect
 from headwater.errors import BackupError, OptionError, RowsRefused
 from headwater.testing import Node
 from headwater.testing.embedded import WallClock, embedded
 from headwater.testing.faults import FaultyDisk
+from headwater.wire.xattr import join
 from tests.backup.support import backed_up, fill, held, restored
 
 
@@ -129,6 +130,20 @@ def test_a_document_that_was_prolonged_is_restored_though_its_version_of_before_
             restored(tmp_path, SimpleNamespace(url=url), force=force)
             found = later.get_many(["in two backups", "over for good"])
             assert {key: each.value for key, each in found.items()} == {b"in two backups": b"prolonged"}
+
+
+def test_a_document_that_a_transaction_has_staged_and_not_made_yet_is_restored(
+    bucket: Node, empty: Node, tmp_path: Path
+) -> None:
+    """Insertions are staged as attributes of tombstones: the record may say that the transaction is committed."""
+    staged = join({"txn": b'{"op":{"type":"insert","stgd":{"a":1}}}', "_mine": b"1"})
+    with connect(bucket.url, xattrs=True) as client:
+        write = WriteWithMeta("staged", staged, 0, 0, cas=5 << 32, rev_seqno=9, datatype=4, deletes=True)
+        assert client.write_many([write]) == {}
+    backed_up(bucket, tmp_path)
+    restored(tmp_path, empty)
+    assert held(empty) == held(bucket)
+    assert held(empty)[b"staged"].value == staged
 
 
 def test_a_document_that_ran_out_between_two_restores_is_back_with_the_version_that_was_prolonged(

@@ -121,7 +121,7 @@ def test_an_id_is_looked_up_anew_when_the_collection_was_made_again(driver) -> N
 def test_many_writes_end_when_their_collection_is_made_again_in_the_middle(
     driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written before is gone with the collection of before, and nobody would say so."""
+    """Documents of before go with their collection, so a write that said nothing would have lost them."""
     monkeypatch.setattr(bulk_writes, "CHUNKS_AHEAD", 0)
     with testing.node(vbuckets=8) as node:
         becomes(node, 1, a=A, b=B)

@@ -463,6 +463,7 @@ class _Run:
             vbuckets=list(starts),
             until=until,
             xattrs=True,
+            deleted_xattrs=True,
             batch_bytes=BATCH_BYTES,
             collections="all" if self._reads_all else None,
         )

@@ -539,6 +539,8 @@ class Client(_Connected, Documents):
             noop_interval_seconds: the longest pause between a node's messages; after twice as long it counts as dead.
             batch_bytes: about the size of a batch; 1 to 4 MiB stay in the processor's cache.
             xattrs: deliver extended attributes (datatype bit 4) in front of the value.
+            deleted_xattrs: of deletions, too, those that applications gave them, not only the system's: transactions
+                stage new documents there. A server that can't send them leaves them out.
             no_value: deliver keys and metadata only.
             patience_seconds: time for which a vbucket may fail without progress before its last error is raised, and
                 for which a drain with an end may stand still; None for ever.

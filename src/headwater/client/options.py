@@ -40,6 +40,7 @@ class BatchesOptions(TypedDict, total=False):
     noop_interval_seconds: float
     batch_bytes: int
     xattrs: bool
+    deleted_xattrs: bool
     no_value: bool
     patience_seconds: float | None
     max_wait_seconds: float | None
@@ -71,6 +72,7 @@ class DrainOptions:
     noop_interval_seconds: float = 20.0
     batch_bytes: int = MEBI
     xattrs: bool = False
+    deleted_xattrs: bool = False
     no_value: bool = False
     patience_seconds: float | None = 60.0
     max_wait_seconds: float | None = None
@@ -92,6 +94,8 @@ class DrainOptions:
         for name in ("patience_seconds", "max_wait_seconds", "answer_seconds", "map_poll_seconds"):
             if (seconds := getattr(self, name)) is not None:
                 _bounded(name, seconds, 0, float("inf"))
+        if self.deleted_xattrs and not self.xattrs:
+            raise OptionError("deleted_xattrs", True, "given with xattrs=True, of which they are a part")
         if self.scope is not None and self.collections is not None:
             raise OptionError("scope", self.scope, "given without collections: it is one or the other")
         if self.collections is not None and not isinstance(self.collections, Coverage):

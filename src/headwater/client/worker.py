@@ -278,9 +278,11 @@ def opening(options: DrainOptions, *, collections: bool = False, claims: bool = 
             and of purges in its markers ("NOT_SUPPORTED without Collections", dcp 4).
         claims: positions are `ClaimedPosition`s. A node that refuses the control reads them as plain positions.
     """
-    flags = OpenFlag.PRODUCER
+    flags, optional_flags = OpenFlag.PRODUCER, OpenFlag.INCLUDE_DELETE_TIMES
     if options.xattrs:
         flags |= OpenFlag.INCLUDE_XATTRS
+    if options.deleted_xattrs:
+        optional_flags |= OpenFlag.INCLUDE_DELETED_USER_XATTRS
     if options.no_value:
         flags |= OpenFlag.NO_VALUE
     controls = [("enable_noop", "true"), ("set_noop_interval", f"{options.noop_interval_seconds:g}")]
@@ -296,7 +298,7 @@ def opening(options: DrainOptions, *, collections: bool = False, claims: bool = 
         controls.append((MARKER_VERSION, LATEST_MARKER_VERSION))
     if claims:
         controls.append((CLAIMS, "true"))
-    return Opening(options.name, flags, OpenFlag.INCLUDE_DELETE_TIMES, optional=tuple(controls))
+    return Opening(options.name, flags, optional_flags, optional=tuple(controls))
 
 
 def silence_seconds(accepted: frozenset[str], interval_seconds: float) -> float | None:
