@@ -176,6 +176,27 @@ def test_versions_of_collections_come_between_their_events(desk: StreamDesk) -> 
     assert [each[1] for each in found if each[0] == "mutation"] == [3, 4]
 
 
+def test_who_wants_no_deletions_at_first_gets_every_version_of_what_is_written_later(desk: StreamDesk) -> None:
+    """A snapshot from memory has no flag that says what was merged away in it: with the control, nothing is."""
+    overwrite(desk, "aab")
+    desk.delete(0, "b")
+    compact(desk.store)
+    overwrite(desk, "c")
+    reader = Producer(desk, flags=0x221)
+    assert reader.control("change_streams", "true") == 0
+    reader.stream()
+    assert told(reader.read()) == [("marker", 0, 5, DISK), ("mutation", 2, "a"), ("mutation", 5, "c")]
+    overwrite(desk, "dd")
+    desk.delete(0, "d")
+    desk.commit()
+    assert told(reader.read()) == [
+        ("marker", 5, 8, DISK | VERSIONS),
+        ("mutation", 6, "d"),
+        ("mutation", 7, "d"),
+        ("deletion", 8, "d"),
+    ]
+
+
 def test_prepares_are_sent_as_ever(desk: StreamDesk) -> None:
     overwrite(desk, "aa")
     reader = Producer(desk, "replica", flags=0x21)

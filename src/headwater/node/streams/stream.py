@@ -137,7 +137,7 @@ class Stream:
         self._snapshot: SnapshotSender | None = None
         self._prepared: set[int] | None = set() if wanted.prepares else None
         # Not with prepares: a replica gets the end of a prepare with it (dcp 8.2), which other versions would not fit.
-        self._every_version = producer.settings.every_version and not wanted.prepares and not self._skip_deletes
+        self._every_version = producer.settings.every_version and not wanted.prepares
         self._every_version = self._every_version and entry.dialect is not _UPR
         self._lacked_versions = False
         # Where the next snapshot is announced from: the newest seqno at which the consumer holds a consistent state. It
@@ -333,8 +333,13 @@ class Stream:
 
     @property
     def _has_versions(self) -> bool:
-        """True if the log has every version that the consumer lacks."""
-        return self.position >= self.vbucket.versions_after
+        """True if the next snapshot can have every version that the consumer lacks."""
+        return not self._leaves_out_deletions and self.position >= self.vbucket.versions_after
+
+    @property
+    def _leaves_out_deletions(self) -> bool:
+        """True in a first backfill that a consumer wants without deletions: of the others it has no versions either."""
+        return self._skip_deletes and self.phase is _BACKFILLING
 
     def _flags_of_versions(self, flags: SnapshotFlag) -> SnapshotFlag:
         """Return the flags of a snapshot to who asked for every version; where it lacks some, it is one from disk, and
@@ -421,7 +426,6 @@ class Stream:
 
     def _take_snapshot(self) -> SnapshotSender:
         upto, vb = self._snapshot_end(), self.vbucket.id
-        without_deletions = self._skip_deletes and self.phase is StreamPhase.BACKFILLING
         shown = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
         every_version = self._every_version and self._has_versions
         view = self._store.view(vb, self.position, upto, shown, every_version=every_version)
@@ -431,7 +435,7 @@ class Stream:
             self._encoding,
             covers_seqno=upto,
             last_seqno=view.end_seqno,
-            without_deletions=without_deletions,
+            without_deletions=self._leaves_out_deletions,
             advances=self._wanted.aware,
             commits=commits,
             prepared=self._prepared,
@@ -482,7 +486,8 @@ class Stream:
             return whole if self.position < whole else durable
         end_seqno = max(accepted.end_seqno, accepted.partial_end_seqno)
         end_seqno = end_seqno if end_seqno < durable and self.vbucket.is_exact(end_seqno) else durable
-        return self._end_without_versions(end_seqno) if self._every_version else end_seqno
+        in_parts = self._every_version and not self._leaves_out_deletions
+        return self._end_without_versions(end_seqno) if in_parts else end_seqno
 
     def _end_without_versions(self, end_seqno: int) -> int:
         """Return the end of the next snapshot to who asked for every version: where versions begin, if they do so on
