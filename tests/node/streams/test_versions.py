@@ -142,7 +142,12 @@ def test_the_rest_of_a_snapshot_that_is_held_in_part_leads_to_its_end(desk: Stre
     assert desk.bucket.vbuckets[0].versions_after == 3
     reader = asking(desk)
     reader.stream(start_seqno=1, vb_uuid=uuid(desk), snap_start_seqno=0, snap_end_seqno=5)
-    assert told(reader.read())[0] == ("marker", 0, 7, DISK)
+    assert told(reader.read()) == [
+        ("marker", 0, 5, DISK),
+        *(("mutation", seqno, key) for seqno, key in ((2, "c"), (4, "x"), (5, "b"))),
+        ("marker", 5, 7, DISK | VERSIONS),
+        *(("mutation", seqno, key) for seqno, key in ((6, "y"), (7, "z"))),
+    ]
 
 
 def test_a_vbucket_knows_of_no_versions_of_what_it_received(desk: StreamDesk) -> None:

@@ -493,11 +493,13 @@ class Stream:
         """Return the end of the next snapshot to who asked for every version: where versions begin, if they do so on
         the way to `end_seqno`.
 
-        Not within a snapshot that the consumer holds in part: the rest of that leads to its end (dcp 8.5).
+        Not within a snapshot that the consumer holds in part: the rest of that leads to its end (dcp 8.5), and versions
+        come behind it.
         """
-        begun, partial = self.vbucket.versions_after, self.entry.accepted.partial_end_seqno
-        leads_there = self.position < begun < end_seqno and (partial <= begun or partial <= self.position)
-        return begun if leads_there else end_seqno
+        begun = self.vbucket.versions_after
+        if self.position >= begun:
+            return end_seqno
+        return min(max(begun, self.entry.accepted.partial_end_seqno), end_seqno)
 
     @property
     def _goes_on_inside(self) -> bool:
