@@ -45,7 +45,7 @@ def test_a_hand_over_that_fails_gains_nothing_but_the_first_complete_copy_does()
     patience = Patience(10.0, 0.0)
     for now in (5.0, 12.0):
         patience.begin()
-        patience.copied(now)
+        patience.note_copied(now)
         assert not patience.failed(now + 1, holds(int(now)), passed=True)
     assert not patience.is_over(14.9) and patience.is_over(15.0)
 

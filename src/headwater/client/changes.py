@@ -310,7 +310,7 @@ class ChangeBatch:
 
 
 def batch_of(handout: Handout) -> ChangeBatch:
-    """Return a handout as a batch."""
+    """Return the rows and events that a drain hands out at once, in the form that callers get."""
     ended = tuple(
         StreamEnd(event.stream.vbucket, event.reason)
         for _, event in handout.events

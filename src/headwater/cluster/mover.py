@@ -315,7 +315,7 @@ class Mover:
                 if trace.is_heard:
                     changes, count = self.passed(vb)
                     trace.tell(changes=changes, bytes=count)
-        patience.copied(time.monotonic())
+        patience.note_copied(time.monotonic())
         if not takeover:
             self._progress(MoveEvent(vb, MoveStage.COPIED))
             return 0.0

@@ -39,7 +39,7 @@ class Patience:
         """Begin the next attempt."""
         self._hands_over = False
 
-    def copied(self, now: float) -> None:
+    def note_copied(self, now: float) -> None:
         """Note that the target has nearly everything: from now on it is handed over."""
         self._hands_over = True
         if not self._is_copied:

@@ -175,7 +175,7 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
             yield f"{_unused_damage(node)}: headwater cluster rebalance --add NODE --remove {node.address}"
         if node.fenced:
             yield f"{node.address} does not serve yet: {node.fenced}"
-    yield from _outside(survey)
+    yield from _no_members(survey)
     yield from _without_owner(survey)
     missing: dict[Address, list[int]] = {}
     for vb in range(survey.map.vbuckets):
@@ -194,7 +194,7 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
         )
 
 
-def _outside(survey: Survey) -> Iterator[str]:
+def _no_members(survey: Survey) -> Iterator[str]:
     """Yield the seeds that are no members: a node that was taken out reports the others as if all were well."""
     for address, node in survey.nodes.items():
         if node.answers and not {address, node.this} & set(survey.map.servers):

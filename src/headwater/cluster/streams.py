@@ -54,8 +54,8 @@ class ConnectionRow:
 
 def connections(node: Address, dcp: Mapping[str, str], tap: Mapping[str, str]) -> list[ConnectionRow]:
     """Return a node's connections; those with the most to send first."""
-    rows = [_dcp(node, name, stats) for name, stats in by_name(dcp, DCP).items()]
-    rows += [_tap(node, name, stats) for name, stats in by_name(tap, TAP).items()]
+    rows = [_dcp_row(node, name, stats) for name, stats in by_name(dcp, DCP).items()]
+    rows += [_tap_row(node, name, stats) for name, stats in by_name(tap, TAP).items()]
     return sorted(rows, key=lambda row: (-(row.backlog or 0), row.name))
 
 
@@ -69,7 +69,7 @@ def by_name(stats: Mapping[str, str], prefix: str) -> dict[str, dict[str, str]]:
     return by_connection
 
 
-def _dcp(node: Address, name: str, stats: Mapping[str, str]) -> ConnectionRow:
+def _dcp_row(node: Address, name: str, stats: Mapping[str, str]) -> ConnectionRow:
     streams = _streams(stats)
     left = [each.remaining for each in streams if each.remaining is not None]
     sends = stats.get("type") == "producer"
@@ -106,7 +106,7 @@ def _streams(stats: Mapping[str, str]) -> list[StreamRow]:
     return sorted(rows, key=lambda row: (-(row.remaining or 0), row.vbucket))
 
 
-def _tap(node: Address, name: str, stats: Mapping[str, str]) -> ConnectionRow:
+def _tap_row(node: Address, name: str, stats: Mapping[str, str]) -> ConnectionRow:
     backlog = number_of(stats, "total_backlog_size")
     filtered = stats.get("vb_filter", "").split()
     return ConnectionRow(

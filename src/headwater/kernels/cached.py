@@ -91,7 +91,7 @@ class Compiling:
             self._line(text)
 
     def tell(self, line: Callable[[str], None]) -> None:
-        """Send lines to another function from now on."""
+        """Have the lines about compiling printed by another function from now on; at first they go to stderr."""
         self._line = line
 
 

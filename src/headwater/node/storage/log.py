@@ -135,7 +135,7 @@ class Log:
 
     @property
     def _control_bytes_min(self) -> int:
-        """Below this much room, more is set aside for deletions."""
+        """The free bytes below which more is set aside for deletions."""
         return min(self.control_bytes, max(CONTROL_MIN // 2, self.control_bytes // 4))
 
     @property

@@ -284,4 +284,4 @@ class _Call(WorkerCall):
         self._merge.over(self)
 
     def _wrote(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: nobody waits until a worker has read what was sent to it."""
