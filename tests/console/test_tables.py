@@ -177,7 +177,8 @@ def test_pages_that_are_loaded_at_once_share_a_reading_that_is_no_older_than_the
         while not mount.count:
             await asyncio.sleep(0.001)
         pages = [asyncio.ensure_future(known.look("default", heads({0: 12}))) for _ in range(20)]
-        await asyncio.sleep(0.001)
+        for _ in range(3):  # all have asked
+            await asyncio.sleep(0)
         mount.back.set()
         assert [each.behind for each in await first] == [6]
         assert {page[0].behind for page in await asyncio.gather(*pages)} == {8}

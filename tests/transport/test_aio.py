@@ -7,6 +7,12 @@ from headwater.transport.aio import Waiters
 from headwater.transport.waiting import Ready, Signal
 
 
+async def turns() -> None:
+    """Let the other tasks come to where they wait."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 def test_cancelling_closes_the_steps(pair):
     channel, _ = pair
     ended = []
@@ -19,7 +25,7 @@ def test_cancelling_closes_the_steps(pair):
 
     async def main():
         task = asyncio.create_task(Waiters().run(steps()))
-        await asyncio.sleep(0.01)
+        await turns()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -78,7 +84,7 @@ def test_closing_a_channel_wakes_the_task_that_waits_for_it(pair):
     async def main():
         waiters = Waiters()
         task = asyncio.create_task(waiters.run(waiter()))
-        await asyncio.sleep(0.01)
+        await turns()
         channel.close()
         waiters.sweep()
         return await asyncio.wait_for(task, 120)

@@ -124,10 +124,7 @@ class TapMerge:
 
     def users_changed(self) -> None:
         """Close the connection of a user who was removed, or may stream no more."""
-        self._kv.users_changed()
-        may_stream = self._kv.bucket is not None and self._kv.access.rights & STREAM  # without one: in other buckets
-        if not may_stream and not self.connection.is_closed:
-            self.connection.drop(f"user {self._kv.user!r} may stream no more", fault=False)
+        end_without_right(self._kv)
 
     def closed(self) -> None:
         """Hang up: a session that is to be kept waits at each worker."""
@@ -285,3 +282,11 @@ class _Call(WorkerCall):
 
     def _wrote(self) -> None:
         """Do nothing: nobody waits until a worker has read what was sent to it."""
+
+
+def end_without_right(kv: Session) -> None:
+    """Look up the user of a TAP connection again; close it if the user was removed, or may stream no more."""
+    kv.users_changed()
+    may_stream = kv.bucket is not None and kv.access.rights & STREAM  # without one: in other buckets
+    if not may_stream and not kv.connection.is_closed:
+        kv.connection.drop(f"user {kv.user!r} may stream no more", fault=False)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from headwater.errors import RemoteProtocolError
 from headwater.node.connections.inbox import whole_frame
-from headwater.node.tap.merging import complete
+from headwater.node.tap.merging import complete, end_without_right
 from headwater.protocol.tap.producer import Fate
 from headwater.wire.header import Frame
-from headwater.wire.privilege import STREAM
 from headwater.wire.status import name_of
 
 if TYPE_CHECKING:
@@ -92,10 +91,7 @@ class TapSession:
 
     def users_changed(self) -> None:
         """Close the connection of a user who was removed, or may stream no more."""
-        self._kv.users_changed()
-        may_stream = self._kv.bucket is not None and self._kv.access.rights & STREAM  # without one: in other buckets
-        if not may_stream and not self.connection.is_closed:
-            self.connection.drop(f"user {self._kv.user!r} may stream no more", fault=False)
+        end_without_right(self._kv)
 
     def closed(self) -> None:
         """Leave the session, which stays if it is to be kept, for the socket is closed."""
