@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from pyspark.sql.types import StructType
 
+from headwater.client import WriteWithMeta, connect
 from headwater.errors import DataLoss, HistoryChanged, NoAccess, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import ClaimedPosition, Position
@@ -14,6 +15,7 @@ from headwater.spark.schema import COLUMNS
 from headwater.spark.settings import parse
 from headwater.spark.source import DcpBatchReader
 from headwater.testing.node import node
+from headwater.wire.xattr import join
 from tests.node.kv.test_rights_in_places import PASSWORD, give
 from tests.pipelines.support import VBUCKETS, becomes, put_into
 from tests.spark.fakes import FakeClient, FakeVbucket
@@ -37,6 +39,21 @@ def test_a_task_reads_its_ranges_and_no_further() -> None:
     read_rows = rows(client, Range(0, 0xA, 0, 5, 19), Range(1, 0xA, 10, 12, 19))
     assert read_rows == mutations(0, range(1, 6)) + mutations(1, range(11, 13))
     assert client.closed == 1
+
+
+@pytest.mark.parametrize("records", ["true", "false"])
+def test_what_a_transaction_has_staged_comes_with_its_record(records: str) -> None:
+    """New documents are staged as attributes of tombstones; a record without them would be of a committed nothing."""
+    staged = join({"txn": b'{"op":{"type":"insert"}}'})
+    with node(vbuckets=1) as running:
+        with connect(running.url, xattrs=True) as client:
+            write = WriteWithMeta("k", staged, 0, 0, cas=5 << 32, rev_seqno=9, datatype=4, deletes=True)
+            assert client.write_many([write]) == {}
+            part = Range(0, client.failover_log(0)[0][0], 0, 1, 1)
+        settings = parse({"url": running.url, "xattrs": "true", "transactionRecords": records}, streaming=True)
+        batches = list(read(settings, ("key", "value", "datatype"), [part]))
+    found = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["key"], row["value"]) for row in found] == [(b"k", staged if records == "true" else None)]
 
 
 def test_a_task_that_may_go_on_takes_the_state_that_a_node_can_show_and_tells_where_it_is() -> None:

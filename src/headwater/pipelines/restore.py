@@ -249,6 +249,7 @@ def _within(
         vbuckets=list(until),
         until=until,
         xattrs=True,
+        deleted_xattrs=compared.transaction_records,
         patience_seconds=patience_seconds,
         collections=compared.origin,
     )

@@ -227,7 +227,8 @@ class SourceSettings:
     transaction_records: bool = option(
         False,
         "Read the records that SDKs keep of their transactions, too: documents whose key begins with `_txn:`, "
-        "which no application stored. What a transaction stored comes in any case, once it is committed.",
+        "which no application stored; with `xattrs` also what a transaction has staged in deletions. What a "
+        "transaction stored comes in any case, once it is committed.",
         **FLAG,
         example="true",
     )

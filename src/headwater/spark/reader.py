@@ -129,6 +129,7 @@ class _Task:
             batch_bytes=BATCH_BYTES,
             window_bytes=self.settings.window_bytes,
             xattrs=self.settings.xattrs,
+            deleted_xattrs=self.settings.xattrs and self.settings.transaction_records,
             no_value="value" not in self.maker.names,
             patience_seconds=self.settings.retry_seconds,
             max_wait_seconds=LOOK_SECONDS,
