@@ -398,8 +398,12 @@ def test_other_writers_of_delta_refuse_a_table_of_iceberg_alone(bucket: Node, tm
     place = tmp_path / "t"
     run(bucket, place, format=ALONE)
     before = by_pyiceberg(place)
+    theirs = deltalake.DeltaTable(str(place))
     with pytest.raises(Exception, match=FEATURE):
-        deltalake.DeltaTable(str(place)).delete()
+        theirs.delete()
+    with pytest.raises(Exception, match=FEATURE):
+        theirs.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert entry.differences(log_of(place)) == []
     assert by_pyiceberg(place) == table(place) == before
 
 
