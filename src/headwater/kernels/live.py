@@ -42,12 +42,14 @@ from headwater.kernels.offsets import (
     OPAQUE_AT,
     START_AT,
 )
+from headwater.wire.dcp import SnapshotFlag
 
 MARKER_BYTES = int(HEADER + MARKER_EXTRAS)
 ROWS_MAX = 1024  # what is further behind is a backlog, and no matter of microseconds
 
 U = np.uintp
 U64 = np.uint64
+HISTORY = U64(SnapshotFlag.HISTORY)
 
 
 @kernel
@@ -58,7 +60,8 @@ def gather_live(
 
     Args:
         table, segments: the store's index.
-        numbers: uint64[4]: the seqno after which to begin, the last one, start seqno and flags of the marker.
+        numbers: uint64[4]: the seqno after which to begin, the last one, start seqno and flags of the marker. With
+            the flag History every version is written, else the newest of each key.
         out: uint8 array.
         encoding, slow: as in `gather.gather`.
         room: bytes that may be written, at most.
@@ -74,13 +77,13 @@ def gather_live(
         first -= U(1)
     if first == rows or rows - first > U(ROWS_MAX) or load64_native(seqs + (rows - U(1)) * U(8)) != last:
         return nothing
-    start = U(out.ctypes.data)
+    start, of_all = U(out.ctypes.data), (numbers[3] & HISTORY) != U64(0)
     at, end, count = start + U(MARKER_BYTES), start + min(U(len(out)), U(room)), np.int64(0)
     if at > end or encoding & (NO_VALUE | KEEP_DATATYPE):
         return nothing
     for row in range(first, rows):
         following = U(load32_native(nexts + row * U(4)))
-        if following != NIL and following < rows:
+        if not of_all and following != NIL and following < rows:
             continue  # superseded by a change that is on its way as well
         place = load64_native(locs + row * U(8))
         slot, offset = place >> OFFSET_BITS, place & OFFSET_MASK

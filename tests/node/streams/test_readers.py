@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from headwater.node.streams.snapshot import PREPARE_COUNTS_MORE
 from headwater.protocol.dcp.position import history_at
 from headwater.wire import dcp, leb128
-from headwater.wire.dcp import EndReason
+from headwater.wire.dcp import EndReason, SnapshotFlag
 from headwater.wire.header import Frame
 from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import Opcode
@@ -53,6 +53,7 @@ class Kind:
     value: bytes = b""
     prepares: bool = False
     flags: int = 0x21
+    versions: bool = False
 
     def wants(self, key: Key, scopes: dict[int, int]) -> bool:
         collection = key[0]
@@ -71,6 +72,7 @@ KINDS = [
     Kind("everything and prepares", prepares=True),
     Kind("a scope", value=b'{"scope":"8"}'),
     Kind("a collection", value=b'{"collections":["8"]}'),
+    Kind("every version", versions=True),
 ]
 SHARE = st.sampled_from([0, 30, 60, 90, 100])
 """Percent of what waits for the replica."""
@@ -91,6 +93,7 @@ class Reader:
     last: int = 0
     start: int = 0
     end: int = 0
+    flags: int = 0
     copy: Copy | None = None
     until: int = U64
     over: bool = False
@@ -100,6 +103,8 @@ class Reader:
         self.producer.control("connection_buffer_size", str(window))
         if self.kind.prepares:
             assert self.producer.control("enable_sync_writes", "true") == 0
+        if self.kind.versions:
+            assert self.producer.control("change_streams", "true") == 0
         self.until, self.window, self.unacked = until, window, 0
         for _ in range(3):  # once more after a rollback, and after a rollback to nothing
             answer = self._ask(until)
@@ -161,7 +166,7 @@ class Reader:
                 numbers = extras if len(extras) > 1 else frame.value
                 start, end = int.from_bytes(numbers[:8]), int.from_bytes(numbers[8:16])
                 assert start <= self.last < end
-                self.start, self.end = start, end
+                self.start, self.end, self.flags = start, end, int.from_bytes(numbers[16:20])
             case Opcode.DCP_STREAM_END:
                 self._ended(dcp.StreamEnd.decode(frame).status)
             case Opcode.DCP_COMMIT:
@@ -203,11 +208,19 @@ class Reader:
 
     def _move(self, seqno: int, history: History) -> None:
         assert self.last < seqno <= self.end
+        if self.flags & SnapshotFlag.HISTORY:
+            assert self.kind.versions and self._skipped(history, seqno) == []
         self.last = seqno
         if seqno == self.end:
             self.start = seqno
             self.check(history, seqno)
             self.whole[seqno] = dict(self.documents), dict(self.prepares)
+
+    def _skipped(self, history: History, seqno: int) -> list[int]:
+        """The versions of documents between the last seqno and this one, but for those of dropped collections."""
+        alive, kinds = history.alive(self.end), ("set", "delete")
+        between = {at: entry for at, entry in history.entries.items() if self.last < at < seqno}
+        return [at for at, entry in between.items() if entry.kind in kinds and entry.key[0] in alive]
 
     def check(self, history: History, seqno: int) -> None:
         """Compare what is held with what was there at a seqno."""
@@ -375,6 +388,24 @@ class Reading(RuleBasedStateMachine):
 
 TestReading = Reading.TestCase
 TestReading.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+
+
+class ReadingVersions(Reading):
+    """The same of a bucket that keeps a history, which its replicas get and show when they take over."""
+
+    def _copy(self) -> Copy:
+        copy = super()._copy()
+        copy.desk.store.declarations.keep_history(0, 1 << 30)
+        return copy
+
+    def _fail_over(self) -> None:
+        expected = self.replica.vbucket.held_versions_after
+        super()._fail_over()
+        assert self.owner.copy.vbucket.versions_after <= max(expected, self.owner.high_seqno)
+
+
+TestReadingVersions = ReadingVersions.TestCase
+TestReadingVersions.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.parametrize("more", [None, 8])

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from _pytest.monkeypatch import MonkeyPatch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from headwater.kernels import index
+from headwater.node.vbucket.prepares import key_of
 from headwater.protocol.dcp.position import ENDLESS
 from headwater.wire import dcp
 from headwater.wire.dcp import SnapshotFlag, seqno_of
@@ -20,6 +22,7 @@ from headwater.wire.vbucket import State
 from tests.node.storage.model import compact
 from tests.node.streams.support import COLLECTIONS, Producer, StreamDesk, told
 from tests.node.streams.test_machine import VBUCKETS, Held, Streaming
+from tests.node.support import NOON
 
 DISK, FIRST, MEMORY, VERSIONS = 0x06, 0x05, 0x01, 0x30
 
@@ -169,6 +172,28 @@ def test_a_vbucket_knows_of_no_versions_of_what_it_received(desk: StreamDesk) ->
     assert markers == [("marker", 0, 4, DISK), ("marker", 4, 6, DISK | VERSIONS)]
 
 
+def test_what_a_copy_received_with_history_it_shows_when_it_owns_the_vbucket(desk: StreamDesk) -> None:
+    vbucket = desk.bucket.vbuckets[0]
+    vbucket.set_state(State.REPLICA)
+    vbucket.begin_snapshot(0, 2)
+    desk.set(0, "a", seqno=2)
+    vbucket.begin_snapshot(2, 5, has_versions=True)
+    for seqno in (3, 4, 5):
+        desk.set(0, "a", seqno=seqno)
+    desk.commit()
+    assert (vbucket.versions_after, vbucket.held_versions_after) == (ENDLESS, 2)
+    vbucket.set_state(State.ACTIVE)
+    desk.commit()
+    reader = asking(desk)
+    reader.stream()
+    assert told(reader.read()) == [
+        ("marker", 0, 2, DISK),
+        ("mutation", 2, "a"),
+        ("marker", 2, 5, DISK | VERSIONS),
+        *(("mutation", seqno, "a") for seqno in (3, 4, 5)),
+    ]
+
+
 def test_versions_of_collections_come_between_their_events(desk: StreamDesk) -> None:
     desk.become(0, 1, orders=8)
     for _ in range(2):
@@ -202,14 +227,78 @@ def test_who_wants_no_deletions_at_first_gets_every_version_of_what_is_written_l
     ]
 
 
-def test_prepares_are_sent_as_ever(desk: StreamDesk) -> None:
-    overwrite(desk, "aa")
+def replica_of(desk: StreamDesk) -> Producer:
+    """A replica's connection, which asks for every version."""
     reader = Producer(desk, "replica", flags=0x21)
     assert reader.control("enable_sync_writes", "true") == 0
     assert reader.control("change_streams", "true") == 0
+    return reader
+
+
+def prepare(desk: StreamDesk, key: str) -> None:
+    prepares = desk.bucket.vbuckets[0].prepares
+    written = dcp.Prepare(
+        by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0" + key.encode(), value=b"p", cas=1 << 16
+    )
+    prepares.add(written)
+    desk.committer.wrote()
+
+
+def test_a_replica_gets_the_versions_of_a_bucket_that_keeps_a_history_and_of_no_other(desk: StreamDesk) -> None:
+    overwrite(desk, "aa")
+    reader = replica_of(desk)
     reader.stream()
-    found = [seqno_of(frame.extras) for frame in reader.read() if frame.opcode == Opcode.DCP_MUTATION]
-    assert found == [2]
+    assert told(reader.read()) == [("marker", 0, 2, DISK), ("mutation", 2, "a")]
+    desk.store.declarations.keep_history(60)
+    overwrite(desk, "bb")
+    assert told(reader.read()) == [
+        ("marker", 2, 4, FIRST | VERSIONS),
+        ("mutation", 3, "b"),
+        ("mutation", 4, "b"),
+    ], "from now on"
+    again = replica_of(desk)
+    again.stream()
+    assert [each[1] for each in told(again.read()) if each[0] == "mutation"] == [1, 2, 3, 4]
+    desk.store.declarations.keep_history(0)
+    overwrite(desk, "cc")
+    assert told(again.read())[0] == ("marker", 4, 6, FIRST)
+
+
+def test_of_durable_writes_that_are_over_a_replica_gets_the_documents(desk: StreamDesk) -> None:
+    """A prepare is no version of its document: what it became is."""
+    desk.store.declarations.keep_history(60)
+    prepares = desk.bucket.vbuckets[0].prepares
+    for _ in range(2):
+        prepare(desk, "a")
+        prepares.commit(key_of(b"\0a"), NOON)
+    prepare(desk, "b")
+    prepares.abort(key_of(b"\0b"), NOON)
+    prepare(desk, "b")
+    desk.commit()
+    reader = replica_of(desk)
+    reader.stream()
+    sent = [(frame.opcode, seqno_of(frame.extras)) for frame in reader.read() if len(frame.extras) >= 8]
+    assert sent == [(Opcode.DCP_MUTATION, 2), (Opcode.DCP_MUTATION, 4), (Opcode.DCP_PREPARE, 7)]
+    prepares.commit(key_of(b"\0b"), NOON)
+    desk.set(0, "b")
+    desk.commit()
+    opcodes = [frame.opcode for frame in reader.read() if frame.opcode != Opcode.DCP_SNAPSHOT_MARKER]
+    assert opcodes == [Opcode.DCP_COMMIT, Opcode.DCP_MUTATION]
+
+
+def test_live_versions_are_sent_without_a_view_for_each_commit(desk: StreamDesk, monkeypatch: MonkeyPatch) -> None:
+    reader = asking(desk, features=(0x07, 0x08, 0x0B))
+    reader.stream()
+    overwrite(desk, "a")
+    reader.read()
+    monkeypatch.setattr(desk.store, "view", None)
+    overwrite(desk, "bab")
+    assert told(reader.read()) == [
+        ("marker", 1, 4, MEMORY | VERSIONS),
+        ("mutation", 2, "b"),
+        ("mutation", 3, "a"),
+        ("mutation", 4, "b"),
+    ]
 
 
 def test_a_restart_keeps_the_versions(tmp_path: Path) -> None:

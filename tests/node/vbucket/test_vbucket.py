@@ -10,9 +10,11 @@ import pytest
 
 from headwater.errors import DiskFull
 from headwater.kernels import index
+from headwater.node.storage.records import VBucketRecord
 from headwater.node.storage.store import Store
 from headwater.node.vbucket.prepares import Key
 from headwater.node.vbucket.vbucket import VBucket
+from headwater.protocol.dcp.position import ENDLESS
 from headwater.wire.dcp import Abort, Prepare
 from headwater.wire.vbucket import State
 
@@ -468,3 +470,123 @@ def test_a_hand_over_without_room_for_its_record_aborts_nothing(home: Home, monk
     with pytest.raises(DiskFull):
         home.vbucket.hand_over(now=1)
     assert home.vbucket.prepares.pending and home.vbucket.state is State.ACTIVE
+
+
+def received(home: Home, end: int, *, has_versions: bool = False, keys: str = "k") -> None:
+    """A snapshot up to a seqno, whose last changes are these keys."""
+    home.vbucket.begin_snapshot(home.vbucket.high_seqno, end, has_versions=has_versions)
+    for seqno, key in enumerate(keys, end - len(keys) + 1):
+        home.store.staging.mutation(1, key.encode(), b"v", seqno=seqno, cas=seqno, rev_seqno=1)
+    home.commit()
+
+
+@pytest.fixture
+def replica(home: Home) -> Home:
+    home.vbucket = home.create(State.REPLICA)
+    return home
+
+
+def test_versions_are_missing_up_to_the_end_of_the_last_snapshot_that_came_without_history(replica: Home) -> None:
+    vbucket = replica.vbucket
+    for end, has_versions, after in ((3, False, 3), (5, True, 3), (7, True, 3), (9, False, 9), (11, True, 9)):
+        received(replica, end, has_versions=has_versions)
+        assert vbucket.held_versions_after == after
+    assert vbucket.versions_after == ENDLESS, "a copy shows none"
+    vbucket.set_state(State.ACTIVE)
+    assert vbucket.versions_after == 9
+
+
+def test_a_part_of_a_snapshot_without_history_has_none_when_the_copy_takes_over(replica: Home) -> None:
+    received(replica, 4)
+    replica.vbucket.begin_snapshot(4, 9)
+    replica.write("k")
+    replica.vbucket.set_state(State.ACTIVE)
+    assert replica.vbucket.versions_after == replica.vbucket.high_seqno == 5
+
+
+def test_a_part_of_a_snapshot_with_history_has_every_version(replica: Home) -> None:
+    received(replica, 4)
+    replica.vbucket.begin_snapshot(4, 9, has_versions=True)
+    replica.write("k", "k")
+    replica.vbucket.set_state(State.ACTIVE)
+    assert (replica.vbucket.versions_after, replica.vbucket.high_seqno) == (4, 6)
+
+
+def test_what_follows_a_part_of_a_snapshot_without_history_has_versions_from_its_announced_end_on(
+    replica: Home,
+) -> None:
+    replica.vbucket.begin_snapshot(0, 9)
+    replica.write("k", "l")
+    received(replica, 12, has_versions=True, keys="klklklklkl")
+    assert replica.vbucket.held_versions_after == 9
+    replica.vbucket.set_state(State.ACTIVE)
+    assert replica.vbucket.versions_after == 9
+
+
+def test_a_rollback_takes_what_was_missing_above_it_back(replica: Home) -> None:
+    received(replica, 3)
+    received(replica, 6)
+    assert replica.vbucket.roll_back(5) == 3
+    assert replica.vbucket.held_versions_after == 3
+    received(replica, 9, has_versions=True, keys="abcdef")
+    assert replica.vbucket.held_versions_after == 3
+    replica.vbucket.roll_back(0)
+    assert replica.vbucket.held_versions_after == 0
+
+
+def test_an_owner_that_becomes_a_replica_keeps_the_versions_that_it_wrote(home: Home) -> None:
+    home.write("a", "a")
+    home.vbucket.set_state(State.REPLICA)
+    received(home, 4, has_versions=True)
+    home.vbucket.set_state(State.ACTIVE)
+    assert home.vbucket.versions_after == 0
+
+
+def test_changes_without_markers_have_no_versions(replica: Home) -> None:
+    """As they come by TAP."""
+    received(replica, 2, has_versions=True)
+    replica.write("k", "k")
+    replica.vbucket.set_state(State.ACTIVE)
+    assert replica.vbucket.versions_after == 4
+
+
+def test_a_refused_change_is_a_version_that_is_missing(replica: Home) -> None:
+    received(replica, 2, has_versions=True, keys="ab")
+    replica.vbucket.begin_snapshot(2, 5, has_versions=True)
+    replica.vbucket.miss(2, Key(0, b"k"), 3)
+    for seqno in (4, 5):
+        replica.store.staging.mutation(1, b"k", b"v", seqno=seqno, cas=seqno, rev_seqno=1)
+    replica.commit()
+    assert replica.vbucket.close_gap()
+    assert replica.vbucket.held_versions_after == 5
+
+
+def test_a_copy_with_a_gap_that_takes_over_has_no_versions(replica: Home) -> None:
+    received(replica, 2, has_versions=True, keys="ab")
+    replica.vbucket.begin_snapshot(2, 5, has_versions=True)
+    replica.vbucket.miss(2, Key(0, b"k"), 3)
+    for seqno in (4, 5):
+        replica.store.staging.mutation(1, b"l", b"v", seqno=seqno, cas=seqno, rev_seqno=1)
+    replica.commit()
+    replica.vbucket.set_state(State.ACTIVE)
+    assert replica.vbucket.versions_after == 5
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_came_without_history_is_known_after_a_restart(replica: Home, clean: bool) -> None:
+    received(replica, 3)
+    received(replica, 5, has_versions=True)
+    replica.vbucket = replica.restart(clean=clean)
+    assert replica.vbucket.held_versions_after == 3
+
+
+def test_a_record_of_a_release_that_received_no_history_tells_none(replica: Home) -> None:
+    received(replica, 3)
+    assert b"deduplicated" not in replica.vbucket.record().encode(), "which that release reads"
+    received(replica, 5, has_versions=True)
+    written = replica.vbucket.record().encode()
+    assert VBucketRecord.decode(written).deduplicated == 3
+    old = VBucketRecord.decode(written.replace(b'"deduplicated":3,', b""))
+    assert old.deduplicated is None
+    replica.vbucket.restore(old)
+    assert replica.vbucket.held_versions_after == 5

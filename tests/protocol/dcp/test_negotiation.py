@@ -103,3 +103,12 @@ def test_nothing_is_acknowledged_to_a_producer_that_knows_no_durable_writes() ->
     talk.sent()
     talk.end.acknowledge_prepares(stream, 5)
     assert talk.sent() == []
+
+
+@pytest.mark.parametrize("every_version", [True, False])
+def test_every_version_is_asked_for_where_it_is_kept_and_a_refusal_is_no_obstacle(every_version: bool) -> None:
+    talk = Talk(ConsumerSettings(every_version=every_version))
+    talk.end.add(VB, 0)
+    seen, events = talk.control_all("change_streams")
+    assert (("change_streams", "true") in seen) is every_version
+    assert [type(event) for event in events] == [PositionNeeded]

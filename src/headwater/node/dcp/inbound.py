@@ -18,7 +18,7 @@ from headwater.node.changes import stage
 from headwater.node.vbucket.prepares import key_of
 from headwater.protocol.dcp.consumer_changes import read_change
 from headwater.protocol.dcp.events import Boundary, Flushed, Marked
-from headwater.wire.dcp import Abort, Commit, Prepare, StreamFlag
+from headwater.wire.dcp import Abort, Commit, Prepare, SnapshotFlag, StreamFlag
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
     from headwater.protocol.dcp.position import FailoverLog, Position
     from headwater.wire.dcp import SystemEvent
     from headwater.wire.header import Frame
+
+
+def wants_versions(bucket: Bucket, consumer_name: str) -> bool:
+    """Return True if a connection by which a bucket follows another node is to carry every version.
+
+    A member of a cluster always asks: its producer sends them while the bucket keeps a history, which may begin later.
+    Another node's producer knows nothing of the history here, and would send them in any case.
+    """
+    return bool(consumer_name or bucket.store.declarations.history)
 
 
 class InboundStream:
@@ -118,7 +127,8 @@ class InboundStream:
             return
         match event:
             case Marked(start_seqno=start, end_seqno=end, purge_seqno=purged, deleted_rev=deleted_rev):
-                self.vbucket.begin_snapshot(start, end, purged, deleted_rev)
+                has_versions = bool(event.flags & SnapshotFlag.HISTORY)
+                self.vbucket.begin_snapshot(start, end, purged, deleted_rev, has_versions=has_versions)
             case Boundary(goes_on=goes_on):
                 self.vbucket.pass_boundary(goes_on=goes_on)
             case Flushed():  # "drop all data of vb" (dcp 2.11); the stream goes on

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import BadMessage
 from headwater.node.dcp.consumer import ConsumerSession
 from headwater.node.dcp.consumer_relay import opaques_from
+from headwater.node.dcp.inbound import wants_versions
 from headwater.node.dcp.producer import ProducerSession
 from headwater.node.kv.command import passes
 from headwater.node.refused import CommandRefused
@@ -56,7 +57,11 @@ def open_session(session: Session, frame: Frame) -> None:
         session.connection.session = ProducerSession(session, session.server.dcp, producer, request.flags, frame)
     else:
         name = consumer_name_in(request)
-        settings = ConsumerSettings(deleted_user_xattrs=negotiated.deleted_user_xattrs, consumer_name=name)
+        settings = ConsumerSettings(
+            deleted_user_xattrs=negotiated.deleted_user_xattrs,
+            consumer_name=name,
+            every_version=wants_versions(session.store_bucket, name),
+        )
         if session.connection.is_inner:  # the client's window is another worker's to keep, which hears of each byte
             settings = replace(settings, window_bytes=1)
         is_shared = session.connection.is_inner or session.relays

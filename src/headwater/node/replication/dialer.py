@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from headwater.errors import ClusterError, HeadwaterError, RemoteProtocolError
 from headwater.node.calling import FollowProgress, ProducerAddress, call, converse
 from headwater.node.dcp.consumer import ConsumerSession
+from headwater.node.dcp.inbound import wants_versions
 from headwater.node.kv.api import Services
 from headwater.node.kv.session import KvSession
 from headwater.node.reporting.log_lines import event
@@ -312,6 +313,7 @@ class Dialer:
             deleted_user_xattrs=negotiated.xattrs,
             takes_movers=False,
             consumer_name=self._own_name(),
+            every_version=wants_versions(self._server.bucket, self._own_name()),
         )
         consumer = Consumer(negotiated, settings, self._server.loop.time())
         kv = KvSession(connection, self._server)

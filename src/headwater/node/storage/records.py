@@ -95,6 +95,7 @@ class VBucketRecord:
         refused_changes: the number of its producer's changes that a replica refused and still lacks.
         whole_seqno: the seqno up to which no change is missing, if any is.
         refused: the missing changes by collection id, key in base64 and seqno; empty if not all are known.
+        deduplicated: the seqno up to which versions may be missing; None for `snapshot_end`, as in records of before.
     """
 
     state: int
@@ -111,14 +112,19 @@ class VBucketRecord:
     refused_changes: int = 0
     whole_seqno: int = 0
     refused: tuple[tuple[int, str, int], ...] = ()
+    deduplicated: int | None = None
 
     def encode(self) -> bytes:
-        """Return the record as JSON with sorted keys; the fields of a gap are left out if there is none."""
+        """Return the record as JSON with sorted keys; the fields of a gap are left out if there is none, and that of
+        versions if it says nothing more than the snapshot.
+        """
         fields = asdict(self)
         if not self.refused_changes:
             del fields["refused_changes"], fields["whole_seqno"]
         if not self.refused:
             del fields["refused"]
+        if self.deduplicated in {None, self.snapshot_end}:
+            del fields["deduplicated"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod

@@ -164,6 +164,11 @@ class View:
         self._move(columns, self._row + 1)
         return frame
 
+    @property
+    def is_next_superseded(self) -> bool:
+        """True if the next change has a newer version among the rows of the view."""
+        return not self.nothing and self._open().next.item(self._row) < self._rows
+
     def next_cas(self) -> int:
         """Return the CAS of the next change, whose upper bits are the time of its writing in nanoseconds.
 

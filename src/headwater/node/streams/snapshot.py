@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.gather import NO_DELETES
-from headwater.wire.dcp import seqno_of
+from headwater.node.storage.records import told_in
+from headwater.wire.dcp import Abort, Prepare, seqno_of
 from headwater.wire.header import HEADER_BYTES, OPCODE_AT, lengths
 from headwater.wire.opcodes import Opcode
 
@@ -66,6 +67,8 @@ class SnapshotSender:
         advances: True to leave out that deletion as well, for SEQNO_ADVANCED is sent in its place.
         commits: the seqno of each prepare, by that of its commit; removed as they are sent.
         prepared: the prepares that the consumer has and that are not over; kept up to date here.
+        hides_over: True to leave out prepares and aborts that are superseded in the view, which shows every version: a
+            prepare is none of a document.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class SnapshotSender:
         advances: bool = False,
         commits: dict[int, int] | None = None,
         prepared: set[int] | None = None,
+        hides_over: bool = False,
     ) -> None:
         self.covers_seqno = covers_seqno
         self.last_seqno = last_seqno
@@ -86,6 +90,7 @@ class SnapshotSender:
         self._encoding = encoding
         self._commits = commits or {}
         self._prepared = prepared
+        self._hides_over = hides_over
         self._bits = encoding.bits | NO_DELETES * without_deletions
         self._without_deletions = without_deletions
         last = view.change(last_seqno) if without_deletions and not view.nothing else b""
@@ -127,7 +132,10 @@ class SnapshotSender:
             if outlet.is_low:
                 outlet.is_over = True
                 return self._moved(0, 0)
+        is_superseded = self._hides_over and self._view.is_next_superseded
         stored = self._view.next_frame()  # gone from here, and from `encoded`, when this returns
+        if is_superseded and isinstance(told_in(stored), Prepare | Abort):
+            return self._moved(0, 0)
         if self._without_deletions and stored[OPCODE_AT] != Opcode.DCP_MUTATION:
             return self._moved(0, 0)
         encoded = self._readable(stored, opaque)

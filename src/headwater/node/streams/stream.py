@@ -136,9 +136,8 @@ class Stream:
         self._ended = ended
         self._snapshot: SnapshotSender | None = None
         self._prepared: set[int] | None = set() if wanted.prepares else None
-        # Not with prepares: a replica gets the end of a prepare with it (dcp 8.2), which other versions would not fit.
-        self._every_version = producer.settings.every_version and not wanted.prepares
-        self._every_version = self._every_version and entry.dialect is not _UPR
+        asks, speaks = producer.settings.every_version, entry.dialect is not _UPR
+        self._asks_versions = asks and speaks
         self._lacked_versions = False
         # Where the next snapshot is announced from: the newest seqno at which the consumer holds a consistent state. It
         # is told to go back there if it comes to another history inside of that snapshot (failover 2, rule 8).
@@ -332,6 +331,15 @@ class Stream:
         self._next_flags = FIRST_IN_MEMORY if flags & SnapshotFlag.DISK else SnapshotFlag.MEMORY
 
     @property
+    def _every_version(self) -> bool:
+        """True if the next snapshot has every version, as far as the log does.
+
+        A replica gets them of a bucket that keeps a history: otherwise each copy would get what compaction happens to
+        leave, up to twice the bytes.
+        """
+        return self._asks_versions and (not self._wanted.prepares or bool(self._store.declarations.history))
+
+    @property
     def _has_versions(self) -> bool:
         """True if the next snapshot can have every version that the consumer lacks."""
         return not self._leaves_out_deletions and self.position >= self.vbucket.versions_after
@@ -381,7 +389,7 @@ class Stream:
         """Return True if there is little to send: changes of a live stream, or a few that a returning
         consumer lacks.
         """
-        if self._every_version:
+        if self._every_version and (self._lacked_versions or not self._has_versions):
             return False
         if self.phase is not _BACKFILLING or self.handover is not None or self._skip_deletes:
             return self.phase is _IN_MEMORY
@@ -408,7 +416,8 @@ class Stream:
             return False
         window = self._producer.flow.budget_bytes
         room = outlet.room if window is None else min(outlet.room, window)
-        numbers = self.position, last_seqno, self._next_start, int(self._next_flags)
+        flags = int(self._next_flags | EVERY_VERSION if self._every_version else self._next_flags)
+        numbers = self.position, last_seqno, self._next_start, flags
         size, changes = self._store.gather_live(
             vbucket.id, numbers, outlet.free, entry.opaque, encoding.bits, encoding.slow, room
         )
@@ -439,6 +448,7 @@ class Stream:
             advances=self._wanted.aware,
             commits=commits,
             prepared=self._prepared,
+            hides_over=every_version and self._wanted.prepares,
         )
 
     @property

@@ -94,6 +94,8 @@ class VBucket:
         failover: the branches of its history, newest first.
         snapshot_start, snapshot_end: the snapshot that a producer sends at present; in an active vbucket, both are the
             high seqno at which it became active.
+        deduplicated_seqno: versions may be missing up to here: the end of the last snapshot that came without History,
+            which may lie ahead while that is received.
         gate: the batch that makes the latest record durable.
         consistent: the seqnos to which a replica can be rolled back.
         checkpoint: the last checkpoint that it has whole from a TAP producer (tap.md 5.1); 0 for none.
@@ -113,6 +115,7 @@ class VBucket:
         self.failover = failover
         self.snapshot_start: int = 0
         self.snapshot_end: int = 0
+        self.deduplicated_seqno: int = 0
         self.gate: int = 0
         self.consistent: ConsistentSeqnos = ConsistentSeqnos()
         self.checkpoint: int = 0
@@ -181,6 +184,8 @@ class VBucket:
     def _load(self, record: VBucketRecord) -> None:
         self.read_events()
         self.snapshot_start, self.snapshot_end = record.snapshot_start, record.snapshot_end
+        lacked = record.deduplicated
+        self.deduplicated_seqno = record.snapshot_end if lacked is None else lacked
         self.consistent = ConsistentSeqnos(record.consistent)
         self.checkpoint = record.checkpoint
         self.gap = Gap(record.refused_changes, record.whole_seqno, record.refused)
@@ -315,12 +320,15 @@ class VBucket:
         seqno is known.
 
         What an active vbucket wrote itself came with every version, and compaction drops none above the rollback floor.
-        What it received as a copy may have come without the versions that later ones had replaced. One that was handed
-        over has nothing more, and sends the rest of its own.
+        What it received as a copy has them behind the last snapshot that came without History. A copy shows none: its
+        snapshots are its producer's. One that was handed over has nothing more, and sends the rest of its own.
         """
-        if self.state in (State.REPLICA, State.PENDING):
-            return ENDLESS
-        return max(self.snapshot_end, self._store.index.rollback_floor(self.id))
+        return ENDLESS if self.state in (State.REPLICA, State.PENDING) else self.held_versions_after
+
+    @property
+    def held_versions_after(self) -> int:
+        """The seqno above which every version is in the log here, as far as it is received."""
+        return max(self.deduplicated_seqno, self._store.index.rollback_floor(self.id))
 
     def set_state(self, state: State, *, new_branch: bool = True) -> bool:
         """Go to another state; return False, and do nothing, if it is the present one.
@@ -342,6 +350,7 @@ class VBucket:
             whole = self._before_gap if self.has_gap else ENDLESS
             self.failover.create(min(self.complete_seqno, whole))
         if state is State.ACTIVE:
+            self._settle_versions()
             self.checkpoint = 0  # what follows is no producer's
             self.gap = Gap()  # what is here is what there is
             # From here on every seqno is one of our own, and ends a state that can be told (see is_exact).
@@ -357,6 +366,15 @@ class VBucket:
         self._stage()
         self._tell(lambda reader: reader.state_changed())
         return True
+
+    def _settle_versions(self) -> None:
+        """Note where versions begin of what was received, as all of it that ever comes is here now.
+
+        Changes above the snapshot came by TAP, which sends no versions; behind a gap one may be missing anywhere.
+        """
+        high = self.high_seqno
+        is_whole = high <= self.snapshot_end and not self.has_gap
+        self.deduplicated_seqno = min(self.deduplicated_seqno, high) if is_whole else high
 
     def hand_over(self, now: int) -> None:
         """Stop taking writes, for the node that takes over is ready (failover 4, step 8).
@@ -441,8 +459,17 @@ class VBucket:
         log = tuple(entry for entry in self.failover.entries if entry.seqno <= seqno)
         return Position(self.id, log[0].vb_uuid if log and seqno else 0, seqno, seqno, seqno, log)
 
-    def begin_snapshot(self, start_seqno: int, end_seqno: int, purge_seqno: int = 0, deleted_rev: int = 0) -> None:
-        """Begin a snapshot after its marker: the next consistent state is at `end_seqno`.
+    def begin_snapshot(
+        self,
+        start_seqno: int,
+        end_seqno: int,
+        purge_seqno: int = 0,
+        deleted_rev: int = 0,
+        *,
+        has_versions: bool = False,
+    ) -> None:
+        """Begin a snapshot after its marker: the next consistent state is at `end_seqno`. `has_versions`: no version
+        is left out in it (History).
 
         After one that replaces an unfinished snapshot (dcp 9) the vbucket is as far from a consistent state as before:
         the incomplete range then begins where the unfinished one did. The producer lacks tombstones up to
@@ -459,6 +486,9 @@ class VBucket:
         high = self.high_seqno
         node_invariant(complete <= high, "vbucket {}: complete up to {}, above seqno {}", self.id, complete, high)
         self.snapshot_start, self.snapshot_end = start_seqno, end_seqno
+        if not has_versions:
+            # What was announced before and did not come is part of this one.
+            self.deduplicated_seqno = max(min(self.deduplicated_seqno, high), end_seqno)
         self._store.lacks_tombstones(self.id, purge_seqno, deleted_rev)
         self._stage()
 
@@ -466,7 +496,7 @@ class VBucket:
         """UPR: note that the received changes are consistent now; if the stream goes on, begin a snapshot without an
         end.
         """
-        self.snapshot_start = self.snapshot_end = self.high_seqno
+        self.snapshot_start = self.snapshot_end = self.deduplicated_seqno = self.high_seqno
         if goes_on:
             self.begin_snapshot(self.high_seqno, ENDLESS)
         else:
@@ -539,6 +569,7 @@ class VBucket:
         self._store.staging.check_record_room()
         self.consistent.cut(self.gap.whole_seqno)
         self._complete_seqno = min(self._complete_seqno, self._before_gap)
+        self.deduplicated_seqno = max(self.deduplicated_seqno, self.high_seqno)  # the refused version never comes
         self.gap = Gap()
         self._stage()
         return True
@@ -587,6 +618,7 @@ class VBucket:
         self.checkpoint = 0
         self.failover.prune(reached)
         self._complete_seqno, self.snapshot_start, self.snapshot_end = reached, reached, reached
+        self.deduplicated_seqno = min(self.deduplicated_seqno, reached)
         self._acknowledged_seqno = min(self._acknowledged_seqno, reached)
         self._stage()
         self._tell(lambda reader: reader.rolled_back())
@@ -630,6 +662,7 @@ class VBucket:
             refused_changes=self.gap.changes,
             whole_seqno=self.gap.whole_seqno,
             refused=self.gap.refused,
+            deduplicated=self.deduplicated_seqno,
         )
 
     def _leave_active(self) -> None:

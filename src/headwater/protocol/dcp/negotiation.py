@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headwater.errors import RemoteProtocolError
-from headwater.protocol.dcp.controls import DELETED_REVS, PURGE_SEQNOS
+from headwater.protocol.dcp.controls import CHANGE_STREAMS, DELETED_REVS, PURGE_SEQNOS
 from headwater.protocol.dcp.noop import IDLE_TIMEOUT_SECONDS, INTERVAL_SECONDS_DEFAULT
 from headwater.wire import dcp
 from headwater.wire.dialect import Dialect
@@ -38,6 +38,7 @@ class ConsumerSettings:
         dialect: DCP, UPR, or AUTO: DCP, and UPR to a producer that does not understand.
         consumer_name: this node's name in the cluster map, with which it gets prepares of durable writes and
             acknowledges them. Empty: it does not.
+        every_version: True to get all versions of documents that the producer keeps on purpose.
     """
 
     window_bytes: int = WINDOW_BYTES_DEFAULT
@@ -47,13 +48,14 @@ class ConsumerSettings:
     takes_movers: bool = True
     dialect: Dialect = Dialect.AUTO
     consumer_name: str = ""
+    every_version: bool = False
 
 
 def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
     """Return the keys and values in the order of dcp 4.
 
-    Keys whose messages this node could not take are left out: system events of version 2, change streams, cache
-    transfer. The last two keys are headwater's own, and refused by all others.
+    Keys whose messages this node could not take are left out: system events of version 2, cache transfer. The last two
+    keys are headwater's own, and refused by all others.
     """
     durable = ((SYNC_WRITES, "true"), ("consumer_name", settings.consumer_name)) if settings.consumer_name else ()
     return (
@@ -67,6 +69,7 @@ def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
         ("enable_expiry_opcode", "true"),
         *durable,
         *((("include_deleted_user_xattrs", "true"),) if settings.deleted_user_xattrs else ()),
+        *(((CHANGE_STREAMS, "true"),) if settings.every_version else ()),
         (V7_CODES, "true"),
         (PURGE_SEQNOS, "true"),
         (DELETED_REVS, "true"),
