@@ -138,6 +138,7 @@ class Stream:
         self._prepared: set[int] | None = set() if wanted.prepares else None
         asks, speaks = producer.settings.every_version, entry.dialect is not _UPR
         self._asks_versions = asks and speaks
+        self._every_version = False
         self._lacked_versions = False
         # Where the next snapshot is announced from: the newest seqno at which the consumer holds a consistent state. It
         # is told to go back there if it comes to another history inside of that snapshot (failover 2, rule 8).
@@ -223,6 +224,8 @@ class Stream:
                 self.end(_OK)
                 return
             elif (sendable := self._sendable_seqno) > self.position:
+                if self._asks_versions:
+                    self._look_at_history()
                 if not self._is_short(sendable) or not self._send_at_once(outlet, sendable):
                     self._begin_snapshot(outlet)
             elif self._state_is_due:
@@ -330,14 +333,13 @@ class Stream:
         self.sent_bytes += len(marker)
         self._next_flags = FIRST_IN_MEMORY if flags & SnapshotFlag.DISK else SnapshotFlag.MEMORY
 
-    @property
-    def _every_version(self) -> bool:
-        """True if the next snapshot has every version, as far as the log does.
+    def _look_at_history(self) -> None:
+        """Decide for the next snapshot if it has every version, as far as the log does.
 
         A replica gets them of a bucket that keeps a history: otherwise each copy would get what compaction happens to
         leave, up to twice the bytes.
         """
-        return self._asks_versions and (not self._wanted.prepares or bool(self._store.declarations.history))
+        self._every_version = not self._wanted.prepares or bool(self._store.declarations.history)
 
     @property
     def _has_versions(self) -> bool:
