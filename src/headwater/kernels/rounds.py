@@ -187,7 +187,7 @@ def _serve(
         return ROUND_ASK
     got = receive(who, U(arena.ctypes.data), U(len(arena)))
     if got <= 0:
-        return ROUND_ASK  # who receives again meets the same end, or error
+        return ROUND_ASK  # who receives again meets the end: Linux tells an error once, and then the end
     turn[GOT] = U(got)
     state[OFFSET] = _ZERO
     state[FEATURES] = members[who, READY] & turn[MASK]
