@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from headwater.client import WriteWithMeta, connect
-from headwater.errors import DataLoss, HistoryChanged, NoAccess, RollbackRequired
+from headwater.errors import DataLoss, HistoryChanged, NoAccess, NotSupported, RollbackRequired
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import ClaimedPosition, Position
 from headwater.spark.planner import Range
@@ -15,8 +15,10 @@ from headwater.spark.schema import COLUMNS
 from headwater.spark.settings import parse
 from headwater.spark.source import DcpBatchReader
 from headwater.testing.node import node
+from headwater.wire.opcodes import Opcode
 from headwater.wire.xattr import join
 from tests.node.kv.test_rights_in_places import PASSWORD, give
+from tests.node.wire import Client
 from tests.pipelines.support import VBUCKETS, becomes, put_into
 from tests.spark.fakes import FakeClient, FakeVbucket
 
@@ -229,3 +231,60 @@ def test_a_range_is_not_read_to_its_end_by_a_user_who_has_lost_the_right_to_its_
             list(read(settings, tuple(COLUMNS), parts))
         give(bucket, {"job": "monitor[default],stream[default]", "root": "administer"})
         assert sum(batch.num_rows for batch in read(settings, tuple(COLUMNS), parts)) == 1
+
+
+def test_with_history_every_version_is_a_row_and_batches_may_end_between_two_of_a_document() -> None:
+    with node(vbuckets=1) as running, running.client() as client:
+        for value in "abc":
+            for key in ("k", "l"):
+                client.set(key, value)
+        client.delete("k")
+        uuid = client.failover_log(0)[0][0]
+        options = {"url": running.url, "valueFormat": "string", "keyFormat": "string"}
+        whole, first, second = Range(0, uuid, 0, 7, 7), Range(0, uuid, 0, 3, 7), Range(0, uuid, 3, 7, 7)
+
+        def versions(history: str, *parts: Range) -> list[tuple[int, str, str, str | None]]:
+            settings = parse({**options, "history": history}, streaming=True)
+            found = [
+                row for each in parts for batch in read(settings, tuple(COLUMNS), [each]) for row in batch.to_pylist()
+            ]
+            return [(row["seqno"], row["event"], row["key"], row["value"]) for row in found]
+
+        expected = [
+            (1, "mutation", "k", "a"),
+            (2, "mutation", "l", "a"),
+            (3, "mutation", "k", "b"),
+            (4, "mutation", "l", "b"),
+            (5, "mutation", "k", "c"),
+            (6, "mutation", "l", "c"),
+            (7, "deletion", "k", None),
+        ]
+        assert versions("true", whole) == versions("true", first, second) == expected
+        assert [row[0] for row in versions("false", whole)] == [6, 7]
+
+
+def test_what_is_older_than_a_nodes_history_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with node(vbuckets=1) as running, running.client() as client, Client(running.port) as operator:
+        client.set_many([("k", "a"), ("k", "b"), ("k", "c")])
+        assert operator.ask(Opcode.COMPACT_DB, extras=bytes(24)).status == 0
+        client.set_many([("k", "d"), ("k", "e")])
+        uuid = client.failover_log(0)[0][0]
+        settings = parse({"url": running.url, "history": "true"}, streaming=True)
+        batches = list(read(settings, ("seqno",), [Range(0, uuid, 0, 5, 5)]))
+    assert [row["seqno"] for batch in batches for row in batch.to_pylist()] == [3, 4, 5]
+    assert "of its changes up to seqno 3 only the last version of each document was read" in caplog.text
+
+
+def test_a_node_that_keeps_no_versions_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 5))})
+    asked: list[object] = []
+
+    def refusing(*_: object, history: bool = False, **__: object) -> object:
+        asked.append(history)
+        raise NotSupported("127.0.0.1:11210 keeps no versions")
+
+    monkeypatch.setattr(client, "batches", refusing)
+    settings = parse({"url": "couchbase://h/b", "retrySeconds": "0", "history": "true"}, streaming=True)
+    with pytest.raises(NotSupported, match=r"127.0.0.1:11210 keeps no versions"):
+        list(read(settings, tuple(COLUMNS), [Range(0, 0xA, 0, 4, 4)], lambda _: client))
+    assert asked == [True]

@@ -232,6 +232,14 @@ class SourceSettings:
         **FLAG,
         example="true",
     )
+    history: bool = option(
+        False,
+        "Read every version of each document that the nodes still keep, not the last one of what a batch finds: a row "
+        "each, in the order of seqnos. Of what is older than their history the last version comes, and the task logs "
+        "it. A node that keeps none at all fails the read and is named.",
+        **FLAG,
+        example="true",
+    )
     coverage: Coverage | None = None
     map_version: tuple[int, int] = (0, 0)
 

@@ -134,6 +134,7 @@ class _Task:
             patience_seconds=self.settings.retry_seconds,
             max_wait_seconds=LOOK_SECONDS,
             collections=self.settings.coverage,
+            history=self.settings.history,
         )
         with changes:
             try:
@@ -147,6 +148,14 @@ class _Task:
 
     def _rows(self, batch: ChangeBatch) -> Iterator[Any]:
         self._learn(batch.failover_logs)
+        if self.settings.history:
+            for _, marker in batch.deduplicated:
+                logger.warning(
+                    "vbucket %d: the node's history does not reach back that far: of its changes up to seqno %d only"
+                    " the last version of each document was read",
+                    marker.vbucket,
+                    marker.end_seqno,
+                )
         self.dropped.update(gone for _, event in batch.collection_events if (gone := _dropped(event)) is not None)
         if batch.records.num_rows:
             rows = self.maker.rows(batch.records)
