@@ -55,15 +55,18 @@ def consoles() -> Iterator[dict[str, Running]]:
         yield {role: stack.enter_context(running(node.url, role, PASSWORD)) for role in ROLES}
 
 
+ON_USER = {"name": "nobody", "roles": "read", "password": PASSWORD, "again": PASSWORD, "words": "nobody"}
 ASKED = {
     "/documents": {"key": "k"},
     "/documents/value": {"key": "k"},
     "/documents/store": {"key": "k", "cas": "1", "value": "never stored"},
     "/documents/delete": {"key": "k", "cas": "1"},
+    "/users/add": ON_USER | {"name": "administer"},
+    **dict.fromkeys(("/users/roles", "/users/password", "/users/remove"), ON_USER),
     "/actions/{kind}/plan": {"vbucket": "0", "hours": "1"},
     "/actions/{kind}/begin": {"vbucket": "0", "hours": "1"},
 }
-"""Questions by page; forms are such that nothing is done: of a version that is none, or without a plan."""
+"""Questions by page; forms are such that nothing is done: of a version or user that is none, or without a plan."""
 PLACES = {"{number:int}": "0", "{kind}": "compaction"}
 REFUSED = re.compile(r"EACCESS|The user may not (read|see)")
 SHOWS = {"/buckets": '<th scope="row">default</th>', "/collections": '<th scope="row">_default</th>'}
