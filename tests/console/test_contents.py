@@ -45,7 +45,7 @@ def test_names_and_limits_that_can_not_be_are_refused_on_the_page(browser: TestC
         ("bucket-create", {"name": "default"}, "which are there"),
         ("bucket-drop", {"name": "nowhere"}, "there is no bucket nowhere"),
         ("bucket-drop", {"name": "default"}, "default is the first bucket"),
-        ("bucket-quota", {"name": "default", "quota_mib": "much"}, "a whole number"),
+        ("bucket-quota", {"name": "default", "quota_mib": "much"}, "a number of MiB"),
         ("init", {"nodes": ""}, "at least one node"),
         ("fold", {"table": "/etc"}, "--lake"),
     ):
