@@ -30,7 +30,7 @@ SERVING = (State.ACTIVE, State.REPLICA, State.PENDING)
 
 class FakeNode:
     """A node and the NodeAdmin that talks to it, in one. `within`: up to where vbuckets are complete that are within a
-    snapshot; `damage`: how many changes of a vbucket its disk has lost.
+    snapshot; `damage`: how many changes of a vbucket its disk has lost. `kept`: the history that it keeps.
 
     Args:
         states: a letter for each vbucket, as in views.py. seqnos: of those that are there; 10 if left out.
@@ -39,7 +39,7 @@ class FakeNode:
         takes_over: the vbuckets that it follows until it owns them. streams: the state of all its streams.
     """
 
-    takes_over, streams = frozenset(), "reading"
+    takes_over, streams, kept = frozenset(), "reading", (0, 0)
 
     def __init__(self, address, states="", *, seqnos=None, log=((0xAB, 0),), follows=None, config=None, is_gone=False):
         self.address, self.endpoint = address, Endpoint(address)
@@ -76,6 +76,14 @@ class FakeNode:
 
     async def users(self):
         return UserList()
+
+    async def history(self):
+        self._hear("history")
+        return self.kept
+
+    async def keep_history(self, seconds, size):
+        self._do("keep_history", seconds, size)
+        self.kept = seconds, size
 
     async def lease(self, operator, *, again=False):
         self._hear("lease", again)

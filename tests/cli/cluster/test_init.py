@@ -24,6 +24,14 @@ def test_a_node_with_data_owns_everything_and_the_next_step_is_named(told):
     assert shown.endswith("node-a:11210 owns them all; spread them: headwater cluster rebalance node-a:11210\n")
 
 
+def test_nodes_that_join_one_with_data_get_its_history(told):
+    full = FakeNode(A, "A A")
+    full.kept = 60, 1 << 20
+    members = FakeMembers(full, FakeNode(B, ". ."))
+    assert told(members, *BOTH)[0] == 0
+    assert [each for each in members.calls if "keep_history" in each] == [(B, "keep_history", 60, 1 << 20)]
+
+
 def test_one_node_is_not_several_and_has_nothing_to_spread(told):
     _, shown, _ = told(FakeMembers(FakeNode(A, "A A")), *BOTH[:3])
     assert shown.startswith("2 vbuckets of default on 1 node, 0 replicas of each") and "spread" not in shown

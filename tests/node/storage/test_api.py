@@ -19,5 +19,5 @@ def test_a_method_of_the_page_is_the_stores_with_the_same_arguments(name: str) -
 
 def test_the_parts_of_the_page_are_there_once_a_store_is_open(tmp_path: Path) -> None:
     store = Store.open(tmp_path, vbuckets=2, segment_bytes=1 << 20, arena_bytes=1 << 16)
-    assert len(METHODS) == 18 and set(Storage.__annotations__) <= set(vars(store)) and not store.full
+    assert len(METHODS) == 19 and set(Storage.__annotations__) <= set(vars(store)) and not store.full
     store.close()
