@@ -25,23 +25,23 @@ from pip._vendor.packaging.requirements import Requirement
 def name(text): return re.sub("[-_.]+", "-", text).lower()
 def needs(package, extras, seen):
     for text in distribution(package).requires or ():
-        asked = Requirement(text)
-        if asked.marker and not any(asked.marker.evaluate({"extra": each}) for each in (*extras, "")):
+        needed = Requirement(text)
+        if needed.marker and not any(needed.marker.evaluate({"extra": each}) for each in (*extras, "")):
             continue
-        key = name(asked.name), tuple(sorted(asked.extras))
+        key = name(needed.name), tuple(sorted(needed.extras))
         if key not in seen:
             seen.add(key)
-            needs(asked.name, asked.extras, seen)
+            needs(needed.name, needed.extras, seen)
     return {each for each, _ in seen} - {"headwater"}
 def weight(package):
     found = (file.locate() for file in distribution(package).files or () if file.suffix != ".pyc")
     return sum(path.stat().st_size for path in found if path.is_file())
 bare = needs("headwater", (), set())
-told = {"": {each: weight(each) for each in sorted(bare)}}
+weights = {"": {each: weight(each) for each in sorted(bare)}}
 for extra in distribution("headwater").metadata.get_all("Provides-Extra"):
     if extra not in SKIPPED:
-        told[extra] = {each: weight(each) for each in sorted(needs("headwater", (extra,), set()) - bare)}
-print(json.dumps(told))
+        weights[extra] = {each: weight(each) for each in sorted(needs("headwater", (extra,), set()) - bare)}
+print(json.dumps(weights))
 """
 
 

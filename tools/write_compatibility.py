@@ -97,9 +97,11 @@ def _feature(feature: Feature) -> tuple[str, ...]:
 
 
 def _control(key: str) -> tuple[str, ...]:
-    told = {value: apply(ControlSettings(), Negotiated(snappy=True), key.encode(), value.encode()) for value in SAMPLES}
-    sample = next((value for value, status in told.items() if status == Status.SUCCESS), SAMPLES[0])
-    return f"`{key}`", CONTROLS[key].allowed, f"`{sample}`", _status(told[sample])
+    answers = {
+        value: apply(ControlSettings(), Negotiated(snappy=True), key.encode(), value.encode()) for value in SAMPLES
+    }
+    sample = next((value for value, status in answers.items() if status == Status.SUCCESS), SAMPLES[0])
+    return f"`{key}`", CONTROLS[key].allowed, f"`{sample}`", _status(answers[sample])
 
 
 def _flag(flag: IntFlag, all_flags: Iterable[IntFlag], answer: Callable[[int], int]) -> tuple[str, ...]:
@@ -117,10 +119,10 @@ def _opened(flags: int) -> int:
 
 
 def _streamed(flags: int) -> int:
-    asked = StreamRequest(flags=flags, start_seqno=0, snap_start_seqno=0, snap_end_seqno=0)
+    sent = StreamRequest(flags=flags, start_seqno=0, snap_start_seqno=0, snap_end_seqno=0)
     facts = Facts(State.ACTIVE, 0, 0, ((1, 0),))
     try:
-        request = read_stream_request(asked.frame(), collections=False)
+        request = read_stream_request(sent.frame(), collections=False)
     except BadMessage as bad:
         return bad.status
     judged = judge(request, facts, negotiated=Negotiated(), settings=ControlSettings(), live=())

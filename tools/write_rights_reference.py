@@ -162,10 +162,10 @@ def _lines() -> Iterator[tuple[str, ...]]:
     for line in TEXT.values():
         words = tuple(line.encode().split())
         step = next(steps(TextCommand(words, 0, b"x" if words[0] in TAKES_DATA else None), 0))
-        asked = step.layout.opcode if isinstance(step, Request) else None
-        needed = 0 if asked is None else rule_of(asked).privilege
-        told = "nothing" if asked is None else name_of(asked)
-        yield f"`{line}`", told, in_words(needed) if needed else "none", *_cells(needed)
+        opcode = step.layout.opcode if isinstance(step, Request) else None
+        needed = 0 if opcode is None else rule_of(opcode).privilege
+        name = "nothing" if opcode is None else name_of(opcode)
+        yield f"`{line}`", name, in_words(needed) if needed else "none", *_cells(needed)
 
 
 def _commands() -> Iterator[tuple[str, ...]]:

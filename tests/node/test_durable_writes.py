@@ -372,7 +372,8 @@ def test_who_may_not_replicate_any_more_is_sent_no_more_prepares() -> None:
             assert copier.asks(flags=0).status == Status.EACCESS
 
 
-def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_back(owner: Node) -> None:
+def die_with_a_prepare(owner: Node) -> None:
+    """Kill the owner while a write waits for its replica, and start it again."""
     with Writer(owner.port) as writer, Replica(owner.port) as replica:
         replica.asks(flags=0)
         writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v")
@@ -380,6 +381,10 @@ def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_
         owner.kill()
     owner.restart()
     take(owner, three(owner, rev=2))  # which opens the fence
+
+
+def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_back(owner: Node) -> None:
+    die_with_a_prepare(owner)
     with Writer(owner.port) as writer, Replica(owner.port) as replica:
         assert writer.got(b"k") == Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
         plain = writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain")
@@ -393,13 +398,7 @@ def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_
 
 def test_seqnos_for_readers_wait_for_what_is_being_settled(owner: Node) -> None:
     """A client may have read that it happened: who reads up to these seqnos must not lack it."""
-    with Writer(owner.port) as writer, Replica(owner.port) as replica:
-        replica.asks(flags=0)
-        writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v")
-        next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
-        owner.kill()
-    owner.restart()
-    take(owner, three(owner, rev=2))
+    die_with_a_prepare(owner)
     with Writer(owner.port) as reader, Client(owner.port) as other, Replica(owner.port) as replica:
         refused = reader.ask(Opcode.GET_ALL_VB_SEQNOS, extras=State.ACTIVE.to_bytes(4))
         assert (refused.status, b"the first is 0" in refused.value) == (Status.ETMPFAIL, True)

@@ -295,7 +295,7 @@ class ObjectStore(TableStore):
             raise TableError(self.root, f"the store refuses: {error}; {_ADVICE}") from error
         except OSError:
             raise
-        except Exception as error:
+        except Exception as error:  # its errors have no class in common
             problem = f"{type(error).__name__}: {error}"
             if _LASTING.search(problem):
                 raise TableError(self.root, f"{problem}; {_ADVICE}") from error

@@ -274,7 +274,7 @@ class _Chore:
         try:
             if self._work():
                 self._failures = 0
-        except Exception as error:
+        except Exception as error:  # whatever it is, the mirror goes on, and the caller tells it
             rest = min(REST_SECONDS * 2.0 ** min(self._failures, 32), LONGEST_REST_SECONDS)
             self._failures, self._rests_until = self._failures + 1, self._clock() + rest
             return f"upkeep: {str(error) or type(error).__name__}"
@@ -618,7 +618,7 @@ class Maintenance:
     def _bring_in(self, task: FoldTask, folding: Future[Folded]) -> bool:
         try:
             folded = folding.result()
-        except Exception:
+        except Exception:  # raised again
             # Its process died, perhaps for its memory: fewer files want less. Nobody else knows what it had written.
             self._most = max(2, len(task.files) // 2)
             self._thread.submit(task.discard)
