@@ -208,7 +208,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs arrow and the kernels when it is first named, not before."""
+    """Import a public name that needs Arrow and the kernels at its first use."""
     if name in _CHANGES:
         from headwater.client import changes  # noqa: PLC0415
 

@@ -68,11 +68,12 @@ Key = str | bytes
 
 
 class _Turns:
-    """Requests to nodes, one after the other: threads may share an object.
+    """A sender of requests to nodes, one request after the other: threads may share it.
 
     Args:
-        cluster, operations: where requests go, and how they are made.
-        shared: the lock of another object that uses the same connections; None for none.
+        cluster: the bucket that receives the requests.
+        operations: the requests of this object's methods.
+        shared: the lock of another object on the same connections; None for an object with connections of its own.
     """
 
     def __init__(self, cluster: Cluster, operations: Operations, shared: threading.RLock | None = None) -> None:
@@ -124,7 +125,7 @@ class Documents(_Turns):
     """The documents of a collection, by their keys. Threads may share it: their operations take turns."""
 
     def __contains__(self, key: Key) -> bool:
-        """Say if there is a document, as `exists`."""
+        """Return True if there is a document, as `exists`."""
         return self.exists(key)
 
     # ================================================================== written from aio.py
@@ -313,7 +314,9 @@ class Documents(_Turns):
         return self._run(self._do.gat(key, expiry, durability))
 
     def observe(self, key: Key) -> Observed:
-        """Ask whether a key is persisted."""
+        """Return the state and CAS of a key on its active node: in memory, persisted, deleted or not found
+        (`Observed`).
+        """
         return self._run(self._do.observe(key))
 
     def keys_of_vbucket(self, vbucket: int, prefix: Key = b"", *, after: Key = b"", most: int = 100) -> KeyPage:
@@ -398,10 +401,10 @@ class Client(_Connected, Documents):
         return CollectionClient(id_, aware, Operations(aware, id_), self._turns)
 
     def _knowing(self) -> Cluster:
-        """Return connections with the feature Collections.
+        """Return the cluster's twin, whose connections have the feature Collections.
 
-        They take over a newer map from this client: otherwise a node that was cut off would be asked for vbuckets that
-        it no longer owns.
+        The twin takes over this client's map if that is newer; with an older map it would send requests to a node that
+        has lost their vbuckets.
         """
         if self._aware is None:
             self._aware = self._cluster.twin(Feature.COLLECTIONS)
@@ -418,13 +421,20 @@ class Client(_Connected, Documents):
         return self._run(manifest_of(self._cluster, at_least))
 
     def newest_manifest(self, vbuckets: Iterable[int] | None = None) -> CollectionsManifest:
-        """Return the newest manifest of all nodes that own one of these vbuckets, of all by default; an error if one of
-        them does not answer. A collection that is missing there, and whose changes have come, was dropped."""
+        """Return the newest manifest of all nodes that own one of these vbuckets; None for all vbuckets.
+
+        A collection whose changes a reader has received, and that this manifest lacks, was dropped.
+
+        Raises:
+            TransportError, StatusError: one of the owners did not answer.
+        """
         return self._run(newest_manifest(self._cluster, vbuckets))
 
     def choose(self, collections: Collections = None, scope: str | None = None) -> Coverage | None:
-        """Look up names once, for many drains: the result is an argument `collections` of `changes` and `batches`, and
-        part of their positions. None for the default collection alone.
+        """Look up the names of collections once, for many drains.
+
+        Returns: the choice by ids, to pass as `collections` to `changes` and `batches`, whose positions then hold it;
+        None for the default collection alone.
 
         Raises:
             OptionError, UnknownCollection, UnknownScope: as `changes`.
@@ -436,7 +446,7 @@ class Client(_Connected, Documents):
     # ------------------------------------------------------------------ nodes and vbuckets
 
     def noop(self) -> None:
-        """Make sure that every node answers."""
+        """Send a no-op to every node and wait for all answers; TransportError if a node does not answer."""
         self._run(self._do.noop())
 
     def version(self) -> str:
@@ -461,8 +471,11 @@ class Client(_Connected, Documents):
         return self._run(self._do.stats_by_node(group, silent))
 
     def vbucket_stats(self, group: str, vbuckets: Collection[int] | None = None) -> dict[int, dict[str, str]]:
-        """Return a group of statistics about vbuckets, each from the node that owns it; `vbuckets` are asked for one by
-        one, None for all at once."""
+        """Return a group of statistics by vbucket, each vbucket's from the node that owns it.
+
+        Args:
+            vbuckets: the vbuckets to request, one at a time; None for all, with one request to each node.
+        """
         return self._run(self._do.vbucket_stats(group, vbuckets))
 
     def seqnos(self, collection_id: int | Literal["all"] | None = None) -> dict[int, int]:
@@ -524,8 +537,8 @@ class Client(_Connected, Documents):
         """Iterate over the changes of a bucket, one at a time, each vbucket in the order of its seqnos.
 
         A key comes once per snapshot: values in between may be skipped, the last one never is (with `history` each
-        version comes that the nodes keep, in the order of seqnos). After a failure the
-        drain connects again and continues after the last change: nothing is lost, nothing comes twice.
+        version comes that the nodes keep, in the order of seqnos). After a failure the drain connects again and
+        continues after the last change: nothing is lost, nothing comes twice.
 
         Args:
             start: None for the whole history, "now" for future changes only, or saved positions by vbucket (vbuckets
@@ -539,16 +552,16 @@ class Client(_Connected, Documents):
             noop_interval_seconds: the longest pause between a node's messages; after twice as long it counts as dead.
             batch_bytes: about the size of a batch; 1 to 4 MiB stay in the processor's cache.
             xattrs: deliver extended attributes (datatype bit 4) in front of the value.
-            deleted_xattrs: of deletions, too, those that applications gave them, not only the system's: transactions
-                stage new documents there. A server that can't send them leaves them out.
+            deleted_xattrs: deliver the user attributes of deletions too, not only their system attributes: transactions
+                stage new documents in these. Servers without this feature deliver the system attributes alone.
             no_value: deliver keys and metadata only.
             patience_seconds: time for which a vbucket may fail without progress before its last error is raised, and
                 for which a drain with an end may stand still; None for ever.
             max_wait_seconds: after so long without a change, `changes` raises NothingCame, and continues at the next
                 call; `batches` returns an empty batch. None waits for ever.
             answer_seconds: the longest time for the answer to a stream request.
-            map_poll_seconds: how often one of several nodes is asked whether the cluster map has changed; None never
-                asks, then only what ends a stream or a connection leads to a new map.
+            map_poll_seconds: interval at which the drain requests the cluster map of one node, if there are several.
+                None for no polling: then the drain fetches a map only after a stream or a connection has ended.
             markers: of `changes`: deliver snapshot markers as events.
             collections: "all" for the whole bucket, or names "scope.collection". Without it and without `scope` the
                 default collection alone is read, as by clients that know no others.
@@ -558,8 +571,9 @@ class Client(_Connected, Documents):
                 yielded. Copies that the cluster map does not name do not count. None: at once.
             on_data_loss: after deletions were purged before we read them: "raise" DataLoss, or "read_again" those
                 vbuckets from the beginning, each after an event DeletionsPurged.
-            history: every version of each document that the nodes still keep, also within a snapshot. A snapshot
-                marker says whether it has them (`is_deduplicated`). Where a node keeps none, NotSupported.
+            history: deliver every version of each document that the nodes still keep, also within a snapshot. The
+                marker of a snapshot without old versions has `is_deduplicated`. NotSupported if a node keeps no
+                versions at all.
 
         Yields: Mutation, Deletion or Expiration after the SnapshotMarker they belong to; at last a StreamEnd. Of
         collections that were chosen also CollectionCreated, CollectionDropped, ScopeCreated and ScopeDropped, in order

@@ -60,7 +60,7 @@ class BulkItem:
 
     Attributes:
         opcode: the opcode of the quiet request; 0 for the opcode of the run.
-        place: index among the items of the run, for callers that must know which one failed.
+        place: index among the items of the run, by which `BulkWriter.failed` reports a failure; -1 for no report.
         stands_alone: True if it replaces any version, so that an earlier item of its key need not be tried again.
         has_meta: True if metadata, not the order, decide which of two items is newer.
         order: index among all items sent in this run.
@@ -78,7 +78,9 @@ class BulkItem:
     order: int = 0
 
     def makes_void(self, earlier: BulkItem) -> bool:
-        """Return True if this item replaces all of an earlier one of its key."""
+        """Return True if a success of this item leaves nothing of an earlier item of the same key, so that the earlier
+        one needs no retry.
+        """
         return earlier.order < self.order and (self.stands_alone or not earlier.has_meta)
 
 
@@ -103,18 +105,18 @@ class SentChunk:
 class BulkWriter:
     """One run over many items, each with the quiet form of a request.
 
-    A temporary refusal (the vbucket has moved, or is about to) stops the run: nothing new is sent until it is settled,
-    perhaps at another node. So of two values for a key the later always wins, of two with metadata the newer one, and
-    no more is kept in memory than was under way.
+    A temporary refusal (the vbucket has moved, or is about to) stops the run: nothing new is sent until the refused
+    items are settled, perhaps at another node. So of two values for a key the later always wins, of two with metadata
+    the newer one, and the run keeps no more items in memory than were in flight.
 
-    All items go to one bucket. If that bucket was dropped and made again under its name, the run is planned anew as
-    long as nothing was sent. Otherwise it ends with BucketMadeAnew, for its writes are gone with the old bucket. So it
-    is with a collection: once something was written to it, the run ends with CollectionMadeAnew.
+    All items go to one bucket. If that bucket was dropped and created again under its name, the run is planned anew as
+    long as nothing was sent. Otherwise it ends with BucketMadeAnew, since its writes are gone with the old bucket. If
+    the collection was created again after something was written to it, the run ends with CollectionMadeAnew.
 
     Attributes:
-        answers: what was answered, by key: hits of reads.
+        answers: the answers to reads that found a document, by key.
         errors: the failures, by key. A node that can't be reached, or is lost while it writes, is raised instead.
-        failed: the same by place, for items that have one.
+        failed: the same failures by `BulkItem.place`, for items that have one.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class BulkWriter:
         collection: CollectionId | None = None,
         durability: DurabilityChoice = None,
     ) -> None:
-        """Make a run: items without an opcode are sent as `request`, with keys of `collection` if it is given."""
+        """Prepare a run. Items without an opcode are sent as `request`, with keys of `collection` if it is given."""
         self._durability = as_durability(durability, cluster.settings.timeout_seconds)
         self._given = cluster
         self._cluster = cluster = cluster if self._durability is None else cluster.for_durable_writes()
@@ -214,7 +216,7 @@ class BulkWriter:
         """Look up the collection's id once again. If the collection is gone, each refused key gets its error.
 
         Raises:
-            CollectionMadeAnew: it has another id, and documents were written under the one of before.
+            CollectionMadeAnew: the collection has another id, and documents were written under the old one.
         """
         self._looked_up = True
         if self._collection is not None:
@@ -226,7 +228,7 @@ class BulkWriter:
                     raise CollectionMadeAnew(self._collection.path, before, now)
 
     def _check_unsent(self) -> None:
-        """Raise BucketMadeAnew if writes went to a bucket that was replaced since."""
+        """Raise BucketMadeAnew if this run has sent writes; call it when the bucket was replaced."""
         if self._has_sent and not self._reads:
             raise self._cluster.made_anew(self._map)
 
@@ -248,7 +250,7 @@ class BulkWriter:
             self.failed[item.place] = error
 
     def _put_off(self, item: BulkItem, error: Failure) -> None:
-        """Keep an item for another attempt, for its refusal may pass."""
+        """Keep an item for another attempt after a refusal that may be temporary."""
         if isinstance(error, StatusError) and self._map.vbucket_of(item.key) in self._hopeless:
             self._fail(item, error)
         else:  # whether it is taken may depend on what was put off before it
@@ -293,7 +295,12 @@ class BulkWriter:
             yield from self._settle()
 
     def _put_off_misplaced(self, owner: Address, chunk: Chunk) -> None:
-        """Keep items whose vbuckets were computed for another bucket than that of their connection."""
+        """Keep all items of a chunk for another attempt, because its connection leads to another bucket than the
+        planned one.
+
+        Raises:
+            BucketMadeAnew: the newest map is of another bucket too, and writes were sent.
+        """
         if not self._cluster.map.is_same_bucket(self._map):
             self._check_unsent()
         for item, vbucket in zip(chunk.items, chunk.vbuckets, strict=True):
@@ -321,7 +328,7 @@ class BulkWriter:
             opaque += 1
 
     def _settle(self) -> Steps[None]:
-        """Wait for the oldest chunk and sort its answers."""
+        """Wait for the answers to the oldest chunk, and note hits, failures and items to retry."""
         sent = self._sent.popleft()
         try:
             frames = yield from sent.link.finish_bulk(sent.bulk, self._deadline(len(sent.items)))
@@ -354,8 +361,9 @@ class BulkWriter:
         return self._cluster.deadline() + count * each_seconds
 
     def _sort(self, items: list[BulkItem], refusals: dict[int, StatusError]) -> None:
-        """Keep the refused items for another attempt, except those that a later written item of the same key makes
-        void.
+        """Note the result of each item of a chunk: keep temporary refusals for another attempt, and report final ones.
+
+        A successful item drops the kept items that it makes void.
         """
         for place, item in enumerate(items):
             refusal = refusals.get(place)
@@ -375,7 +383,9 @@ class BulkWriter:
         return (item.opcode or self._opcode) == Delete.layout.quiet
 
     def _lost(self, items: list[BulkItem], error: TransportError) -> None:
-        """Handle a connection that broke before all was answered: ask reads again; the outcome of writes is unknown."""
+        """Handle a connection that broke before all answers came: keep reads for another attempt; the outcome of writes
+        is unknown.
+        """
         if not self._reads:
             name = Opcode(items[0].opcode or self._opcode).name
             requests = f"{len(items)} {name} requests, the first for {items[0].key!r}"

@@ -55,12 +55,12 @@ class _InCollection:
 
     @property
     def scope(self) -> str | None:
-        """The name of its scope; None as in CollectionName."""
+        """The name of its scope; None where only the collection's id is known (CollectionName)."""
         return self.within.scope
 
     @property
     def collection(self) -> str | None:
-        """The name of its collection within the scope; None as in CollectionName."""
+        """The name of its collection within the scope; None where only the id is known (CollectionName)."""
         return self.within.collection
 
 
@@ -109,7 +109,7 @@ class Deletion(_ChangeFields):
 
 @dataclass(frozen=True, slots=True)
 class Expiration(_ChangeFields):
-    """A document ran out; the fields are those of a deletion."""
+    """A document expired; the fields are those of a deletion."""
 
     delete_time: int
     within: CollectionName = DEFAULT_COLLECTION
@@ -129,8 +129,11 @@ class SnapshotMarker:
 
     @property
     def is_deduplicated(self) -> bool:
-        """True if a node has read this snapshot from its disk with the last version of each document alone, whether a
-        reader asked for history or not: it keeps none of these collections, or none any more of these seqnos."""
+        """True if the snapshot was read from disk and has only the last version of each document.
+
+        With `history` it means that the node keeps no versions of these collections, or no longer those of these
+        seqnos.
+        """
         return self.flags & _DISK_WITH_HISTORY == _DISK
 
 
@@ -182,7 +185,8 @@ class CollectionDropped(_InCollection):
 class CollectionModified(_InCollection):
     """A collection got other settings; its documents stay. Servers from 7.2 on report it.
 
-    The fields are those of CollectionCreated, as they are from here on. history: whether its storage keeps versions.
+    The fields are those of CollectionCreated, with the values that hold from this seqno on. history: True if the
+    storage keeps versions of its documents.
     """
 
     vbucket: int
@@ -270,13 +274,14 @@ class ChangeBatch:
     Attributes:
         records: one row per change, in the order of the wire; columns as in headwater.kernels.columns.SCHEMA, and, if
             collections were chosen, those of headwater.client.collection_columns. The batch keeps its memory as long as
-            it is referred to. It may be empty: then only the positions have moved on, or something else happened.
+            it is referred to. It may be empty: then only the positions have moved on, or one of the lists below has an
+            entry.
         ended: the streams that ended; their last rows are in this batch or in an earlier one.
         collection_events: events of collections and scopes in order, each with the index of the row that follows it
             (the number of rows, if none follows).
-        data_losses: vbuckets that are read again from the beginning, likewise.
-        deduplicated: of a drain with `history`, the markers of those snapshots that have the last version of each
-            document alone (`SnapshotMarker.is_deduplicated`), likewise.
+        data_losses: events of vbuckets that are read again from the beginning, with row indexes as above.
+        deduplicated: of a drain with `history`, the markers of snapshots that have only the last version of each
+            document (`SnapshotMarker.is_deduplicated`), with row indexes as above.
     """
 
     records: pa.RecordBatch
@@ -366,7 +371,11 @@ def _news_event(event: CollectionsTold, names: CollectionNames) -> CollectionEve
 
 
 class ChangeFeed:
-    """Turns handouts into events, and keeps the caller's position after each; markers are events if `markers`."""
+    """A converter from handouts to events that keeps the caller's position after each event.
+
+    Args:
+        markers: True to yield snapshot markers as events too.
+    """
 
     def __init__(self, start: Mapping[int, Position], *, markers: bool = True) -> None:
         self._markers = markers
@@ -412,11 +421,14 @@ class ChangeFeed:
             yield self._moved(change)
 
     def settle(self) -> None:
-        """Keep the effect of the last event, which has reached the caller."""
+        """Make the effect of the last event on the positions final, because the caller has received the event."""
         self._before = ()
 
     def take_back(self) -> bool:
-        """Undo the effect of the last event, which did not reach the caller; return False if it was settled."""
+        """Undo the effect of the last event on the positions, because the event did not reach the caller.
+
+        Returns: False if the event was settled already, and nothing was undone.
+        """
         if not self._before:
             return False
         vbucket, stands, stands.last, stands.held_start, stands.held_end, stands.snapshot = self._before
@@ -457,7 +469,11 @@ _COLUMNS = tuple(field.name for field in fields(Mutation))[:-1]  # `within` is n
 
 
 def _rows(records: pa.RecordBatch, names: CollectionNames | None = None) -> Iterator[Change]:
-    """Yield the rows of a batch as objects; `names` are those of the collections, if there is a column of their ids."""
+    """Yield the rows of a batch as objects.
+
+    Args:
+        names: the names of the collections, for batches with the column `collection_id`; None for others.
+    """
     opcodes = cast("list[int]", records.column("opcode").to_pylist())
     columns = (records.column(name).to_pylist() for name in _COLUMNS)
     if names is None:

@@ -77,8 +77,11 @@ class Cluster(Nodes):
     def _link_of_owner(
         self, planned: ClusterMap | None, vbucket: int, what: str, deadline: float
     ) -> Steps[Pipeline | StatusError | TransportError]:
-        """Return a connection to the vbucket's node and, unless `planned` is None, to the bucket of that map; or an
-        error that is worth another attempt."""
+        """Return a connection to the vbucket's owner, or an error that is worth another attempt.
+
+        Args:
+            planned: the map whose bucket the connection must lead to; None for any.
+        """
         self._check_bucket(planned)
         owner = self.map.owner(vbucket)
         if owner is None:
@@ -128,8 +131,8 @@ class Cluster(Nodes):
             raise self.made_anew(planned)
 
     def relearn(self, config: bytes, source: Address, until: float | None = None) -> Steps[None]:
-        """Take over the map that came with a NOT_MY_VBUCKET answer; if it is not newer than ours, ask the nodes (kv.md:
-        07 carries it).
+        """Take over the map in the value of a NOT_MY_VBUCKET answer (kv.md 1: "07 responses carry the current cluster
+        map"); if it is not newer than ours, request the map from the nodes.
         """
         before = self.map
         if config.startswith(b"{"):
@@ -142,7 +145,7 @@ class Cluster(Nodes):
         return NotMyVbucket(f"{what}: vbucket {vbucket} has no active node in the cluster map {self.map.label}")
 
     def misplaced(self, vbucket: int, what: str, address: Address) -> NotMyVbucket:
-        """Return the error for a vbucket that is not on the map's node."""
+        """Return the error for a vbucket that is not active on the node that the map names."""
         problem = f"vbucket {vbucket} is not active on {address}; the newest map is {self.map.label}"
         return NotMyVbucket(f"{what}: {problem}")
 
@@ -194,7 +197,10 @@ class Cluster(Nodes):
     def _seqnos_of_owners(
         self, collection: int | None, until: float
     ) -> Steps[tuple[dict[int, int], TransportError | StatusError | None]]:
-        """Ask every node that owns a vbucket; leave out the vbuckets that they do not report."""
+        """Request the high seqnos of every node that owns a vbucket.
+
+        Returns: seqnos by vbucket, without the vbuckets that no owner reported; and the last temporary error, or None.
+        """
         highs: dict[int, int] = {}
         trouble: TransportError | StatusError | None = None
         known = self.map

@@ -29,7 +29,7 @@ SCHEMA_WITH_NAMES: Final = (
 
 
 def with_names(records: pa.RecordBatch, names: CollectionNames) -> pa.RecordBatch:
-    """Return the same rows with the columns of names."""
+    """Return the same rows with the columns `scope_id`, `scope` and `collection` added."""
     ids, where = _distinct(records.column("collection_id").to_numpy())
     known = [names.of(number) for number in ids.tolist()]
     nameless = np.array([each.collection is None for each in known], np.bool_)[where]

@@ -70,7 +70,7 @@ DEFAULT_COLLECTION: Final = CollectionName(0, 0, DEFAULT, DEFAULT)
 
 
 class CollectionNames:
-    """The names of collections and scopes by id, as far as they are known."""
+    """The known names of collections and scopes, by id."""
 
     def __init__(self, manifest: CollectionsManifest = EMPTY) -> None:
         self._collections = {0: DEFAULT_COLLECTION}
@@ -93,11 +93,11 @@ class CollectionNames:
             self._collections[collection_id] = CollectionName(collection_id, scope_id, scope, name)
 
     def of(self, collection_id: int) -> CollectionName:
-        """Return the name of a collection."""
+        """Return the name of a collection; without names, only the id, if it is unknown."""
         return self._collections.get(collection_id) or CollectionName(collection_id, None, None, None)
 
     def scope(self, scope_id: int) -> str | None:
-        """Return the name of a scope."""
+        """Return the name of a scope; None if it is unknown."""
         return self._scopes.get(scope_id)
 
 
@@ -106,12 +106,13 @@ class Streamed:
     """The share of a bucket's collections that a drain reads.
 
     Args:
-        choice: the chosen collections, as positions have them. left: those that still exist, as streams request them.
+        choice: the chosen collections, as positions have them. left: the chosen collections that still exist, as stream
+            requests name them.
 
     Attributes:
         manifest_uid: uid of the newest manifest that was used.
         dropped: collections of `choice` that are gone; the vbuckets' streams report them, or else the drain does.
-        is_over: True if nothing is left.
+        is_over: True if none of the chosen collections is left.
     """
 
     choice: Coverage
@@ -125,8 +126,12 @@ class Streamed:
         self.left, self.manifest_uid = self.choice, self.choice.manifest_uid
 
     def value(self, purge_seqno: int = 0) -> bytes:
-        """Return the value of a stream request; `purge_seqno` is the last one that its vbucket's markers told, if the
-        node takes it."""
+        """Return the value of a stream request.
+
+        Args:
+            purge_seqno: the purge seqno of the vbucket's last marker, for nodes that accept it in a request; 0 for
+                none.
+        """
         return self.left.encode(purge_seqno)
 
     def missing_in(self, manifest: CollectionsManifest) -> tuple[int, ...]:
@@ -181,7 +186,8 @@ def resolve_again(
 
     Returns: `held` itself if a collection was dropped, so that the next start may use the same names.
 
-    Raises: as `resolve`.
+    Raises:
+        OptionError, UnknownCollection, UnknownScope: as `resolve`.
     """
     if manifest.uid >= held.manifest_uid:
         if scope is not None and held.scope is not None and manifest.scope(scope) is None and held.has_gone(manifest):
@@ -360,12 +366,12 @@ class CollectionId:
 
     @property
     def path(self) -> str:
-        """Its name, "scope.collection"."""
+        """The collection's name, "scope.collection"."""
         return f"{self.scope}.{self.name}"
 
     @property
     def number(self) -> int:
-        """The id as of the last look, 0 before the first."""
+        """The id as of the last lookup; 0 before the first."""
         return self._id or 0
 
     def is_of(self, known: ClusterMap) -> bool:
@@ -409,7 +415,9 @@ def check_start(start: Mapping[int, Position], choice: Coverage | None, manifest
 
 
 def _goes_on(held: Coverage | None, choice: Coverage | None, manifest: CollectionsManifest) -> bool:
-    """Return True if both choices are the same, except for collections that were dropped since."""
+    """Return True if the choice of saved positions and that of the caller are the same, apart from dropped
+    collections.
+    """
     if held is None or choice is None:
         return held is choice
     return held.same_choice(choice) or held.within(manifest).same_choice(choice)
@@ -420,7 +428,9 @@ def _described(choice: Coverage | None, manifest: CollectionsManifest) -> str:
 
 
 def _needed(held: Coverage | None, choice: Coverage | None, manifest: CollectionsManifest) -> str:
-    """Return the choice that positions were saved with, and the next step if it is no longer possible."""
+    """Return advice for an error: the choice that positions were saved with, and the next step if it is no longer
+    possible.
+    """
     advice = f"what the positions were saved with: {_described(held, manifest)}"
     if held is not None and manifest.uid < held.manifest_uid:
         advice += f" (by manifest {held.manifest_uid:x}, newer than {manifest.uid:x}: is it the same bucket?)"

@@ -1,12 +1,13 @@
 """A drain over all nodes of a bucket: one DCP connection per node, every change once, through failures.
 
-Nothing here waits by itself. Each connection is a worker (worker.py), a generator that runs until it has nothing to
-read; `advance` runs them in turn, returns the rows gathered in the shared arena, and otherwise yields what all of them
-wait for. A vbucket is always in one of three places: with a worker, waiting to be tried again (`homeless`), or done.
+Nothing here blocks. Each connection is a worker (worker.py), a generator that runs until it has nothing to read;
+`advance` runs the workers in turn, returns the rows gathered in the shared arena, and otherwise yields the events that
+the workers wait for. A vbucket is always in one of three places: with a worker, in `_unassigned` until its next
+attempt, or done.
 
 A stream is requested again where it stopped: rows in the arena count, since they are returned before anything else
-happens. After a broken rule of a producer, the rows since the last batch are dropped, the error is raised, and the
-positions stay at the end of the caller's data.
+happens. After a producer broke a rule of the protocol, the rows since the last batch are dropped, the error is raised,
+and the positions stay at the end of the caller's data.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ LINGER_BYTES_MIN = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The times that the rows of a batch may wait for others.
+    """The times that the rows of a batch may wait for more rows.
 
     Attributes:
         spell_seconds: the longest time of reading and decoding, while more bytes are there.
@@ -112,7 +113,14 @@ class Handout:
 
 @dataclass(slots=True)
 class Unassigned:
-    """A vbucket without a stream: the time to try again, the reason, and whether map or manifest may be the cause."""
+    """A vbucket without a stream, with the time and the reason of its next attempt.
+
+    Attributes:
+        retry_at: the time of the next attempt.
+        error: the failure that ended the stream; None for none.
+        stale_map: True if an old cluster map may be the cause.
+        stale_manifest: True if an old choice of collections may be the cause.
+    """
 
     retry_at: float
     error: HeadwaterError | None
@@ -190,7 +198,8 @@ class Drainer:
     def advance(self) -> Steps[Handout | None]:
         """Return the next rows and events, None when all streams have ended.
 
-        The call also means that the caller has processed everything returned before: this gets acknowledged.
+        The call also means that the caller has processed everything returned before: the drain acknowledges it to the
+        nodes.
         """
         self._waited_since = now = self.clock()
         self._forget_callers_time(now - self._left_at)
@@ -218,7 +227,11 @@ class Drainer:
         return None
 
     def _reads_again(self) -> Steps[bool]:
-        """Find out why no more changes come; return True if the failed vbuckets begin again by `on_data_loss`."""
+        """Find the cause of the drain's failure, if any; return True if `on_data_loss` lets all failed vbuckets begin
+        again.
+
+        Otherwise the failure stays; a rollback to 0 becomes DataLoss where deletions were purged.
+        """
         if self._failure is None:
             return False
         self._failure = yield from explained(self.cluster, self._failure, self._unopened)
@@ -249,9 +262,11 @@ class Drainer:
         return all(each.done for each in self.progress.values()) and not (self._gate and self._gate.holding)
 
     def _worth_waiting(self) -> bool:
-        """Return True if more is about to come: in a bulk transfer, full batches cost less than many small ones.
+        """Return True if the rows so far should wait for more: in a bulk transfer, full batches cost less than many
+        small ones.
 
-        A trickle is returned at once, and so are the last rows; a larger batch that is not about full waits.
+        A trickle, a batch that is about full and the last rows are returned at once; a batch in between waits
+        `linger_seconds` at most.
         """
         enough = self._pace.enough * self.options.batch_bytes
         if not LINGER_BYTES_MIN <= self.arena.bytes < enough or self._failure is not None or self._is_done:
@@ -271,10 +286,9 @@ class Drainer:
                     each.trouble_since += seconds
 
     def _run_workers(self) -> Steps[bool]:
-        """Run every worker until it waits or the arena is full, and find nodes for vbuckets without one.
+        """Run every worker until it waits or the arena is full, and find nodes for vbuckets without a stream.
 
-        Once there are rows to return, stop soon, for changes may come as fast as they are read. Return True in this
-        case.
+        Returns: True if there are rows and the run stopped early, because changes may arrive as fast as they are read.
         """
         busy, until = True, self.clock() + self._pace.spell_seconds
         yield from self._run_task(self._watch)
@@ -314,7 +328,7 @@ class Drainer:
         return busy
 
     def _break_off(self, error: HeadwaterError) -> None:
-        """End the drain where the caller's data ends: drop the rows since the last batch, and let no other follow."""
+        """End the drain with an error: drop the rows and events since the last batch, and return no others."""
         self.arena.batch()
         self._events.clear()
         self._failure = error
@@ -334,7 +348,11 @@ class Drainer:
 
     @property
     def _may_stand_still(self) -> bool:
-        """True if the drain needs progress of the nodes to end; changes in the gate have a time of their own."""
+        """True if the drain has an end and connections, and the gate holds no changes: then a lack of progress is a
+        failure.
+
+        Changes in the gate have a deadline of their own (`Gate.deadline`).
+        """
         return self._bounded and bool(self._workers) and not (self._gate and self._gate.holding)
 
     def _next_wait(self) -> Ready:
@@ -372,7 +390,7 @@ class Drainer:
     # ------------------------------------------------------------------ what waits for copies to have it on disk
 
     def _pass(self, gate: Gate) -> Steps[None]:
-        """Put new rows into the gate, and ask the nodes which of them they have on disk."""
+        """Put new rows and events into the gate, and run the pollers that request persisted seqnos from the nodes."""
         if self.arena.rows or self._events:
             events, self._events = self._events, []
             gate.take(self.arena.batch(), events, self.clock())
@@ -395,7 +413,7 @@ class Drainer:
         return Handout(records, released.events, self.positions, self.streamed)
 
     def _finish(self, vbucket: int) -> None:
-        """Finish a vbucket whose rows were all returned; until now its node might have had to send them again."""
+        """Mark a vbucket as done and release it from its worker, now that the caller has all of its rows."""
         self.progress[vbucket].done = True
         for worker in self._workers.values():
             if vbucket in worker.vbuckets:
@@ -404,7 +422,7 @@ class Drainer:
     # ------------------------------------------------------------------ vbuckets without a stream
 
     def _house(self) -> Steps[None]:
-        """Give vbuckets without a stream to the workers of their owners when their time has come, for ever."""
+        """Assign vbuckets without a stream to the workers of their owners, each at its `retry_at`; runs for ever."""
         while True:
             now = self.clock()
             due = [vb for vb, lost in self._unassigned.items() if lost.retry_at <= now]
@@ -428,9 +446,11 @@ class Drainer:
             yield AGAIN if due else Ready()
 
     def _look_for_bucket(self, due: Iterable[int]) -> Steps[bool]:
-        """Raise BucketNotFound for vbuckets whose node has no such bucket, unless another node may have it.
+        """Return True if one of these vbuckets failed because its node was emptied, so that the newest map names other
+        nodes.
 
-        In that case the node was emptied, its vbuckets go to others by the newest map, and True is returned.
+        Raises:
+            BucketNotFound: a node lacks the bucket, and no other node may have it.
         """
         for error in (self._unassigned[vb].error for vb in due):
             if isinstance(error, BucketNotFound):
@@ -440,8 +460,13 @@ class Drainer:
         return False
 
     def _look_at_collections(self, due: list[int]) -> Steps[list[int]]:
-        """Find out which part of the choice is gone, and report it; return the vbuckets to request again. A stream that
-        was cut off before it could report a drop learns it from the manifest."""
+        """Compare the choice with the manifest and report dropped collections; return the vbuckets to request again.
+
+        A stream that was cut off before it could report a drop is handled here.
+
+        Raises:
+            TransportError, StatusError: no node returned a manifest, and a retry would not help.
+        """
         streamed = self.streamed
         assert streamed is not None, "streams without a choice are not refused for it"  # noqa: S101
         try:
@@ -534,7 +559,9 @@ class Drainer:
         self._workers[owner].assign(progress.position, progress.end_seqno, progress.purge_seqno)
 
     def _displace(self, vbuckets: Iterable[int], error: HeadwaterError | None, *, stale_map: bool) -> None:
-        """Try these vbuckets again later, together; one that has failed for too long ends the drain."""
+        """Schedule the next attempt of these vbuckets, all at one time; the drain fails if one has failed for
+        `patience_seconds`.
+        """
         now, self._last_error = self.clock(), error or self._last_error
         delays = [self.progress[vb].stumble(now) for vb in vbuckets]
         retry_at = now + max(delays, default=0.0)
@@ -558,10 +585,10 @@ class Drainer:
             self._miss(missed)
 
     def _miss(self, missed: list[DeletionsMissed]) -> None:
-        """Answer deletions that streams can't get any more, whose connection is given up, by `on_data_loss`.
+        """Handle deletions that were purged before the streams of a lost connection could read them, by `on_data_loss`.
 
-        Changes behind the markers that told so are here already. They may only be returned together with the event that
-        their vbucket begins again: with their positions alone a node would find nothing missing.
+        Changes behind the markers with these purge seqnos are here already. They may only be returned together with the
+        event that their vbucket begins again: from their positions alone a node would find no deletion missing.
         """
         if self.options.on_data_loss == "raise":
             self._break_off(_data_loss(missed))
@@ -570,7 +597,9 @@ class Drainer:
             self._begin_again(event.vbucket, event.seqno, event.purge_seqno)
 
     def _rest(self, worker: Worker, vbucket: int, row: int) -> None:
-        """Keep the last position of a stream that is over. Drop its rows that still wait: they come again."""
+        """Keep the last position of a stream that is over. Drop its rows that still wait in the gate: they come
+        again.
+        """
         if self._gate is not None:
             self.progress[vbucket].position = self._gate.cut(vbucket)
             self._events.append((row, Cut(ConsumerStream(vbucket))))
@@ -587,7 +616,9 @@ class Drainer:
     # ------------------------------------------------------------------ what became of the streams
 
     def _take_events(self, worker: Worker) -> list[DeletionsMissed]:
-        """Take what happened to a worker's streams; return those that missed deletions, to give the connection up."""
+        """Handle the events of a worker's streams; return those of missed deletions, for which the caller drops the
+        connection.
+        """
         missed = []
         for row, event in worker.take_events():
             if isinstance(event, DeletionsMissed):
@@ -631,7 +662,7 @@ class Drainer:
                 self._refused(worker, event)
 
     def _changed(self, vbucket: int, message: SystemEvent) -> None:
-        """Learn new names; remember dropped collections, which must be reported only once."""
+        """Learn the names in a system event, and remember dropped collections, which must be reported only once."""
         kind, number = EventKind(message.event), message.collection_id
         if self.streamed is not None:
             name = message.key.decode(errors="replace")

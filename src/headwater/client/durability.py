@@ -100,10 +100,13 @@ def _framing_within(framing: bytes, left_seconds: float) -> bytes:
 
 
 def check_granted(granted: frozenset[int], what: str, peer: object) -> None:
-    """Refuse to send a durable write on a connection that can't carry one.
+    """Check that a connection can carry a durable write.
+
+    Args:
+        what: the write in words, for the error.
 
     Raises:
-        NotSupported: the node did not grant the features of such writes; nothing was sent.
+        NotSupported: the node did not grant the features of durable writes; nothing was sent.
     """
     if not granted.issuperset(FEATURES):
         raise NotSupported(f"{what}: {peer} knows no durable writes; leave durability out")

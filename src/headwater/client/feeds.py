@@ -58,7 +58,9 @@ class _Feed:
             self._reader.clear()
 
     def _steps(self) -> Steps[Handout | None]:
-        """Run the drain's own steps; decoded changes that an interruption kept from the caller leave it torn."""
+        """Return the steps of the drain's next handout; an interruption that loses decoded changes marks this reader as
+        torn.
+        """
         self._expect_whole()
         return noting_interruptions(self, self._drainer.advance())
 
@@ -80,7 +82,7 @@ class _BatchPositions(_Feed):
         return self._returned.by_vbucket()
 
     def _return(self, handout: Handout) -> ChangeBatch:
-        """Return a handout as a batch, which the positions cover from here on; an interrupt undoes that."""
+        """Return a handout as a batch and move the positions behind it; an interruption undoes the move."""
         batch, before = batch_of(handout), self._returned
         try:
             self._returned, self._torn = handout.positions, False
@@ -116,20 +118,29 @@ class _EventPositions(_Feed):
             raise
 
     def _take_back(self) -> None:
-        """Undo the event of a call that failed, if there is one: it did not reach the caller, and will not."""
+        """Undo the last event if the call that was to return it failed; the reader is torn then."""
         if self._feed.take_back():
             self._torn = True
 
     def _still_waits(self, since: float | None) -> float:
-        """Return the time since which the caller waits; NothingCame if that is too long. Seqnos of other collections do
-        not count: they may pass all the time."""
+        """Return the time since which the caller waits.
+
+        Seqnos of other collections do not end a wait, since they may pass all the time.
+
+        Raises:
+            NothingCame: the caller has waited for `max_wait_seconds`.
+        """
         now, wait = self._drainer.clock(), self._drainer.options.max_wait_seconds
         if since is not None and wait is not None and now >= since + wait:
             raise NothingCame(wait)
         return now if since is None else since
 
     def _take(self, handout: Handout) -> None:
-        """Take a handout; NothingCame if it is the empty one after `max_wait_seconds`."""
+        """Take a handout as the source of the next events.
+
+        Raises:
+            NothingCame: the handout is empty, as after `max_wait_seconds`.
+        """
         self._pending, self._torn = self._feed.take(handout), False
         wait = self._drainer.options.max_wait_seconds
         if wait is not None and not handout.records.num_rows and not handout.events:
@@ -140,7 +151,7 @@ class Batches(_BatchPositions, Iterator[ChangeBatch]):
     """An iterator over batches of changes; ends when all streams have ended."""
 
     def __next__(self) -> ChangeBatch:
-        """Return the next batch, blocking while nothing changes; what came before it counts as processed."""
+        """Return the next batch, blocking while nothing changes; all earlier batches count as processed."""
         with self._reading("thread", threading.get_ident()):
             handout = blocking.run(self._steps(), self._drainer.clock)
         if handout is None:
@@ -201,7 +212,7 @@ class AsyncBatches(_Async, _BatchPositions, AsyncIterator[ChangeBatch]):
     """An asynchronous iterator over batches of changes."""
 
     async def __anext__(self) -> ChangeBatch:
-        """Return the next batch; cancelling loses nothing, the next call goes on."""
+        """Return the next batch. Cancelling loses nothing: the next call continues."""
         return self._return(await self._advance())
 
 
@@ -209,7 +220,7 @@ class AsyncChanges(_Async, _EventPositions, AsyncIterator[Event]):
     """An asynchronous iterator over changes one at a time."""
 
     async def __anext__(self) -> Event:
-        """Return the next event; cancelling loses nothing, the next call goes on. NothingCame as in `Changes`."""
+        """Return the next event. Cancelling loses nothing: the next call continues. NothingCame as in `Changes`."""
         since = None
         self._feed.settle()
         try:

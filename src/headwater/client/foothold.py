@@ -19,7 +19,9 @@ from headwater.protocol.dcp.position import ENDLESS, Position
 
 
 class Foothold:
-    """The last seqno that was passed on, and the part of its snapshot that is held."""
+    """The position behind the last change that was passed on: its seqno, and the snapshot range that a resume must
+    quote.
+    """
 
     __slots__ = ("held_end", "held_start", "last", "snapshot")
 
@@ -32,7 +34,9 @@ class Foothold:
         self.snapshot: tuple[int, int] | None = None
 
     def enter(self, start: int, end: int) -> None:
-        """Begin a snapshot; one that was cut short widens the range (kernels/tracker.py, enter_snapshot)."""
+        """Begin a snapshot; if the one before was cut short, the range covers both (kernels/tracker.py,
+        enter_snapshot).
+        """
         self.snapshot = start, end
         if self.held_start < self.last < self.held_end:
             self.held_start, self.held_end = min(self.held_start, start), max(self.held_end, end)
@@ -58,7 +62,9 @@ class Foothold:
             self.move(seqno, *snapshot)
 
     def complete(self) -> None:
-        """UPR: note that what is held is a consistent state; where the next one lies is unknown."""
+        """Note a snapshot boundary of UPR: the changes so far are a consistent state, and the next snapshot's end is
+        unknown.
+        """
         self.held_start = self.held_end = self.last
         self.snapshot = self.last, ENDLESS
 

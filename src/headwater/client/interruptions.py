@@ -12,16 +12,17 @@ Returned = TypeVar("Returned")
 
 
 class InterruptibleReader(Protocol):
-    """A reader that knows whether an interruption would lose what it was about to return."""
+    """A reader with the flag `_torn`: True while an interruption would lose what the reader was about to return."""
 
     _torn: bool
 
 
 def noting_interruptions(reader: InterruptibleReader, steps: Steps[Returned]) -> Steps[Returned]:
-    """Run the steps of a reader. Where they wait they may be abandoned, and the next call goes on.
+    """Run the steps of a reader and keep its flag `_torn`.
 
-    Elsewhere an interruption may keep what was read from the caller: `_torn` is True there, and behind the last step
-    until the reader notes that what it returned has arrived.
+    At a wait the steps may be abandoned, and the next call continues: `_torn` is False. Between waits, and from the
+    last step until the reader notes that its result has arrived, an interruption may lose what was read: `_torn` is
+    True.
     """
     answer = None
     with closing(steps):

@@ -129,7 +129,12 @@ class DocumentMeta(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """A node's answer about a key: `state` 0 in memory, 1 persisted, 0x80 not found, 0x81 deleted, not persisted."""
+    """A node's answer about a key.
+
+    Attributes:
+        state: 0 in memory, 1 persisted, 0x80 not found, 0x81 deleted but not persisted.
+        cas: the CAS of the key.
+    """
 
     state: int
     cas: int
@@ -409,7 +414,7 @@ class Operations:
         return answer.cas
 
     def observe(self, key: str | bytes) -> Steps[Observed]:
-        """Ask the active node whether a key is persisted."""
+        """Return the state and CAS of a key on the active node (OBSERVE)."""
         name = as_key(key)
         vbucket = self.cluster.map.vbucket_of(name)
         prefix = b"" if self.collection is None else (yield from self.collection.prefix())
@@ -422,7 +427,7 @@ class Operations:
     # ------------------------------------------------------------------ nodes and vbuckets
 
     def _ask_all(self, request: Request, answer: type[Answered]) -> Steps[list[Answered]]:
-        """Send a request to every node; returns their answers."""
+        """Send a request to every node; return the answers in the order of the nodes."""
         answers = []
         for address in self.cluster.map.servers:
             link = yield from self.cluster.link(address)
@@ -438,7 +443,7 @@ class Operations:
         return answers[0].value.decode(errors="replace")
 
     def noop(self) -> Steps[None]:
-        """Make sure that every node answers."""
+        """Send a no-op to every node and wait for all answers."""
         yield from self._ask_all(bootstrap.Noop(), Done)
 
     def stats(self, group: str) -> Steps[dict[str, str]]:
@@ -532,7 +537,7 @@ class Operations:
         yield from self._administer(request, "delete", Done)
 
     def _administer(self, request: Request, what: str, answer: type[Answered]) -> Steps[Answered]:
-        """Send a request to a vbucket's node; NOT_MY_VBUCKET is an answer here, not a reason to ask another node."""
+        """Send a request to the vbucket's node in the map. NOT_MY_VBUCKET is raised here; no other node is tried."""
         owner = self.cluster.map.owner(request.vbucket) or self.cluster.map.servers[0]
         link = yield from self.cluster.link(owner)
         frame = yield from link.call(request.frame(), self.cluster.deadline())

@@ -32,7 +32,7 @@ ADDRESS_SECONDS_MIN = 1.0
 
 
 class Link:
-    """A connection, from nothing to closed.
+    """A connection to a node, from before its opening until it is closed.
 
     Args:
         tls: trusted CAs and the client's certificate; None for a connection without TLS.
@@ -59,7 +59,7 @@ class Link:
         """The socket.
 
         Raises:
-            ConnectionLost: there is none (any more).
+            ConnectionLost: the link is not open.
         """
         if self._channel is None or self._channel.fileno() < 0:
             raise ConnectionLost(str(self.address), "the connection is closed")
@@ -120,10 +120,10 @@ class Link:
             yield from self.wait(deadline)
 
     def _refused(self, error: TlsError, target: SocketAddress, deadline: float) -> Steps[CertificateRefused]:
-        """Return the error for a certificate that is not trusted.
+        """Return the error for a certificate that is not trusted, with a description of the certificate.
 
-        The certificate is fetched over another connection, on which nothing is sent: OpenSSL does not keep a refused
-        one.
+        The certificate is fetched over another connection without verification, since OpenSSL does not keep a refused
+        one. No request is sent on that connection.
         """
         shown = "which it shows no more"
         try:
@@ -138,10 +138,10 @@ class Link:
         )
 
     def check(self, deadline: float) -> None:
-        """Check that the deadline has not come.
+        """Check that the deadline lies in the future.
 
         Raises:
-            PeerSilent: the deadline has come; the connection is closed.
+            PeerSilent: the deadline has passed; the connection is closed.
         """
         now = self.clock()
         if now >= deadline:

@@ -47,7 +47,9 @@ def failover_logs(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> St
 
 
 def _logs_of(cluster: Cluster, owner: Address, vbuckets: list[int]) -> Steps[dict[int, Log]]:
-    """Ask one node; leave out temporary refusals."""
+    """Request the failover logs of vbuckets from one node; a vbucket that is refused temporarily is not in the
+    result.
+    """
     link = yield from cluster.link(owner)
     first = link.reserve(len(vbuckets) + 1)
     requests = (GetFailoverLog.encode_plain(vbucket, first + at) for at, vbucket in enumerate(vbuckets))

@@ -23,7 +23,9 @@ _STATS: Final = "vbucket-seqno"
 
 @dataclass(frozen=True, slots=True)
 class ReadAgain(StreamEvent):
-    """The stream of a vbucket begins again at 0: deletions up to `purge_seqno` were purged, and we were at `seqno`."""
+    """The stream of a vbucket begins again at 0, since deletions up to `purge_seqno` were purged and we had read up to
+    `seqno`.
+    """
 
     seqno: int
     purge_seqno: int
@@ -33,8 +35,8 @@ def explained(cluster: Cluster, failure: HeadwaterError, starts: Mapping[int, in
     """Return the error of a drain: a rollback to 0 becomes a DataLoss if deletions above the start were purged.
 
     Args:
-        starts: the start seqno of each vbucket whose stream was requested and not accepted yet; the error names those
-            of them that lack deletions.
+        starts: the start seqno of each vbucket whose stream was requested and not accepted yet; the DataLoss names all
+            of these vbuckets that lack deletions.
     """
     if not isinstance(failure, RollbackRequired) or failure.common or not failure.requested:
         return failure

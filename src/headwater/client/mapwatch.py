@@ -1,9 +1,9 @@
 """Watches the cluster map for a drain, in case a node does not know that it lost its vbuckets.
 
 A node that gives a vbucket away ends its streams, and the drain looks for the new owner. But a node that was failed
-over because nobody reached it (nobody but us) goes on streaming, and says nothing new for ever. So every few seconds
-one of the nodes, each in its turn, is asked for its map. If that map gives a vbucket to another node than the one that
-streams it, the old one gets some time to end the stream by itself; then its connection is dropped.
+over because only we could reach it keeps its streams open, and sends no changes any more. So every few seconds the
+drain requests the map of one node, each in its turn. If that map gives a vbucket to another node than the one that
+streams it, the old node gets some time to end the stream by itself; then its connection is dropped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ def watch(
     workers: Mapping[Address, Worker],
     drop: Callable[[Address, HeadwaterError], None],
 ) -> Steps[None]:
-    """Watch for ever; `drop` is called with a node that streams a vbucket it no longer owns, and with the reason.
+    """Poll the cluster map for ever, and call `drop(node, reason)` for a node that streams a vbucket of another owner.
 
-    A cluster of one node is left alone: it alone knows about its vbuckets.
+    A vbucket must be misplaced at two polls in a row. A cluster of one node is not polled.
+
+    Args:
+        poll_seconds: the interval; None for no polling.
     """
     turn = 0
     suspects: set[tuple[Address, int]] = set()
@@ -55,7 +58,7 @@ def _rest(cluster: Cluster, seconds: float | None) -> Steps[None]:
 
 
 def _misplaced_vbuckets(cluster: Cluster, workers: Mapping[Address, Worker]) -> list[tuple[Address, int]]:
-    """Return the vbuckets whose stream comes from another node than the map's."""
+    """Return (node, vbucket) for each stream that comes from another node than the vbucket's owner in the map."""
     known = cluster.map
     return [
         (address, vbucket)

@@ -46,7 +46,7 @@ ROW_BYTES = 56
 
 @dataclass(frozen=True, slots=True)
 class Cut(StreamEvent):
-    """A stream was cut off before its end: its held rows are dropped, and come again."""
+    """A stream was cut off before its end: the changes that the gate holds of it are dropped, and come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,9 @@ class Withheld:
     """Changes of one snapshot, or one event, of one vbucket.
 
     Attributes:
-        needs: the seqno that must be on disk before they may go.
-        last: the last seqno of the changes; snapshot: theirs.
+        needs: the seqno that enough copies must have on disk before these changes are released.
+        last: the last seqno of the changes.
+        snapshot: start and end seqno of their snapshot.
         size: bytes that stay unacknowledged meanwhile.
         source: the batch whose rows from `first` up to `end` are the changes.
     """
@@ -88,7 +89,9 @@ class _Vbucket:
 
 @dataclass(slots=True)
 class Released:
-    """The part that may be returned: rows, the events among them, and the positions afterwards."""
+    """The changes that the gate has released: rows, the events among them as (row, event), and the positions
+    afterwards.
+    """
 
     records: pa.RecordBatch | None
     events: list[tuple[int, StreamEvent]]
@@ -133,7 +136,11 @@ class Gate:
         return state.position
 
     def take(self, records: pa.RecordBatch, events: Iterable[tuple[int, StreamEvent]], now: float) -> None:
-        """Hold changes and the events among them, which came before the row with their number."""
+        """Hold changes and the events among them.
+
+        Args:
+            events: (row, event), each event before the row with that index.
+        """
         for vbucket, held in _sorted_out(records, list(events)):
             if isinstance(held.event, Cut):
                 self.cut(vbucket)
@@ -158,7 +165,7 @@ class Gate:
         }
 
     def hear(self, address: Address, answers: Mapping[int, tuple[int, int]], known: ClusterMap) -> None:
-        """Take a node's answers: by vbucket the vb uuid of the query, and the seqno of that branch on its disk."""
+        """Note a node's answer: by vbucket the vb uuid of the query, and the seqno of that branch on its disk."""
         self._troubles.pop(address, None)
         for vbucket, (vb_uuid, seqno) in answers.items():
             state = self._vbuckets[vbucket]
@@ -171,27 +178,27 @@ class Gate:
                     self._ready.add(vbucket)
 
     def missed(self, address: Address, trouble: Exception) -> None:
-        """Note that a node did not answer, for the message of a later error."""
+        """Note that a node did not answer; the message of a later error repeats the trouble."""
         self._troubles[address] = str(trouble)
 
     # ------------------------------------------------------------------ what goes
 
     @property
     def is_ready(self) -> bool:
-        """True if there is something to hand out."""
+        """True if changes or events can be released."""
         return bool(self._ready)
 
     @property
     def holding(self) -> bool:
-        """True if anything waits or is ready."""
+        """True if the gate holds any changes or events, ready or not."""
         return bool(self._holding)
 
     def held_bytes(self, vbuckets: Iterable[int]) -> int:
-        """Return how many bytes of these vbuckets wait."""
+        """Return how many bytes of these vbuckets the gate holds."""
         return sum(self._vbuckets[vb].size for vb in self._holding.intersection(vbuckets))
 
     def release(self, now: float) -> Released:
-        """Return rows that may go, about `batch_bytes` at most."""
+        """Return the rows and events that enough copies have on disk, about `batch_bytes` at most."""
         rows, events, size = _Rows(), list[tuple[int, StreamEvent]](), 0
         self._resting = dict(self._resting)
         for vbucket in sorted(self._ready):
@@ -237,7 +244,9 @@ class Gate:
     # ------------------------------------------------------------------ what does not
 
     def deadline(self, patience_seconds: float | None) -> float | None:
-        """Return the time at which the first waiting row has waited for too long."""
+        """Return the time at which the oldest waiting change will have waited for `patience_seconds`; None for
+        never.
+        """
         if patience_seconds is None:
             return None
         waiting = (self._vbuckets[vb].waits_since for vb in self._holding - self._ready)
@@ -264,7 +273,7 @@ def _copy_text(copy: Address, state: _Vbucket, troubles: Mapping[Address, str]) 
 
 
 class _Rows:
-    """Released rows, gathered; neighbouring rows are copied together."""
+    """A collector of released rows; neighbouring rows are copied together."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -286,7 +295,7 @@ class _Rows:
 
 
 def _sorted_out(records: pa.RecordBatch, events: list[tuple[int, StreamEvent]]) -> Iterator[tuple[int, Withheld]]:
-    """Yield the parts of a handout by vbucket, each vbucket's in the order in which they came."""
+    """Yield the changes and events of a handout by vbucket, each vbucket's in the order in which they came."""
     order = np.argsort(records.column("vbucket").to_numpy(), kind="stable")
     ours = records.take(pa.array(order, pa.int64()))  # a copy: the memory of the arena is used again
     vbuckets = ours.column("vbucket").to_numpy()
@@ -304,7 +313,11 @@ def _sorted_out(records: pa.RecordBatch, events: list[tuple[int, StreamEvent]]) 
 
 
 def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[Withheld]:
-    """Yield the changes of each snapshot, cut where an event lies among them too."""
+    """Yield the changes of a batch in runs: one run per snapshot, split at `cuts`.
+
+    Args:
+        cuts: the rows before which an event lies.
+    """
     names = ("vbucket", "snapshot_start", "snapshot_end", "seqno")
     vbuckets, starts, ends, seqnos = (records.column(name).to_numpy() for name in names)
     changes = (vbuckets[1:] != vbuckets[:-1]) | (starts[1:] != starts[:-1]) | (ends[1:] != ends[:-1])

@@ -85,7 +85,7 @@ class Nodes:
         """Return the nodes with separate connections for durable writes, which delay all requests after them.
 
         Raises:
-            OptionError: the client says no HELLO, and so can't ask for what such writes need.
+            OptionError: the client sends no HELLO, and so can't negotiate the features of durable writes.
         """
         self.check_open()
         if not self.settings.login.features:
@@ -97,9 +97,7 @@ class Nodes:
         return self._durable
 
     def catch_up(self, other: Self) -> None:
-        """Take the map of another client if it is newer: a node that was cut off would be asked for vbuckets that it
-        lost.
-        """
+        """Take over the map of another client if it is newer; an old map names nodes that have lost their vbuckets."""
         if self._map is None or (other._map is not None and other._map.version > self._map.version):
             self._map = other._map
 
@@ -115,7 +113,9 @@ class Nodes:
         return self._map
 
     def __str__(self) -> str:
-        """Return the bucket, and how large it is or that this was closed; no password."""
+        """Return the bucket with its numbers of vbuckets and nodes, or that the client is closed; without the
+        password.
+        """
         if self._closed or self._map is None:
             return f"{self.settings.target.url}, {'closed' if self._closed else 'not connected'}"
         nodes = len(self._map.servers)
@@ -140,7 +140,10 @@ class Nodes:
         return deadline if until is None else min(deadline, until)
 
     def link(self, address: Address, until: float | None = None) -> Steps[Pipeline]:
-        """Return an open connection to a node, opened now if there is none; by `until` if that is earlier.
+        """Return an open connection to a node; open it now if there is none.
+
+        Args:
+            until: the deadline for opening it; None for `connect_timeout_seconds`, which limits it anyway.
 
         Raises:
             LocalProtocolError: the client was closed.
@@ -170,9 +173,9 @@ class Nodes:
         return link
 
     def leads_to(self, link: Pipeline, planned: ClusterMap) -> bool:
-        """Return True if a connection leads to the bucket of this map, as far as its node has said.
+        """Return True if a connection leads to the bucket of this map, or its node has reported no map yet.
 
-        Otherwise close it: the bucket is gone, or the node has to report it again.
+        Otherwise close the connection and return False; over a new one the node reports its map again.
         """
         if link.map is None or link.map.is_same_bucket(planned):
             return True
@@ -180,7 +183,7 @@ class Nodes:
         return False
 
     def made_anew(self, planned: ClusterMap) -> BucketMadeAnew:
-        """Return the error for a request that was planned by the map of a bucket which another one has replaced."""
+        """Return the error for a request that was planned by the map of a bucket that was dropped and created again."""
         now = self.map
         return BucketMadeAnew(self.settings.target.url, (planned.uuid, planned.vbuckets), (now.uuid, now.vbuckets))
 
@@ -197,12 +200,12 @@ class Nodes:
         return newer
 
     def connect(self) -> Steps[None]:
-        """Reach one node and get to know the others.
+        """Connect to the first node that answers, and learn the map from it.
 
         Raises:
             TransportError: no node of the connection string could be reached; the error is that of the last.
-            BucketNotFound: no node that could be reached has the bucket; one that was emptied, and waits to join again,
-                leaves it to the others.
+            BucketNotFound: no node that could be reached has the bucket. A node that was emptied, and waits to join
+                again, does not count if another one has the bucket.
             StatusError: a node refused us.
         """
         lost: TransportError | None = None
@@ -264,11 +267,11 @@ class Nodes:
             yield from self.refresh(without, until)
 
     def was_emptied(self, error: TransportError | StatusError, until: float) -> Steps[bool]:
-        """Return True if the bucket is missing on a node because the node was emptied, as by a new disk: others have
+        """Return True if a node lacks the bucket because the node was emptied, as by a new disk, and other nodes have
         it.
 
         The vbuckets of such a node have gone to others by the newest map, or will, as those of a node that is down. The
-        bucket does not exist only if every node answers so, for a silent node may have it; the result holds for
+        bucket does not exist only if every node reports so, since a silent node may have it; that finding counts for
         MISSING_SECONDS.
 
         Args:
@@ -299,7 +302,9 @@ class Nodes:
             raise lost[-1] if lost else ConnectionLost(str(self.settings.target.seeds[0]), "no other node is known")
 
     def _share(self, until: float | None, nodes: int) -> float | None:
-        """Return the time that the first of these nodes has to answer, so that there is time for the others."""
+        """Return the deadline for the next of so many nodes: an equal share of the time until `until`; None for no
+        deadline.
+        """
         if until is None:
             return None
         now = self.clock()
@@ -312,10 +317,13 @@ class Nodes:
         return sorted(addresses, key=lambda address: address not in self._links)
 
     def ask_map_of(self, address: Address, until: float | None = None) -> Steps[None]:
-        """Ask one node for its map, within `until` if a connection may take longer.
+        """Request the map of one node and take it over if it is newer; a node without maps is no error.
+
+        Args:
+            until: the deadline for opening a connection; None for the usual one.
 
         Raises:
-            TransportError, StatusError: it did not answer, or refused. That a node has no maps is no refusal.
+            TransportError, StatusError: the node did not answer, or refused.
         """
         link = yield from self.link(address, until)
         answer = yield from link.call(GetClusterConfig().frame(), self._connect_deadline(until))
@@ -325,7 +333,11 @@ class Nodes:
             raise refused(f"fetch the cluster map of {address}", answer)
 
     def seqnos_of(self, link: Pipeline, collection: int | None = None) -> Steps[dict[int, int]]:
-        """Return the high seqno of each active vbucket of a node; that of one collection, if `collection` is given."""
+        """Return the high seqno of each active vbucket of a node.
+
+        Args:
+            collection: the id of the only collection that counts; None for all that the connection covers (kv.md 3).
+        """
         request = GetAllVbSeqnos(vb_state=State.ACTIVE, collection_id=collection)
         answer = yield from link.call(request.frame(), self.deadline())
         if answer.status == Status.EINVAL and collection is None:  # old servers take no state

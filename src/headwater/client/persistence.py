@@ -1,7 +1,7 @@
-"""Asks the copies of vbuckets what they have on disk: OBSERVE_SEQNO, all vbuckets of a node at once (kv.md 2).
+"""Requests the persisted seqnos of vbuckets from their copies: OBSERVE_SEQNO, all vbuckets of a node at once (kv.md 2).
 
 The requests to a node are sent together with a no-op after them (pipeline.py): a thousand vbuckets cost one round trip.
-An unknown or temporarily missing vbucket counts as nothing: it is asked for again.
+A vbucket that the node does not have, or refuses temporarily, counts as not persisted and is requested again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ POLL_SECONDS = 0.1
 
 
 def poll(nodes: Nodes, cluster: Cluster, address: Address, gate: Gate) -> Steps[None]:
-    """Ask one node, for ever, for its seqnos on disk that the gate waits for; a node that is away is asked again.
+    """Request the persisted seqnos that the gate waits for from one node, for ever; a node that is away is tried again.
 
     Args:
         nodes: connections for this task alone: on shared ones it would have to wait for answers to other requests.
         cluster: knows the map.
 
     Raises:
-        StatusError: the node refuses the request, and not for a while only.
+        StatusError: the node refuses the request permanently.
     """
     while True:
         queries = gate.queries(address, cluster.map)

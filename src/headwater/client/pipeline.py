@@ -1,11 +1,12 @@
 """Many requests in flight on one key-value connection, each answer given to its sender.
 
-Requests have an opaque of their own, which answers repeat. The first waiting request reads for all: frames are sorted
-into their flights, and a flight's signal wakes its owner. A finished reader passes the reading on. So a thousand
-asyncio tasks share a connection without a lock, and a blocking client uses the same code alone.
+Each request has an opaque of its own, which its answers repeat. The first waiting request reads for all: frames are
+sorted into their flights, and a flight's signal wakes its owner. When a reader has its answer, another waiting request
+reads on. So a thousand asyncio tasks share a connection without a lock, and the blocking client uses the same code.
 
-A `Bulk` is a run of quiet requests with consecutive opaques and a no-op behind them: what succeeds is not answered,
-what fails is, and the no-op's answer says that all of it was dealt with (kv.md: "send a NOOP to flush a pipeline").
+A `Bulk` is a run of quiet requests with consecutive opaques and a no-op behind them: successes are not answered,
+failures are, and the no-op's answer shows that the node has dealt with all of them (kv.md: "send a NOOP to flush a
+pipeline").
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ OPAQUE_MAX = 0xFFFF_FFFF
 
 @dataclass(slots=True)
 class Flight:
-    """One request under way, and the answers that came for it, up to the one that `last` says is the last."""
+    """One request in flight and its answers; `last(frame)` is True for the final answer."""
 
     opcode: int
     last: Callable[[Frame], bool]
@@ -39,7 +40,9 @@ class Flight:
 
 @dataclass(slots=True)
 class Bulk:
-    """A run of quiet requests: the opaques from `first` up to that of the no-op, and the answers that came."""
+    """A run of quiet requests in flight: the opaques from `first` up to that of the no-op, and the answers that
+    came.
+    """
 
     first: int
     noop: int
@@ -69,7 +72,7 @@ class Pipeline(Link):
 
     @property
     def is_stale(self) -> bool:
-        """True if the node has closed the connection while it was idle; asked before a request goes out on it."""
+        """True if the node has closed the connection while it was idle; checked before a request is sent."""
         if self._flights or self._bulks:
             return False
         with suppress(ConnectionLost):
@@ -82,7 +85,7 @@ class Pipeline(Link):
         return frames[-1]
 
     def call_until(self, request: Frame, last: Callable[[Frame], bool], deadline: float) -> Steps[list[Frame]]:
-        """Send a request and return its answers, up to the one that `last` says is the last (STAT has many)."""
+        """Send a request and return its answers up to the first for which `last` returns True (STAT has many)."""
         opaque = self.reserve(1)
         frames: list[Frame] = []
         flight = self._flights[opaque] = Flight(request.opcode, last)
@@ -146,10 +149,10 @@ class Pipeline(Link):
             raise
 
     def _pass_on(self, flight: Flight | Bulk) -> None:
-        """Let the next waiting request read, unless one does already.
+        """Stop reading for all, and let the next waiting request read, unless another one does already.
 
-        A task that was woken to read may find its own answer and leave: then it passes the reading on. A bulk whose
-        owner is busy elsewhere, or gave it up, can't be woken: then the next one reads.
+        A task that was woken to read may find its own answer and leave: then it calls this too. A bulk whose owner is
+        busy elsewhere, or gave it up, can't be woken: then the next one reads.
         """
         if self._reader is None or self._reader is flight:
             self._reader = None

@@ -1,9 +1,9 @@
 """From the caller's arguments to a drain: positions to start from, seqnos to end at.
 
-`start` and `until` may both be "now", which takes one question to every node: the high seqno of each vbucket. A start
-at "now" also takes the failover logs: a position needs the history that its seqno belongs to. They are asked for before
-and behind the seqnos, and again while they differ: otherwise a failover in between could pair a seqno of the old branch
-with the uuid of the new one, and no node has that place.
+`start` and `until` may both be "now", which takes one request to every node: the high seqno of each vbucket. A start at
+"now" also takes the failover logs: a position needs the branch that its seqno belongs to. The logs are requested before
+and after the seqnos, and again until both agree: otherwise a failover in between could pair a seqno of the old branch
+with the vb uuid of the new one, and no node has that position.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _chosen_share(cluster: Cluster, saved: Mapping[int, Position], options: Drai
 def _ends(
     cluster: Cluster, start: Start, vbuckets: Iterable[int] | None, until: Until, options: DrainOptions
 ) -> Steps[tuple[dict[int, Position], dict[int, int]]]:
-    """Return start and end, by vbucket."""
+    """Return the start position and the end seqno of each vbucket; ENDLESS for a stream without an end."""
     chosen = _chosen(cluster, start, vbuckets)
     seqnos: Mapping[int, int] = {}
     patience = math.inf if options.patience_seconds is None else options.patience_seconds
@@ -118,7 +118,7 @@ def _begin(start: Start, chosen: list[int]) -> dict[int, Position]:
 
 
 def _now(cluster: Cluster, chosen: list[int], patience_seconds: float) -> Steps[dict[int, Position]]:
-    """Return the positions after the newest changes."""
+    """Return the position of each vbucket at its high seqno."""
     logs: Mapping[int, Log] | None = None
     while True:
         before, seqnos = logs, (yield from cluster.seqnos(chosen, patience_seconds))

@@ -31,10 +31,10 @@ class VBucketProgress:
     Attributes:
         position: end of the last stream, or the start.
         end_seqno: the stream ends after the snapshot that holds it.
-        done: nothing more is to come.
-        purge_seqno: the last one that a marker told, up to which no deletion is missing at `position`; 0 for none.
-        opened_at: when its stream was accepted.
-        trouble_since: time of its first failure without progress since; None for no trouble.
+        done: True when no more changes are to come.
+        purge_seqno: the purge seqno of the last marker, up to which no deletion is missing at `position`; 0 for none.
+        opened_at: the time at which its stream was accepted; None before.
+        trouble_since: time of the first failure since its last progress; None for no trouble.
     """
 
     position: Position

@@ -64,8 +64,8 @@ def parse(connection: str) -> Target:
     The scheme may be left out, and the bucket, which is "default" then. Name and password are escaped as in any URL.
     With TLS the parameters ?trust_store=...&client_certificate=...&client_key=...&tls_verify=... name the trusted CAs
     and the client's certificate (tls/settings.py). ?network=external is for clusters that have other addresses outside
-    of their own network; without it the client tells by the address that worked. Parameters of other clients are
-    ignored.
+    of their own network; without it the client picks the network whose map has the address that it connected to.
+    Parameters of other clients are ignored.
 
     Raises:
         OptionError: no host, an invalid port, or an unknown scheme. The message repeats no password.

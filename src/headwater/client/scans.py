@@ -1,8 +1,8 @@
 """The keys of a vbucket that begin with a prefix, a page at a time, by range scans of its node.
 
-A scan is of one vbucket, on the connection's node, and ends with whatever ends the vbucket there. So each page has a
-scan of its own, which goes on behind the last key that is known and is given up again when the page is full: nothing is
-left open on the node between two pages, and a vbucket that moved between them is read on from its new node.
+A range scan covers one vbucket on one node, and ends when that vbucket moves or changes its state. So each page has a
+scan of its own, which starts after the last known key and is cancelled when the page is full: no scan stays open on the
+node between two pages, and a vbucket that has moved is read on from its new node.
 
 Source: KV engine, docs/range_scans.
 """
@@ -49,7 +49,7 @@ _GONE = frozenset({Status.KEY_ENOENT, Status.RANGE_SCAN_CANCELLED, Status.NOT_MY
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """Keys of a vbucket in their order; `is_last`: there are no more behind them."""
+    """Keys of a vbucket in their order; `is_last` is True if no more keys follow them."""
 
     keys: list[bytes]
     is_last: bool
@@ -64,7 +64,7 @@ class _ScanGoneError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WantedKeys:
-    """The first `most` keys of a vbucket that begin with `prefix` and come behind `after`."""
+    """A request for keys: the first `most` keys of a vbucket that begin with `prefix` and follow `after`."""
 
     vbucket: int
     prefix: bytes = b""
@@ -72,7 +72,7 @@ class WantedKeys:
     most: int = 100
 
     def description(self, collection: int) -> bytes:
-        """The JSON that begins the scan. No key is empty, so the lowest is one byte of zero."""
+        """Return the JSON value of RANGE_SCAN_CREATE. The lowest key is one zero byte, since no key is empty."""
         is_behind = self.after >= self.prefix and self.after != b""
         first = {"excl_start" if is_behind else "start": _written(self.after if is_behind else self.prefix or b"\0")}
         last = {"end": _written(self.prefix + _HIGHEST)}
@@ -135,7 +135,11 @@ def _page(cluster: Cluster, collection: int, wanted: WantedKeys, deadline: float
 
 
 def _collect(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, deadline: float) -> Steps[KeyPage]:
-    """Go on with a scan until the page is full or the scan is through, and leave none behind."""
+    """Continue a scan until the page is full or the scan is complete; an unfinished scan is cancelled.
+
+    Raises:
+        _ScanGoneError: the node ended the scan or refused it temporarily. StatusError: it refused permanently.
+    """
     keys: list[bytes] = []
     while len(keys) < wanted.most:
         request = RangeScanContinue(
@@ -171,15 +175,15 @@ def _cancel(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, deadl
 
 
 def _ends(frame: Frame) -> bool:
-    """Return True if no part follows: those before the last have SUCCESS."""
+    """Return True for the last answer to RANGE_SCAN_CONTINUE; all before it have status SUCCESS."""
     return frame.status != Status.SUCCESS
 
 
 def keys_of(value: bytes) -> list[bytes]:
-    """Return the keys in the value of a part.
+    """Return the keys in the value of one answer to RANGE_SCAN_CONTINUE.
 
     Raises:
-        RemoteProtocolError: it ends within one of them, or one is empty or longer than keys are.
+        RemoteProtocolError: the value ends within a key, or a key is empty or longer than keys are.
     """
     keys, at = [], 0
     while at < len(value):

@@ -43,7 +43,9 @@ __all__ = ["NOW", "TapStream", "closed_checkpoints", "connect", "relay"]
 
 @dataclass(slots=True)
 class PutOff:
-    """A series of refusals that may pass: the time of the last one, their delays, and the time to give up."""
+    """A series of temporary refusals: the time of the last one, the delays between attempts, and the time to give
+    up.
+    """
 
     at: float
     backoff: Backoff
@@ -110,9 +112,10 @@ class TapStream:
         """Return the next message; ends when the node has closed a dump or takeover.
 
         Raises:
-            TransportError: the connection is lost, and did not come back; a dump or takeover is not begun again, and
-                is over only when all of its vbuckets came.
-            StatusError: the node does not speak TAP, or not as asked. One that says "not now" is asked again.
+            TransportError: the connection is lost, and could not be opened again in time. A dump or takeover is not
+                begun again, and ends normally only when all of its vbuckets came.
+            StatusError: the node does not support TAP, or refuses these options. After a temporary refusal the stream
+                tries again.
         """
         try:
             message = self.next()
@@ -126,11 +129,11 @@ class TapStream:
     def next(self, timeout_seconds: float | None = None) -> TapMessage | None:
         """Return the next message; None at the end of a dump or takeover, or if none came within the timeout.
 
-        KeyboardInterrupt comes anywhere. Where this waits, the next call goes on; elsewhere a message may have been on
-        its way to the caller, and comes again over a new connection.
+        KeyboardInterrupt may come at any point. While the stream waits it loses nothing, and the next call continues;
+        at other points a message may be lost on its way to the caller, and comes again over a new connection.
 
         Raises:
-            LocalProtocolError: a dump or takeover was interrupted so, and is not begun again.
+            LocalProtocolError: a dump or takeover was interrupted at such a point, and is not begun again.
         """
         self._torn = False  # whatever was returned has reached the caller
         try:
@@ -140,13 +143,13 @@ class TapStream:
             raise
 
     def _give_up_torn(self) -> None:
-        """Close the connection if a message was on its way: the next call would acknowledge behind it."""
+        """Close the connection if an interruption lost a message: the next call would acknowledge that message."""
         if self._torn:
             self._is_spoiled = self.options.ends
             self.close()
 
     def _followed(self, timeout_seconds: float | None) -> TapMessage | None:
-        """Return the next message, over as many connections as it takes."""
+        """Return the next message; connect again, as often as patience allows, when the connection is lost."""
         clock = self._settings.clock
         until = None if timeout_seconds is None else clock() + timeout_seconds
         if self._is_spoiled:
@@ -180,7 +183,7 @@ class TapStream:
                 self._link.channel.send(answer.encode())
 
     def forward(self, answer: Frame) -> None:
-        """Send the node an answer from another node; it belongs to the message that has its opaque."""
+        """Send the node another node's answer to the message with the same opaque."""
         if self.frame is not None and self.frame.opaque == answer.opaque:
             self.frame = None
         if self._link is not None:
@@ -207,16 +210,19 @@ class TapStream:
         return self._link
 
     def _expected_vbuckets(self, link: Link) -> Steps[set[int] | None]:
-        """Return the vbuckets that a dump or takeover must bring; TAP marks its end only by closing."""
+        """Return the vbuckets that a dump or takeover must complete, since TAP marks its end only by closing; None if
+        unknown.
+        """
         deadline = link.clock() + self._settings.timeout_seconds
         stats = {} if self.options.takeover else (yield from link.statistics("vbucket-details", deadline))
         return expected(self.options, stats)
 
     def _has_gap(self, link: Link) -> Steps[bool]:
-        """Return True if the stream that is requested again may lack something.
+        """Return True if the stream that is requested again may lack changes.
 
-        A session that the node kept continues after the acknowledged messages, or after those sent to a client that
-        acknowledges nothing. Another begins anew: with everything, which lacks nothing, or with changes from now on.
+        A session that the node kept continues after the acknowledged messages, or, without acknowledgements, after the
+        messages it sent. A new session begins either with a backfill of everything, which lacks nothing, or with
+        changes from now on.
         """
         stats = yield from link.statistics("tap", link.clock() + self._settings.timeout_seconds)
         session = f"eq_tapq:{self.options.name.decode()}:"
@@ -229,7 +235,7 @@ class TapStream:
         """Handle the closed connection of a dump or takeover.
 
         Raises:
-            ConnectionLost: before all had come.
+            ConnectionLost: some of its vbuckets were not complete.
         """
         consumer = self._consumer
         if consumer.is_whole:
@@ -347,7 +353,8 @@ def connect(
 
 
 def closed_checkpoints(stats: Mapping[str, str]) -> dict[int, int]:
-    """Return the `checkpoints` to ask for when a node is fed by TAP: of each vbucket the last one it has whole.
+    """Return the option `checkpoints` for a node that is fed by TAP: the last closed checkpoint of each of its
+    vbuckets.
 
     Args:
         stats: the group `checkpoint` of the node that is fed.

@@ -3,9 +3,9 @@
     with TapNodes("couchbase://127.0.0.1/default", take, name="index", owners_only=True) as nodes:
         ...                                          take(node, message) is called meanwhile, one message at a time
 
-A TAP stream comes from one node. To follow a whole bucket, `TapNodes` listens to each of its nodes, reconnects, and now
-and then looks up the nodes and the vbuckets that each owns. A session follows replicas too, so a change comes from more
-than one node; with `owners_only` each session is told which vbuckets it is to follow (CHANGE_VB_FILTER), and after a
+A TAP stream comes from one node. To follow a whole bucket, `TapNodes` listens to each of its nodes, reconnects, and
+periodically looks up the nodes and the vbuckets that each owns. A session follows replicas too, so a change comes from
+more than one node; with `owners_only` each session gets the list of vbuckets to follow (CHANGE_VB_FILTER), and after a
 change of owner a vbucket comes from its new owner, from the beginning. Source: tap.md 1.2, 3.4.
 """
 
@@ -99,7 +99,7 @@ class TapNodes:
         self.close()
 
     def open(self) -> None:
-        """Look at the nodes, and begin to listen. `wait_until_heard` returns when all are heard.
+        """Look up the nodes, and begin to listen. `wait_until_heard` returns when every node has a session.
 
         Raises:
             TransportError, StatusError: no node answers.
@@ -111,7 +111,7 @@ class TapNodes:
         """Stop listening.
 
         Raises:
-            whatever `take` or `missed` raised: that ended the listening.
+            Exception: an error of `take` or `missed`, which has ended the listening.
         """
         self._over.set()
         listeners = tuple(self._listeners.values())
@@ -123,16 +123,16 @@ class TapNodes:
         self.check()
 
     def check(self) -> None:
-        """Raise what `take` or `missed` raised, if they did."""
+        """Raise the error of `take` or `missed` that has ended the listening, if there is one."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def wait_until_heard(self, timeout_seconds: float = 60.0) -> None:
-        """Wait until every known node is heard: later writes will come.
+        """Wait until every known node has a session, so that all later writes will come.
 
         Raises:
-            TimeoutError: some are not.
+            TimeoutError: some nodes have none.
         """
         with self._lock:
             all_heard = self._lock.wait_for(lambda: not self.deaf or self._error is not None, timeout_seconds)
@@ -169,7 +169,7 @@ class TapNodes:
                 self._fail(error)
 
     def _survey(self) -> tuple[dict[Address, ClusterMap], dict[Address, set[int]]]:
-        """Return the map of each node that answers, and the vbuckets that each says it owns."""
+        """Return the cluster map of each node that answers, and the vbuckets that each node reports as its own."""
         maps, claims, problem = dict[Address, ClusterMap](), dict[Address, set[int]](), None
         todo, seen = [*self.settings.target.seeds, *self._listeners], set[Address]()
         while todo:
@@ -198,8 +198,11 @@ class TapNodes:
             link.close()
 
     def _settle(self, maps: dict[Address, ClusterMap], claims: dict[Address, set[int]]) -> None:
-        """Find each vbucket's owner: the last one while it claims the vbucket, else the one of the map, else a
+        """Choose the owner of each vbucket: the last owner if it still claims the vbucket, else the map's, else any
         claimant.
+
+        Args:
+            claims: the vbuckets that each node reports as its own.
         """
         newest = max(maps.values(), key=lambda known: known.version, default=None)
         owners = dict[int, Address]()
@@ -233,7 +236,7 @@ class TapNodes:
     # --- what listeners say -----------------------------------------------------------------------------------------
 
     def is_deaf_to(self, address: Address) -> None:
-        """Note that a node is not heard any more."""
+        """Note that a node's session is lost, and call `missed` if it was not lost before."""
         with self._lock:
             if address not in self.deaf:
                 self.deaf.add(address)
@@ -269,11 +272,12 @@ class TapNodes:
 
 
 class _Listener(threading.Thread):
-    """The stream of one node, made again whenever it is lost.
+    """The thread that reads one node's stream, and opens it again whenever it is lost.
 
     Attributes:
-        vbuckets: the list of the session; empty for all.
-        over: set to end it. problem: the last problem.
+        vbuckets: the vbuckets of the session; empty for all.
+        over: an event that ends the thread.
+        problem: the last problem, for messages.
     """
 
     def __init__(self, nodes: TapNodes, address: Address, vbuckets: tuple[int, ...]) -> None:
@@ -285,11 +289,11 @@ class _Listener(threading.Thread):
         self._nodes = nodes
 
     def run(self) -> None:
-        """Listen until it is over."""
+        """Listen until `over` is set."""
         self._nodes.listen(self)
 
     def listen_once(self) -> None:
-        """Connect, and hand messages on until the connection is lost."""
+        """Connect, and pass messages to `take` until the connection is lost."""
         nodes = self._nodes
         settings = _only(nodes.settings, self.address)
         options = replace(nodes.options, vbuckets=self.vbuckets)

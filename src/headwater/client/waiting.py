@@ -35,7 +35,7 @@ class WaitTeller:
         self._next: float | None = None
 
     def tell(self, why: HeadwaterError, now: float) -> None:
-        """Log the reason for the wait, unless that was done a moment ago."""
+        """Log the reason for the wait; not in its first moments, and then every AGAIN_SECONDS at most."""
         silent = 0.0 if isinstance(why, TransportError) else MOVING_SECONDS
         if now < (self._began + silent if self._next is None else self._next):
             return

@@ -1,7 +1,7 @@
 """One DCP connection of a drain: opened, negotiated, and read until its streams are over.
 
-A worker runs in steps: `step` runs until there is nothing to read, or the arena is full. `wait` is the event that it
-waits for, `busy` means that it must run again at once.
+A worker runs in steps: `step` runs until there is nothing to read, or the arena is full. `wait` is the event that the
+worker waits for; AGAIN means that it must run again at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Task:
     """A step generator that runs beside others.
 
     Attributes:
-        wait: what it waits for.
+        wait: the event that the generator waits for.
     """
 
     def __init__(self, steps: Steps[None]) -> None:
@@ -63,10 +63,10 @@ class Task:
         self.wait: Ready = AGAIN
 
     def step(self) -> Steps[bool]:
-        """Run until the generator waits; return True if it must run again at once. Looking up a name delays the other
-        tasks.
+        """Run until the generator waits; return True if it must run again at once.
 
-        If the caller was cancelled meanwhile, the task lacks its answer: the name is looked up again.
+        A lookup of a host name delays the other tasks. If the caller is cancelled during the lookup, the next call
+        repeats it.
         """
         wanted = next(self._steps) if self._name is None else self._name
         while isinstance(wanted, Resolve):
@@ -83,7 +83,7 @@ class Task:
 
 
 class Worker(Task):
-    """The drain of one node.
+    """The DCP connection of a drain to one node.
 
     Attributes:
         address: the node.
@@ -113,7 +113,11 @@ class Worker(Task):
         self._open_streams: NDArray[np.intp] | None = None  # the same as numbers, made again when it changes
 
     def assign(self, position: Position, end_seqno: int, purge_seqno: int = 0) -> None:
-        """Take a vbucket over; `purge_seqno` is the last one that its markers told."""
+        """Add a vbucket to the stream requests to send.
+
+        Args:
+            purge_seqno: the purge seqno of the vbucket's last marker; 0 for none.
+        """
         self.todo[position.vbucket] = (position, end_seqno, purge_seqno)
         self._vbuckets_max = max(self._vbuckets_max, position.vbucket + 1)
 
@@ -125,7 +129,7 @@ class Worker(Task):
 
     @property
     def idle(self) -> bool:
-        """True if there is nothing left to do here."""
+        """True if no stream is open, requested or to be requested here."""
         return not self.vbuckets and not self.todo
 
     def close(self) -> None:
@@ -138,7 +142,7 @@ class Worker(Task):
         return self._drain.position(vbucket)
 
     def purge_seqno(self, vbucket: int) -> int:
-        """Return the last purge seqno that the markers of one of `vbuckets` told."""
+        """Return the purge seqno in the last marker of one of `vbuckets`."""
         return self._drain.streams[vbucket].purge_seqno
 
     @property
@@ -157,14 +161,14 @@ class Worker(Task):
         return events
 
     def part(self) -> Part:
-        """Return the numbers of all open streams now."""
+        """Return the positions of all open streams as numbers."""
         drain = self._drain
         if self._open_streams is None:
             self._open_streams = np.flatnonzero(self._opened[: self._vbuckets_max])
         return Part(self._open_streams, drain.table.rows.take(self._open_streams, axis=0))
 
     def processed(self, now: float, keep_bytes: int = 0) -> None:
-        """Report that returned rows are processed, except for `keep_bytes` that wait for the caller."""
+        """Acknowledge the returned rows to the producer, except for `keep_bytes` that wait for the caller."""
         if self.drain is not None:
             self.drain.processed(now, keep_bytes)
 
@@ -209,7 +213,7 @@ class Worker(Task):
         return None
 
     def _ask(self, drain: Drain, now: float) -> None:
-        """Send some of the stream requests to do, and all other bytes that are due."""
+        """Send some of the stream requests in `todo`, and all other bytes that are due."""
         for vbucket in tuple(islice(self.todo, REQUESTS_SENT_AT_ONCE)):
             position, end_seqno, purge_seqno = self.todo.pop(vbucket)
             known = purge_seqno if self._tells_purges else 0
@@ -271,12 +275,12 @@ def _check_alive(drain: Drain, now: float) -> None:
 
 
 def opening(options: DrainOptions, *, collections: bool = False, claims: bool = False) -> Opening:
-    """Return what to open and negotiate for these options.
+    """Return the DCP_OPEN flags and the controls to negotiate for these options.
 
     Args:
-        collections: the node knows Collections, and they are read. Then it is asked to tell of modified collections,
-            and of purges in its markers ("NOT_SUPPORTED without Collections", dcp 4).
-        claims: positions are `ClaimedPosition`s. A node that refuses the control reads them as plain positions.
+        collections: True if the node knows Collections and the drain reads them. The controls then also request events
+            of modified collections, and purge seqnos in markers ("NOT_SUPPORTED without Collections", dcp 4).
+        claims: True if positions are `ClaimedPosition`s. A node that refuses the control reads them as plain positions.
     """
     flags, optional_flags = OpenFlag.PRODUCER, OpenFlag.INCLUDE_DELETE_TIMES
     if options.xattrs:
@@ -302,7 +306,9 @@ def opening(options: DrainOptions, *, collections: bool = False, claims: bool = 
 
 
 def silence_seconds(accepted: frozenset[str], interval_seconds: float) -> float | None:
-    """Return the longest silence of a node: two no-op intervals (dcp.md 6); None if it sends no no-ops at all."""
+    """Return the longest silence that a live node allows itself: two no-op intervals (dcp.md 6); None if it sends no
+    no-ops.
+    """
     if "enable_noop" not in accepted:
         return None
     return 2 * interval_seconds if "set_noop_interval" in accepted else SERVER_IDLE_SECONDS
