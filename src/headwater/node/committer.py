@@ -23,6 +23,8 @@ from headwater.node.process import threads
 from headwater.node.reporting.durations import Durations
 from headwater.node.reporting.log_lines import event
 
+# A disk stays full for seconds, so a tighter loop would only burn the processor; a longer one would delay the first
+# write after space came back.
 FULL_DISK_SECONDS = 0.25
 
 log: Final = logging.getLogger(__name__)
@@ -106,6 +108,8 @@ class Committer:
 
     def gate(self) -> int:
         """Return the batch after which everything staged so far is durable (0 if it is already)."""
+        # With nothing staged since the freeze, the newest row that anybody can have read is in the batch in flight. A
+        # batch number that is already durable opens its gate at once.
         return self.open if self._dirty else self._in_flight
 
     async def wait(self, gate: int) -> bool:
@@ -134,6 +138,8 @@ class Committer:
             self._dirty = False
             node_invariant(self.durable < self.open, "batch {} is durable, batch {} open", self.durable, self.open)
             self.open += 1
+            # The write blocks this thread, for nothing else runs at a start or a stop, and its error must reach the
+            # caller.
             self._store.write(batch)
             self._store.settle(batch)
             self.durable = self.open - 1
@@ -151,16 +157,21 @@ class Committer:
 
     def close(self) -> None:
         """Commit nothing more, and end the thread; may be called again."""
+        # The flag comes first: a turn of the loop that is already scheduled would otherwise submit to a pool that is
+        # shut down.
         self._closed = True
         self._thread.shutdown(wait=True)
 
     def _schedule(self) -> None:
+        # One batch is in flight at most. So only the last batch of a log can be torn, and what survives a crash is a
+        # prefix of what was sent.
         if not self._scheduled and not self._in_flight:
             self._scheduled = True
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         self._scheduled = False
+        # A batch that was submitted after this turn was scheduled schedules the next turn itself when it ends.
         if self._in_flight or self._closed:
             return
         # Cleared before the arena is frozen, both within one turn of the loop: what is staged from here on is in the
@@ -184,7 +195,10 @@ class Committer:
         except Exception as error:  # no memory, most likely: nobody would ever tell us that the batch is done
             self._end(batch, error)
             return
+        # The callback runs in the commit thread; the index and the sessions belong to the loop's thread.
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._end, batch, done.exception()))
+        # The freeze exchanged the arenas, so whoever lacked room can stage into the empty one while the other is
+        # written.
         self._call_room()
 
     def _end(self, batch: Any, error: BaseException | None) -> None:
@@ -217,6 +231,8 @@ class Committer:
 
     def _release(self) -> None:
         """Wake every session whose batch is on disk (those that wait for a later batch register again)."""
+        # A waiter may register again for a later batch while it is flushed; it must land in the new set, not in the one
+        # that is walked.
         waiting, self.waiting = self.waiting, set()
         for waiter in waiting:
             self._wake(waiter)
@@ -236,6 +252,7 @@ class Committer:
         """Drop the sessions that wait, for the store has undone every row that is not durable, later ones included."""
         log.error("a batch could not be written, its writers are disconnected: %s", error, extra=event("batch.lost"))
         self.failures += 1
+        # The store has undone what was in flight and what gathered on top of it, so nothing is staged now.
         self._in_flight = 0
         self._dirty = False
         # What gathered meanwhile is lost as well: both numbers are passed over, and who was behind their gates is
@@ -247,10 +264,13 @@ class Committer:
         for callback in self.on_failure:
             callback(error, vbuckets)
         self._resolve(False)
+        # Last of all: until the sessions above are dropped and the watchers have their False, a lost batch must not
+        # look durable to anybody.
         self.durable = passed
         self._call_room()
 
     def _resolve(self, durable: bool) -> None:
+        # A lost batch takes every later gate with it, since all that was staged on top of it is undone as well.
         reached = [pair for pair in self._watchers if pair[0] <= self.durable or not durable]
         self._watchers = [pair for pair in self._watchers if pair not in reached]
         for _, future in reached:

@@ -126,6 +126,8 @@ class DurableWrites:
         self._bucket = bucket
         self._writes: dict[tuple[int, Key], DurableWrite] = {}
         self._acknowledged: dict[int, dict[str, int]] = {}
+        # A commit answers its client from here once its batch is durable. It has left `_writes` by then, so that
+        # neither its time-out nor a change of state can answer it a second time.
         self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno, who waits for it
         self._decided: dict[
             int, int
@@ -160,6 +162,8 @@ class DurableWrites:
         That is any change of the document, and any read of it as long as its client may have read that the write
         happened (kv.md 2).
         """
+        # A client of the former owner may have read success, and one of ours has not: so only a write of before hides
+        # the old version from reads.
         key_there = Key(collection, key)
         if key_there not in self._bucket.vbuckets[vbucket].prepares.pending:
             return
@@ -179,6 +183,8 @@ class DurableWrites:
         """Return True if the high seqno of a vbucket on disk counts every write that a client of an owner before may
         have read that it happened; None: in all collections.
         """
+        # The commit is staged but not on disk: the durable high seqno does not count it yet, although its client may
+        # have read success from an owner before.
         if self._decided.get(vbucket, 0) > self._bucket.committer.durable:
             return False
         if vbucket not in self.held:
@@ -196,12 +202,15 @@ class DurableWrites:
             timeout_ms: the time after which the write is aborted; None: TIMEOUT_SECONDS.
         """
         vbucket_ = self._bucket.vbuckets[vbucket]
+        # The prepare first: it may raise for want of room, and nothing of the request may be noted then.
         seqno = vbucket_.prepares.add(prepare)
         loop = asyncio.get_running_loop()
         write = DurableWrite(vbucket, key_of(prepare.key), seqno, loop.create_future())
         self._writes[vbucket, write.key] = write
         self.held.add(vbucket)
         self.begun[DurabilityLevel(prepare.durability_level)] += 1
+        # From here on the fast path, which knows nothing of prepares, must leave this vbucket's requests to the plain
+        # one.
         vbucket_.show_state()
         seconds = TIMEOUT_SECONDS if timeout_ms is None else timeout_ms / 1000
         write.timer = loop.call_later(seconds, self._out_of_time, write)
@@ -230,13 +239,18 @@ class DurableWrites:
         vbucket's readers, one of which hands it over, hear when that may have changed.
         """
         vbucket_ = self._bucket.vbuckets[vbucket]
+        # A vbucket that is not active has nothing to settle: its prepares are the new owner's.
         if not vbucket_.prepares.pending or vbucket_.state is not State.ACTIVE:
             return True
+        # A fenced vbucket may have another owner by now, whose clients can be told another end of the same prepare.
         if not self._bucket.is_active(vbucket):
             return False
+        # A copy that gets no prepares counts for no majority, so the target of this very move might never let the
+        # commit happen; and to abort is never right, as success may have been reported (decision 0068).
         self._settling.add(vbucket)
         self.advance(vbucket)
         self._settling.discard(vbucket)
+        # A prepare for which a request waits may be aborted at the hand-over: nobody has read yet that it happened.
         is_settled = all((vbucket, key) in self._writes for key in vbucket_.prepares.pending)
         if not is_settled and vbucket not in self._unsettled:
             self._unsettled.add(vbucket)
@@ -248,6 +262,8 @@ class DurableWrites:
     def acknowledged(self, vbucket: int, node: str, seqno: int) -> None:
         """Learn that a node has every prepare up to a seqno on its disk."""
         known = self._acknowledged.setdefault(vbucket, {})
+        # Acknowledgements of two streams of one node may cross. A lower one takes nothing back: only `follows_from`
+        # knows that data was lost.
         if seqno > known.get(node, 0):
             known[node] = seqno
             if vbucket in self.held:
@@ -258,6 +274,8 @@ class DurableWrites:
         some before it lost its disk or was rolled back.
         """
         known = self._acknowledged.get(vbucket, {})
+        # Else a replica that lost its disk would go on counting for prepares it no longer has, and a failover to it
+        # would lose a confirmed write.
         if seqno < known.get(node, 0):
             known[node] = seqno
 
@@ -277,9 +295,13 @@ class DurableWrites:
         if vbucket not in self.held:
             return
         if self._bucket.is_active(vbucket):
+            # A takeover without prepares sets the state first and aborts what it held after that (`abort_of_before`):
+            # committed here at once, an aborted write would come to life.
             self._later(vbucket, 0.0)  # behind whoever is in the midst of changing it
         else:
             self._abandoned.discard(vbucket)
+            # A node that is not the owner any more decides nothing: the new owner may commit what this one would abort.
+            # AMBIGUOUS is the only true answer here.
             self._give_up(vbucket)
 
     def map_changed(self) -> None:
@@ -313,9 +335,12 @@ class DurableWrites:
         if not self._bucket.is_active(vbucket):
             return
         try:
+            # Aborts come before commits: a prepare of a dropped collection would otherwise stand in front of those that
+            # can commit, as commits keep the order of the prepares.
             self._abort_abandoned(vbucket_)
             self._abort_dropped(vbucket_)
             self._commit_reached(vbucket_)
+        # The batch in flight holds the room; the next freeze gives it back, so no time has to pass.
         except ArenaFull:
             self._bucket.committer.when_room(lambda: self.advance(vbucket))
         except StorageError:
@@ -339,6 +364,8 @@ class DurableWrites:
         no more.
         """
         alive = vbucket.collections.alive
+        # The drop stands in the log before these aborts, so a crash that loses them leaves the drop, which ends the
+        # prepares as well.
         for key in [key for key in vbucket.prepares.pending if key.collection not in alive]:
             self._abort(vbucket.id, key, "its collection was dropped")
 
@@ -349,8 +376,12 @@ class DurableWrites:
         by_all_left = self._reached(vbucket, copies, min(copies.majority, copies.there))
         if vbucket.id in self._settling:
             by_all_left = vbucket.durable_seqno
+        # From the front only: SEQNO_ACKNOWLEDGED names one seqno for all prepares up to it (dcp 2.17), and a replica
+        # that had committed a later one first could not say that it lacks an earlier one.
         while (first := next(iter(vbucket.prepares.pending.items()), None)) is not None:
             key, seqno = first
+            # A write with a waiting request has promised a majority. One without may have been reported by an owner
+            # before, so it can't be held back for copies that no map names any more (decision 0083).
             if seqno > (by_majority if (vbucket.id, key) in self._writes else by_all_left):
                 return
             durable = vbucket.durable_seqno
@@ -359,14 +390,19 @@ class DurableWrites:
 
     def _reached(self, vbucket: VBucket, copies: Copies, needed: int) -> int:
         """Return the seqno up to which `needed` copies have everything on disk, this node among them."""
+        # A node that the map leaves out would find a majority in which the new owner is not.
         if not copies.is_member or needed > copies.there:
             return 0
         node_invariant(needed > 0, "vbucket {}: no copy is needed of {}", vbucket.id, copies.there)
         durable, known = vbucket.durable_seqno, self._acknowledged.get(vbucket.id, {})
         others = sorted((known.get(name, 0) for name in copies.others), reverse=True)
+        # This node's own copy counts for one and only with what it has on disk: `others` has the best of the rest in
+        # front, and the last that is needed decides.
         return durable if needed == 1 else min(durable, others[needed - 2])
 
     def _commit(self, vbucket: VBucket, key: Key) -> None:
+        # A replica whose disk snapshot brought the committed document without the mark was promoted: to commit again
+        # would give the document a second seqno and overwrite what its key became since.
         if (vbucket.id, key) not in self._writes and vbucket.prepares.is_over(key):
             vbucket.prepares.settle(self._bucket.now())  # it is that document already, or an older one
             self._decided[vbucket.id] = self._bucket.committer.wrote()
@@ -377,6 +413,8 @@ class DurableWrites:
         gate = self._bucket.committer.wrote()
         durable = self._bucket.committer.durable
         node_invariant(gate > durable, "a commit in batch {}, batch {} is durable", gate, durable)
+        # The answer waits for the batch of the commit: a crash before that leaves the prepare alone, and a failover
+        # might not find a majority for it any more.
         write = self._writes.pop((vbucket.id, key), None)
         if write is not None:
             self._commits.append((gate, seqno, write))
@@ -390,6 +428,8 @@ class DurableWrites:
         self._bucket.committer.wrote()
         write = self._writes.pop((vbucket, key), None)
         if write is not None:
+            # The answer need not wait for the disk: should the abort be lost, the prepare may still be committed later,
+            # and AMBIGUOUS says just that.
             write.fail(why)
         self._settled(vbucket_)
 
@@ -402,13 +442,16 @@ class DurableWrites:
         """Forget a vbucket in which no write waits, for good once the open batch is on disk."""
         if vbucket in self.held:
             self.held.discard(vbucket)
+            # If this batch is lost, the prepares wait again; `_lost` must know where to look for them.
             self._ended[vbucket] = self._bucket.committer.open
 
     def _out_of_time(self, write: DurableWrite) -> None:
+        # A later write of the same key has a timer of its own.
         if self._writes.get((write.vbucket, write.key)) is not write:
             return  # committed, and on its way to the disk
         try:
             self._abort(write.vbucket, write.key, "not enough replicas had it in time")
+        # The client gets its answer at its time-out, full disk or not; only the abort is tried again.
         except StorageError as full:
             write.fail(f"not enough replicas had it in time, and its abort waits for room: {full}")
             write.timer = asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self._out_of_time, write)
@@ -451,11 +494,15 @@ class DurableWrites:
         for vb in tuple(self.held):
             vbucket = self._bucket.vbuckets.get(vb)
             if vbucket is not None and vbucket.inbound is not None:
+                # Here this node is the replica: the batch may have brought prepares to its disk that the producer waits
+                # for.
                 vbucket.inbound.prepares_durable()
             self.advance(vb)
 
     def _lost(self, _: BaseException, lost: Iterable[int]) -> None:
         """Go back to the state on disk, for a batch was lost, and with it perhaps prepares, commits or aborts."""
+        # The commits are undone with their batch, and the prepares wait again; the majority that they had is still
+        # there, so they will commit later. Their clients can only be answered AMBIGUOUS.
         commits, self._commits = self._commits, []
         ended, self._ended = self._ended, {}
         for _gate, _seqno, write in commits:
@@ -468,6 +515,8 @@ class DurableWrites:
                 self.held.add(vb)
                 self._later(vb, FULL_DISK_SECONDS)  # whoever acknowledged them says it once
         for (vb, key), write in tuple(self._writes.items()):
+            # The seqno of a lost prepare is given again, so the key alone does not tell whether this prepare is the one
+            # that survived.
             if vb not in vbuckets or vbuckets[vb].prepares.pending.get(key) != write.seqno:
                 del self._writes[vb, key]
                 write.fail("the batch with its prepare could not be written")

@@ -89,6 +89,7 @@ class EventHistory:
         self.event: Final = event
         self.length: int = 0 if before is None else before.length + 1
         self.uid: int = 0 if before is None or event is None else max(before.uid, event.manifest_uid)
+        # Weak, so a branch of events that a rollback took back does not live on behind the row in front of it.
         self._following: WeakValueDictionary[ManifestEvent, EventHistory] | None = None
         self._folded: ref[FoldedEvents] | None = None
 
@@ -96,6 +97,7 @@ class EventHistory:
         """Return the row with one more event."""
         if self._following is None:
             self._following = WeakValueDictionary()
+        # A thousand vbuckets stage the same event in turn; all but the first find the row that the first made.
         row = self._following.get(event)
         if row is None:
             row = self._following[event] = EventHistory(self, event)
@@ -117,6 +119,8 @@ class EventHistory:
         """The result of the events; callers keep it if they need it again."""
         result = self._known
         if result is None:
+            # Folding goes on from the newest row whose result is known: in a chain of n changes each is folded once,
+            # not n times.
             base: EventHistory | None = self.before
             while base is not None and base._known is None:
                 base = base.before
@@ -167,6 +171,8 @@ class VBucketCollections:
         """Add an event that was staged."""
         self._seqnos.append(seqno)
         self._row = self._row.then(event)
+        # "`_default` collection may be dropped and is never re-created" (kv.md 4), so this seqno can't be outdated by a
+        # later event.
         if event.kind is EventKind.DROP_COLLECTION and event.collection_id == 0:
             self.default_dropped_seqno = seqno
 
@@ -204,6 +210,8 @@ class VBucketCollections:
         vbuckets.
         """
         folded = self._all_events
+        # By identity: a manifest of a thousand collections would otherwise be compared a thousand times, once for each
+        # vbucket.
         if folded.next is None or folded.next[0] is not following:
             events = folded.manifest.events_to(following)
             folded.next = following, [(event, event_parts(message_of(event))) for event in events]
@@ -212,6 +220,8 @@ class VBucketCollections:
     def choice(self, wanted: Wanted, seqno: int) -> Shown:
         """Return the choice of a reader that may see everything up to a durable seqno (kernels/choices.py)."""
         choices, length = self._all_events.choices, self._length(seqno)
+        # A reader may see events only up to its durable seqno. With those that are staged alone, a lost batch would
+        # leave it without documents of a collection that was never dropped.
         choice = choices.get((wanted, length))
         if choice is None:
             choice = choices[wanted, length] = self._choose(wanted, seqno)
@@ -223,8 +233,10 @@ class VBucketCollections:
             return False
         now = self._events_until(seqno)
         if not wanted.aware:
+            # A client without collections reads the default one alone, which never comes back.
             return 0 not in now.alive
         if wanted.scope is not None:
+            # A scope without collections is not over: the filter takes in future ones (dcp 5).
             return now.manifest.scope_by_id(wanted.scope) is None
         return wanted.collections is not None and not wanted.collections & now.alive.keys()
 
@@ -260,9 +272,12 @@ class VBucketCollections:
         documents = {number for number, (scope, _) in alive.items() if wanted.scope in {None, scope.id}}
         if wanted.collections is not None:
             documents &= wanted.collections
+            # "A filtered stream receives the events of its scope/collections only" (dcp 2.16).
             collections, scopes = set(wanted.collections), set()
         elif wanted.scope is not None:
             collections, scopes = self._ever(wanted.scope)[0], {wanted.scope}
+        # Events of dropped collections are sent too: a client that had the collection learns only by the drop that its
+        # documents are gone (dcp 2.16).
         chosen = documents | {EVENTS_OF_COLLECTIONS + each for each in collections}
         chosen |= {PREPARES + each for each in documents if wanted.prepares}
         return np.array(sorted(chosen | {EVENTS_OF_SCOPES + each for each in scopes}), np.uint64)

@@ -46,11 +46,16 @@ class Gap:
             key: the key; None if the message has no credible one. A key that is too long for a document counts as None:
                 no version of it will ever come.
         """
+        # After a second refusal the copy is whole only up to before the first one.
         self.whole_seqno = min(self.whole_seqno, whole_seqno) if self.changes else whole_seqno
         self.changes += 1
+        # The change counts all the same, so `is_named` is False from here on, and the gap closes only when everything
+        # behind it comes anew.
         if key is None or len(key.key) > KEY_BYTES_MAX:
             return
         if key in self._seqnos or len(self._seqnos) < KEYS_MAX:
+            # A version older than the newest refused one would not do: between the two the owner may have deleted the
+            # document.
             self._seqnos[key] = max(seqno, self._seqnos.get(key, 0))
             self._named_changes += 1
 
@@ -73,6 +78,8 @@ class Gap:
     @property
     def refused(self) -> Refused:
         """The changes for the vbucket's record; none unless all keys are known."""
+        # A part of the keys would be worse than none: after a restart the gap would seem to be closed once those few
+        # had come.
         if not self.is_named:
             return ()
         return tuple((key.collection, b64encode(key.key).decode(), seqno) for key, seqno in self._seqnos.items())

@@ -39,6 +39,7 @@ class ConsistentSeqnos:
         """Note seqnos of consistent states; the range lies above all others, or in the last one."""
         last = first if last is None else last
         node_invariant(first <= last, "states from seqno {} to {} are to be kept", first, last)
+        # Neighbours merge only because both ends are states of their own: [5, 5] and [6, 9] say the same as [5, 9].
         if self._ranges and first <= self._ranges[-1][1] + 1:
             first, last = self._ranges[-1][0], max(last, self._ranges.pop()[1])
         if last:
@@ -49,6 +50,8 @@ class ConsistentSeqnos:
 
     def at_or_below(self, seqno: int) -> int:
         """Return the newest seqno of a consistent state at or below `seqno`; 0 if there is none."""
+        # Below `first` lies the inside of a snapshot, where versions may be missing; the next older range has the
+        # nearest state.
         for first, last in reversed(self._ranges):
             if first <= seqno:
                 return min(seqno, last)
@@ -66,4 +69,6 @@ class ConsistentSeqnos:
             before = self._ranges[at - 1][1] if at else 0
             return (self._ranges[at + 1][0] - before) / (newest - before)
 
+        # The newest range never goes: a rollback after a failover goes a few seqnos back, and a missing end there would
+        # cost a whole refill.
         del self._ranges[min(range(len(self._ranges) - 1), key=hole)]

@@ -60,16 +60,22 @@ class VBucketPrepares:
     def read(self) -> None:
         """Read the prepares from the log; keep those that were found damaged there: other copies may know their end."""
         self.commits.clear()
+        # A row in a damaged batch reads as an empty tombstone, so the log alone would say that the prepare is over. A
+        # key whose former owner may have answered success would then serve its old version.
         lost = self._store.quarantine.lost(self._vbucket).tolist()
         damaged = [(seqno, key) for key, seqno in self.pending.items() if seqno in lost]
         waiting = [(each.by_seqno, key_of(each.key)) for each in self._store.prepares.waiting(self._vbucket)]
+        # Commits are staged in the order of the prepares, and `commits` walks this dictionary from its front.
         self.pending = {key: seqno for seqno, key in sorted(damaged + waiting) if not self._seems_over(key, seqno)}
 
     def add(self, prepare: dcp.Prepare) -> int:
         """Stage a prepare, with its own seqno or the next one; return the seqno. Raises ArenaFull, DiskFull."""
+        # The manifest must say that prepares exist, durably, before the first of them: an older program would take the
+        # frame for a document.
         self._store.prepares.announce()
         seqno = self._store.prepares.stage(self._vbucket, prepare)
         key = key_of(prepare.key)
+        # The key moves to the end of the dictionary, where its new seqno belongs.
         self.pending.pop(key, None)
         last = next(reversed(self.pending.values()), 0)
         node_invariant(last < seqno, "vbucket {}: prepare {} behind prepare {}", self._vbucket, seqno, last)
@@ -88,6 +94,8 @@ class VBucketPrepares:
         committed = self._stage(key, prepare, seqno, now)
         begun = prepare.by_seqno
         node_invariant(begun < committed, "vbucket {}: prepare {} commits at {}", self._vbucket, begun, committed)
+        # The mark takes the seqno of the document in front of it: a seqno of its own would leave a hole that no other
+        # server leaves.
         self._store.prepares.stage_over(self._vbucket, joined(key), now)
         del self.pending[key]
         self._note(committed, prepare.by_seqno)
@@ -101,6 +109,8 @@ class VBucketPrepares:
     def abort(self, key: Key, now: int, seqno: int = 0) -> int:
         """Stage the abort of a prepare, with a seqno or (0) the next one; return the seqno. Raises as `add`."""
         message = dcp.Abort(key=joined(key), prepared_seqno=self.pending.get(key, 0), abort_seqno=seqno)
+        # A replica may get an ABORT whose prepare it never had: the disk snapshot that it follows left the prepare out
+        # (dcp 10). The frame is stored then with prepared seqno 0.
         aborted = self._store.prepares.stage_abort(self._vbucket, message, now)
         self.pending.pop(key, None)
         return aborted
@@ -136,9 +146,12 @@ class VBucketPrepares:
         """Return True if the collection was dropped, or the document is newer than its prepare: no other change comes
         in between.
         """
+        # Behind the drop of a collection no stream reports a commit or an abort in it any more (dcp 2.16), so nothing
+        # else would ever end the prepare here.
         if key.collection not in self._alive():
             return True
         document = self._store.document(self._vbucket, key.key, key.collection)
+        # While a prepare waits, every other write of its key is refused (dcp 10), so only its own commit can be newer.
         return document is not None and document.seqno > seqno
 
     def _stage(self, key: Key, prepare: dcp.Prepare, seqno: int | None, now: int) -> int:
@@ -170,6 +183,8 @@ class VBucketPrepares:
 
     def _note(self, committed: int, prepared: int) -> None:
         self.commits[committed] = prepared
+        # Forgetting is safe: a stream sends the document in place of COMMIT where the prepare's seqno is unknown (dcp
+        # 8.2).
         while len(self.commits) > COMMITS_KEPT:
             del self.commits[next(iter(self.commits))]
 

@@ -161,10 +161,13 @@ class VBucket:
         vbucket_ = cls(vbucket, store, wrote, state=State(record.state), failover=table)
         vbucket_._load(record)
         table.sanitize(vbucket_.high_seqno)
+        # A replica keeps its table: what it lost comes again from its producer, under the same branch (failover 1,
+        # "restart, vb replica: no").
         if vbucket_.state is State.ACTIVE and not clean:
             vbucket_.failover.create(vbucket_.complete_seqno)
         if table.entries != record.failover:
             vbucket_._stage()
+        # Prepares that the log left open keep the vbucket on the plain path from the first request on.
         vbucket_.show_state()
         return vbucket_
 
@@ -173,11 +176,14 @@ class VBucket:
         begin anew.
         """
         if record is None:
+            # The record that created the vbucket was in the lost batch, so the vbucket never was.
             self.state = State.DEAD
         else:
             self.state = State(record.state)
             self.failover.replace(record.failover)
             self._load(record)
+        # The inbound stream counts the lost changes as received and would go on behind them; the readers hold positions
+        # in staged history.
         self.stop_following("a batch could not be written")
         self._tell(lambda reader: reader.state_changed())
 
@@ -185,6 +191,8 @@ class VBucket:
         self.read_events()
         self.snapshot_start, self.snapshot_end = record.snapshot_start, record.snapshot_end
         lacked = record.deduplicated
+        # Records of before this number was kept say nothing of History, so all that was received counts as received
+        # without.
         self.deduplicated_seqno = record.snapshot_end if lacked is None else lacked
         self.consistent = ConsistentSeqnos(record.consistent)
         self.checkpoint = record.checkpoint
@@ -202,6 +210,8 @@ class VBucket:
 
     def add_event(self, event: SystemEvent, cas: int) -> int:
         """Stage a system event, with its own seqno or the next one; return the seqno. Raises ArenaFull, DiskFull."""
+        # The manifest says durably that marks are in use before the first of them is staged: an older program would
+        # read such a key as a bare one.
         self._store.declarations.use_collections()
         return self._stage_event(event_of(event), event_parts(event), event.by_seqno or None, cas)
 
@@ -237,6 +247,8 @@ class VBucket:
         reader.
         """
         durable = self._store.table.item(self.id, index.DURABLE_HIGH)  # as the store's, which a drain asks for often
+        # A UPR marker has no end, so a reader could not be given a marker with a true one; it waits for the boundary
+        # behind the changes (dcp 14).
         return min(durable, self._complete_seqno) if self.snapshot_end == ENDLESS else durable
 
     @property
@@ -254,6 +266,8 @@ class VBucket:
     @property
     def complete_seqno(self) -> int:
         """The end of the last snapshot that was received whole; of an active vbucket, every seqno ends one."""
+        # After a restart inside a snapshot this is the persisted snapshot start, or a later end that the record knows
+        # (failover 1).
         return self.high_seqno if self.high_seqno >= self.snapshot_end else self._complete_seqno
 
     @property
@@ -269,6 +283,8 @@ class VBucket:
         if durable < self.snapshot_end:  # of two seqnos the older one may be the last that is on disk
             complete = self._complete_seqno
             durable = complete if complete <= durable else self.consistent.at_or_below(durable)
+        # An operator ranks copies by this number. A copy that counted changes behind its gap would win over one that
+        # has them all.
         return min(durable, self._before_gap) if self.has_gap else durable
 
     @property
@@ -286,6 +302,8 @@ class VBucket:
 
         Confirmed durable writes may depend on it, although a failover ranks the copy no higher than it is readable.
         """
+        # It never falls when damage is found: the owner and this copy may have been the majority of a confirmed write
+        # behind the damage, which a failover to a third copy would give up silently.
         return max(self._acknowledged_seqno, self.readable_seqno)
 
     @property
@@ -302,6 +320,8 @@ class VBucket:
         """Return True if the vbucket is (or will be, at the end of the present snapshot) in a consistent state at
         `seqno`.
         """
+        # Below `snapshot_end` an active vbucket has what it received as a copy; above it every seqno is a state of its
+        # own.
         if self.state is State.ACTIVE and seqno >= self.snapshot_end:
             return True
         return seqno in (self.snapshot_end, self.complete_seqno) or self.consistent.at_or_below(seqno) == seqno
@@ -341,29 +361,44 @@ class VBucket:
         Raises:
             ArenaFull, DiskFull: it can't be written, and nothing happens.
         """
+        # A repeated SET_VBUCKET is no new branch and ends no stream (failover 1, 3): a mover repeats it after a lost
+        # answer.
         if state == self.state:
             return False
+        # The check comes before the first change of memory: a vbucket that is active in memory alone would acknowledge
+        # writes that a restart finds in a replica.
         self._store.staging.check_record_room()  # else it would be so in memory only
         if state is State.ACTIVE and new_branch:
             # What was received of an unfinished snapshot stays, but belongs to the new branch (failover 1).
             # So does what lies behind a gap: a consumer that has it from the owner has what is missing here, too.
             whole = self._before_gap if self.has_gap else ENDLESS
+            # A branch from the high seqno would declare a half-received snapshot to be common history, and a consumer
+            # that has the rest of it from the former owner would not be sent back (failover 1, 2).
             self.failover.create(min(self.complete_seqno, whole))
         if state is State.ACTIVE:
+            # This must come before `snapshot_end` below is set to the high seqno, which it compares.
             self._settle_versions()
             self.checkpoint = 0  # what follows is no producer's
             self.gap = Gap()  # what is here is what there is
             # From here on every seqno is one of our own, and ends a state that can be told (see is_exact).
             self._complete_seqno = self.snapshot_start = self.snapshot_end = self.high_seqno
+            # The producer announced purges up to the end of a snapshot that never came whole; tombstones above the high
+            # seqno were never here to be missing.
             self._store.lacks_tombstones(self.id, 0)  # of what never came, nothing is missing
+            # A producer that went on writing here would be a second owner: its seqnos would collide with those of our
+            # clients (failover 3, inbound streams are closed).
             self.stop_following("it became active")
             begun, high = self.failover.newest.seqno, self.high_seqno
             is_right = begun <= high or not new_branch  # that of a takeover is its former owner's
             node_invariant(is_right, "vbucket {}: a branch from {}, above seqno {}", self.id, begun, high)
             node_invariant(not self.is_receiving_snapshot, "vbucket {} is active inside a snapshot", self.id)
+        # `state` is still the old one here: what an active vbucket wrote itself is noted as states to which it can
+        # return.
         self._leave_active()
         self.state = state
         self._stage()
+        # Behind the record: a stream that ends here and is asked for again at once finds the new state in the log and
+        # in memory.
         self._tell(lambda reader: reader.state_changed())
         return True
 
@@ -385,8 +420,12 @@ class VBucket:
             now: Unix seconds.
         """
         self._store.staging.check_record_room()  # before anything is aborted, for else it stays the owner
+        # The aborts are staged while the vbucket is active, in front of the record that says dead: the takeover stream
+        # carries them to the new owner.
         self._abort_prepares(now)
         self._leave_active()
+        # No reader hears of this change: the takeover stream and those of other replicas drain what was written until
+        # now (failover 3, active to dead).
         self.state = State.DEAD
         self._stage()
 
@@ -403,6 +442,8 @@ class VBucket:
         branch.
         """
         node_invariant(self.state is State.DEAD, "vbucket {}: taken back while {}", self.id, self.state.name)
+        # Nobody else became active, so this is no new owner, and a new branch would send every consumer through a
+        # rollback test for nothing.
         self.state = State.ACTIVE
         self._stage()
         self._tell(lambda reader: reader.state_changed())
@@ -418,6 +459,7 @@ class VBucket:
         """Let the fast path serve the vbucket, or leave it to the plain path, which checks more than states."""
         if self.state is State.ACTIVE:
             plainly = self.is_backed_up or self.prepares.pending
+            # Other states are written there by the record as it is staged; this word alone is not in the log.
             self._store.table[self.id, index.STATE] = BACKED_UP if plainly else int(State.ACTIVE)
 
     def _abort_prepares(self, now: int) -> None:
@@ -426,12 +468,15 @@ class VBucket:
 
         Prepares whose clients may have read that they happened were settled before (`DurableWrites.settle_before`).
         """
+        # The hand-over goes on without the aborts. Refused here, the vbucket would stay with an owner whose disk is
+        # full, and could not leave it.
         with suppress(StorageError):  # then it may happen there; who asked for it was told neither
             for key in tuple(self.prepares.pending):
                 self.prepares.abort(key, now)
 
     def stop_following(self, reason: str) -> None:
         """End the inbound stream, if there is one."""
+        # Cleared first, for `vbucket_left` may lead back here.
         inbound, self.inbound = self.inbound, None
         if inbound is not None:
             inbound.vbucket_left(reason)
@@ -444,9 +489,13 @@ class VBucket:
         belong to that branch, although some are older than it.
         """
         last, start, end = self.high_seqno, self.snapshot_start, self.snapshot_end
+        # Whole, or nothing of the snapshot received: such a position is given as [last, last] (dcp 9, resume rule), so
+        # that no unreached end can send us back.
         if not start <= last < end or last == start:
             start = end = last
         log = self.failover.entries
+        # With start 0 the uuid must be 0: a producer that checks strictly would refuse the uuid of a table that this
+        # new copy drew itself (failover 2, rule 1).
         uuid = next((entry.vb_uuid for entry in log if entry.seqno <= end), 0) if last else 0
         return Position(self.id, uuid, last, start, end, log)
 
@@ -455,8 +504,12 @@ class VBucket:
         """Return the position to request so that all changes behind the gap come anew: the place to which `roll_back`
         will lead.
         """
+        # A compaction may have raised the rollback floor above the gap. The request must name the seqno that
+        # `roll_back` will really reach, or what comes would not fit behind what is kept.
         seqno = self._store.lowered_to(self.id, self._nearest(self.gap.whole_seqno))
         log = tuple(entry for entry in self.failover.entries if entry.seqno <= seqno)
+        # The uuid is that of the branch at the seqno (failover 2.3): with a newer one the producer would count changes
+        # as common that this copy never had.
         return Position(self.id, log[0].vb_uuid if log and seqno else 0, seqno, seqno, seqno, log)
 
     def begin_snapshot(
@@ -479,9 +532,14 @@ class VBucket:
         node_invariant(start_seqno <= end_seqno, "vbucket {}: snapshot [{}, {}]", self.id, start_seqno, end_seqno)
         node_invariant(self.state is not State.ACTIVE, "vbucket {} is active, and receives a snapshot", self.id)
         if self.is_receiving_snapshot:
+            # Without this line, a producer that replaces [10, 20] by [15, 30] at seqno 17 would make 15 look like a
+            # whole state, and a failover would branch there.
             start_seqno = min(self.snapshot_start, start_seqno)
         else:
+            # The end of the snapshot before is the last place to which a rollback can go exactly; the record below
+            # keeps it.
             self.consistent.note(self.high_seqno)
+        # Taken before the new range replaces the old one, from which the property computes it.
         self._complete_seqno = complete = self.complete_seqno
         high = self.high_seqno
         node_invariant(complete <= high, "vbucket {}: complete up to {}, above seqno {}", self.id, complete, high)
@@ -489,6 +547,8 @@ class VBucket:
         if not has_versions:
             # What was announced before and did not come is part of this one.
             self.deduplicated_seqno = max(min(self.deduplicated_seqno, high), end_seqno)
+        # In the log this stands before the first change of the snapshot: a crash in the middle of it must not leave a
+        # copy that lacks tombstones and does not know it (decision 0033).
         self._store.lacks_tombstones(self.id, purge_seqno, deleted_rev)
         self._stage()
 
@@ -496,6 +556,8 @@ class VBucket:
         """UPR: note that the received changes are consistent now; if the stream goes on, begin a snapshot without an
         end.
         """
+        # A UPR boundary comes behind its changes, so everything up to here is whole (dcp 14, "range being [first seqno,
+        # last seqno]").
         self.snapshot_start = self.snapshot_end = self.deduplicated_seqno = self.high_seqno
         if goes_on:
             self.begin_snapshot(self.high_seqno, ENDLESS)
@@ -506,6 +568,7 @@ class VBucket:
     def pass_seqno(self, seqno: int) -> None:
         """Count seqnos up to `seqno` as received, for the producer has nothing for us there (dcp 2.18)."""
         self._store.pass_seqno(self.id, seqno)
+        # No row has this seqno, so only the record's high seqno can bring it back at a restart.
         self._stage()
 
     def note_deleted_rev(self, deleted_rev: int) -> None:
@@ -551,7 +614,11 @@ class VBucket:
         """
         is_there = key is not None and key.collection in self.collections.alive
         self.gap.add(whole_seqno, key if is_there else None, seqno)
+        # The record comes before any change behind the refused one: a crash then leaves the gap noted, or nothing
+        # behind it.
         self._stage()
+        # A stream of this copy passes its producer's markers on, and nothing in them could say that one change is
+        # missing.
         self._tell(lambda reader: reader.state_changed())
 
     def close_gap(self) -> bool:
@@ -566,7 +633,9 @@ class VBucket:
             lambda key: self._store.seqno_of(self.id, key.key, key.collection), self.collections.alive
         ):
             return False
+        # Without room for the record the gap would be closed in memory alone, and a restart would have it again.
         self._store.staging.check_record_room()
+        # Also the states that were noted behind the gap go: each of them lacked the refused change.
         self.consistent.cut(self.gap.whole_seqno)
         self._complete_seqno = min(self._complete_seqno, self._before_gap)
         self.deduplicated_seqno = max(self.deduplicated_seqno, self.high_seqno)  # the refused version never comes
@@ -589,11 +658,16 @@ class VBucket:
         the change comes again, or the producer does not have it either, and its key may never be written again.
         """
         before = self.failover.entries
+        # With changes behind the gap the stream begins behind them, so it can't bring what lies before them; the gap
+        # stays.
         if not self.has_gap:  # all that was refused comes again, but what the producer lost by a failover
             self.gap = Gap()
         self.failover.replace(log)
+        # TAP checkpoint ids belong to the history of one producer (tap.md 5.1); quoted to another, one would skip
+        # changes.
         self.checkpoint = 0
         self._stage()
+        # A stream that was resumed under the same log changes nothing for readers, and is the common case.
         if self.failover.entries != before:
             self._tell(lambda reader: reader.state_changed())
 
@@ -606,19 +680,28 @@ class VBucket:
         """
         nearest, before = self._nearest(seqno), self.high_seqno
         node_invariant(nearest <= seqno, "vbucket {}: back to {}, {} was asked for", self.id, nearest, seqno)
+        # This frame and the record below come into one batch, for no freeze lies between them within a turn of the
+        # loop: a crash keeps both or neither.
         self._store.rollback(self.id, nearest)
+        # Of a snapshot that was given up nothing is missing any more; its purge seqno above the new high seqno counts
+        # no more.
         self._store.lacks_tombstones(self.id, 0)
+        # Collections and prepares follow from the rows, and some of those are gone.
         self.read_events()
+        # The store goes to 0 where compaction has dropped the versions that an exact return needs.
         reached = self.high_seqno
         most = min(before, seqno)
         node_invariant(reached <= most, "vbucket {}: back to {} leads to {}", self.id, most, reached)
+        # All that lay behind the refused change is given up, so the next stream brings that change again.
         if reached <= self.gap.whole_seqno or not reached:
             self.gap = Gap()
         self.consistent.cut(reached)
         self.checkpoint = 0
+        # Branches above the point describe history that this vbucket holds no more (failover 1, prune).
         self.failover.prune(reached)
         self._complete_seqno, self.snapshot_start, self.snapshot_end = reached, reached, reached
         self.deduplicated_seqno = min(self.deduplicated_seqno, reached)
+        # A copy that has given changes up stands for nothing above them, whatever it had acknowledged.
         self._acknowledged_seqno = min(self._acknowledged_seqno, reached)
         self._stage()
         self._tell(lambda reader: reader.rolled_back())
@@ -626,6 +709,7 @@ class VBucket:
 
     def _nearest(self, seqno: int) -> int:
         """Return the newest consistent state at or below `seqno`."""
+        # Nothing lies above, so there is nothing to give up, however the list of states was thinned out.
         if seqno >= self.high_seqno and not self.is_receiving_snapshot:
             return self.high_seqno
         if self.state is State.ACTIVE and seqno >= self.snapshot_end:
@@ -634,6 +718,8 @@ class VBucket:
 
     def drop(self) -> None:
         """Drop the vbucket with its documents; its streams end as after a state change (dcp 2.6)."""
+        # The stream must not write behind the DROP frame: at a restart its changes would make the vbucket again,
+        # without its beginning.
         self.stop_following("it was deleted")
         self.state = State.DEAD
         self._store.drop(self.id)
@@ -677,11 +763,13 @@ class VBucket:
 
     def _stage(self) -> None:
         self._store.staging.record(self.id, self.record())
+        # The word in the index table that keeps the fast path out is overwritten by the state of each record.
         if self.is_backed_up or self.prepares.pending:
             self.show_state()  # the record says active, which would let writes in again
         self.gate = self._wrote()
 
     def _tell(self, what: Callable[[Reader], None]) -> None:
         """Tell every reader; some leave meanwhile."""
+        # A copy of the set, since a stream that hears of its end leaves while this loop runs.
         for reader in tuple(self.readers):
             what(reader)
