@@ -99,6 +99,7 @@ def read_header(data: memoryview, offset: int, end: int, salt: int) -> BatchHead
         raise Torn(offset, f"no batch begins here (bytes {bytes(data[offset : offset + 8]).hex(' ')})")
     if xxhash.xxh3_64_intdigest(data[offset : offset + _LAYOUT.size], _seed(salt, offset)) != own:
         raise Torn(offset, "the checksum of a batch header is wrong")
+    # A length is believed only within the file, whatever its checksum says.
     if body_bytes > end - offset - BATCH_HEADER_BYTES:
         raise Torn(offset, f"a batch of {body_bytes} bytes begins here, {end - offset - BATCH_HEADER_BYTES} are left")
     return BatchHeader(offset, number, body_bytes, frames, checksum)
@@ -122,6 +123,7 @@ def walk(data: memoryview, offset: int, end: int, salt: int, number: int) -> Ite
     """
     while offset < end:
         header = read_header(data, offset, end, salt)
+        # A gap in the numbers means that whole batches are gone between two good ones: that is no torn end.
         if header.number != number:
             raise Torn(offset, f"batch {header.number} is here, {number} is expected")
         _check_body(data, header, salt)
@@ -133,12 +135,14 @@ def find_later(data: memoryview, offset: int, end: int, salt: int, number: int) 
     """Return a valid batch after the bad one at `offset`, numbered `number` or more: proof that the bad one was whole
     once.
     """
+    # A search for the magic rather than a walk by lengths: the bad header's own length can't be trusted.
     raw = bytes(data[offset:end])
     at = raw.find(MAGIC, 1)
     while at >= 0:
         try:
             header = read_header(data, offset + at, end, salt)
             _check_body(data, header, salt)
+            # Only a later number proves that the bad batch was written whole before it.
             if header.number >= number:
                 return header
         except Torn:

@@ -133,6 +133,7 @@ class Index:
             )
         capacity = columns.capacity
         if need > capacity:
+            # A quarter more each time, since a bucket of 1,024 vbuckets pays for every row that stays empty.
             capacity = max(need, min(int(capacity * factor) + ROWS_FIRST, index.ROWS_MAX))
         wanted = int(self.table[vbucket, index.KEYS]) + keys
         slots = len(columns.slots)
@@ -198,6 +199,7 @@ class Index:
     def forget(self, vbucket: int) -> None:
         """Forget a dropped vbucket; one that is made in its place only keeps its CAS values above the old ones."""
         self.reset(vbucket)
+        # CAS stays: a client that kept a CAS of the dropped vbucket must not find it on another document.
         self.table[vbucket, index.STATE] = self.table[vbucket, index.DELETED_REV] = 0
 
     def rows_up_to(self, vbucket: int, seqno: int) -> int:
@@ -281,6 +283,8 @@ class Index:
         If compaction purged changes, the rollback floor counts as a change: that seqno was used.
         """
         last = self.columns[vbucket].seq.item(keep - 1) if keep else 0
+        # A seqno that was used must not be given again under the same vb uuid, even where compaction has dropped its
+        # row.
         return max(last, min(seqno, self.rollback_floor(vbucket)))
 
     def lower(self, vbucket: int, rows: int, high: int) -> None:
@@ -298,4 +302,5 @@ class Index:
         documents the last look did not count.
         """
         table = self.table if vbucket is None else self.table[vbucket : vbucket + 1]
+        # 1 is the earliest time that counts, so the next pager looks.
         table[table[:, index.MIXED] != 0, index.EXPIRY] = 1

@@ -57,7 +57,9 @@ class Committing:
             return None
         batch = self._in_flight = Batch(self._staging.arena)
         table = self._index.table
+        # Before the counts are frozen: a fault of ours must end the node before it becomes durable.
         self._index.check()
+        # `settle` makes durable what was frozen and no more: rows staged meanwhile are in the other arena.
         table[:, index.FROZEN_ROWS] = table[:, index.ROWS]
         table[:, index.FROZEN_HIGH] = table[:, index.HIGH]
         self._staging.hand_over(batch.bytes_on_disk)
@@ -88,6 +90,7 @@ class Committing:
             if record is None:
                 self.records.pop(vb, None)
             else:
+                # `records` has what is on the disk; a lost batch returns to it.
                 self.records[vb] = record
         batch.arena.clear()
 
@@ -96,6 +99,7 @@ class Committing:
 
         Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
         """
+        # Nothing is in flight from here on, whatever follows: the room that the batch had counts again.
         self._end(batch)
         lost, destroyed = self._staging.touched()
         # A rollback or drop took rows out of the index that are still in the log: only reading the log brings them
@@ -131,6 +135,7 @@ class Committing:
     def index_anew(self) -> None:
         """Index the whole log anew, after a rollback or drop that removed rows did not reach the disk."""
         self.times_indexed += 1
+        # A vbucket whose record was never durable has none in the log, and must not keep its state.
         self._index.table[:, index.STATE] = 0
         for vb in range(len(self._index.table)):
             self._index.reset(vb)

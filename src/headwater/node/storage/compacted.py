@@ -94,6 +94,8 @@ class CompactedWriter:
         node_invariant(under_way == 0, "{} batches are not written, and their files are sealed", under_way)
         self.close()
         for segment in self.segments:
+            # One sync for each file instead of one for each batch: nothing is acknowledged by these files before the
+            # manifest names them.
             segment.writable().sync()
             for begin in range(0, segment.end, POPULATE_BYTES):  # a long call may keep others from changing maps
                 segment.writable().populate(segment.memory[begin:], min(POPULATE_BYTES, segment.end - begin))
@@ -132,6 +134,7 @@ class CompactedWriter:
     ) -> int:
         self._room_for(1)
         segment = self.segments[-1]
+        # Cut at the end of the segment: a batch never spans two files.
         limit = min(limit, segment.size - segment.end - batches.BATCH_HEADER_BYTES)
         place = (len(self.segments) - 1) << 40 | (segment.end + batches.BATCH_HEADER_BYTES + self._used)
         out = self._buffer[self._used : limit]
@@ -148,6 +151,8 @@ class CompactedWriter:
             return
         self.write_out()
         size = max(self._log.segment_bytes_now, SEGMENT_HEADER_BYTES + batches.BATCH_HEADER_BYTES + count)
+        # Only the header's room is set aside: the whole was promised by `making_room`, and what isn't written must not
+        # be taken from documents.
         self.segments.append(self._log.create(0, size, SEGMENT_HEADER_BYTES))
 
     def _flush(self) -> None:
@@ -158,10 +163,12 @@ class CompactedWriter:
         end = segment.end + batches.BATCH_HEADER_BYTES + self._used
         node_invariant(end <= segment.size, "{}: a batch to byte {} of {}", segment.path, end, segment.size)
         self._under_way.append(self._thread.submit(_write, segment, segment.next_number, segment.end, body))
+        # Counted before it is written: if the write fails, the whole run is given up and nobody reads `end`.
         segment.end += batches.BATCH_HEADER_BYTES + self._used
         segment.batches += 1
         self._used = 0
         self._buffers.rotate(-1)
+        # The buffer that comes next may still be on its way to the disk.
         self._wait(BUFFERS - 1)
 
     def _wait(self, most: int) -> None:

@@ -60,6 +60,8 @@ Dropped: TypeAlias = "NDArray[np.uint64]"
 """Collections that were dropped, and the seqno of each drop: rows of two, by id."""
 NONE_DROPPED: Final[Dropped] = np.zeros((0, 2), np.uint64)
 
+# A failover takes back what a replica had not received, some changes as a rule: so many can be undone exactly, without
+# refilling the vbucket.
 HISTORY_ROWS: Final = 128
 ROOMY_PARTS: Final = 2
 """A disk is roomy with so many times what may stay at most: then nothing more exact is asked for."""
@@ -78,6 +80,7 @@ def best_stretch(live: NDArray[np.int64], dead: NDArray[np.int64], room: int) ->
     Returns None if none is worth the work. A small part of the bytes to write counts as loss, so no segment without
     garbage is taken along.
     """
+    # Sums up to each segment: the value of any stretch is then one subtraction.
     lives, worth = (np.concatenate(([0], np.cumsum(each))) for each in (live, dead - live // GAIN_PARTS))
     best, most = None, 0
     for first in range(len(live)):
@@ -178,6 +181,7 @@ class Compaction:
         self._purge_before = purge_before
         self._purge_limit = purge_limit
         self._dropped = dropped
+        # From here on no segment that this run reads can be freed, whoever retires it.
         self._ticket = slots.enter()
         self._shares = self._choose(purge_limit, numbers, history_rows)
         self._limits = history
@@ -232,6 +236,7 @@ class Compaction:
             self._begin_histories()
             self._take(self._wanted)
             room = max(0, self._log.free_bytes - self._beside_rows)
+            # The cheap bound first: the exact number takes a look at each row, as long as a checksum of the whole log.
             self.bytes_needed = self._bytes_at_most()
             if self._spare or self.bytes_needed > room // ROOMY_PARTS:
                 self.bytes_needed = self._bytes_exactly()
@@ -245,6 +250,7 @@ class Compaction:
                     raise DiskFull(self._log.folder, self.bytes_needed, room)
             self._log.promised = self.bytes_needed = self.bytes_needed + self._beside_rows
             self.is_whole = len(self._old) == len(self._sealed)
+            # Copied rows get new checksums: a byte that had rotted would be right for ever.
             self._verify()
             return True
 
@@ -306,6 +312,7 @@ class Compaction:
     def _survey(self, share: _Share) -> None:
         keep = np.empty(share.end - share.first, np.uint32)
         columns = share.columns
+        # A drop among the newest changes may be taken back by a rollback, and its documents with it.
         settled = columns.seq[share.history - 1] if share.history else 0  # a later drop may still be taken back
         count, floor, purge = kernels.survivors(
             (columns.seq, columns.loc, columns.prev, columns.next),
@@ -348,6 +355,8 @@ class Compaction:
         spared = False
         for vb, share in self._shares.items():
             limit = share.limit if self._purge_limit is None else self._purge_limit(vb)
+            # A stream that began below such a tombstone was admitted by the old purge seqno (failover 2, step 2) and
+            # counts on it.
             if share.purge > limit:
                 share.limit, spared = limit, True
         return spared
@@ -358,6 +367,7 @@ class Compaction:
         Raises:
             DiskFull, ArenaFull: there is no room for the records; cancel, or announce again later.
         """
+        # From this moment a rollback can't reach below the floor, so `cut` need not end the run any more.
         self._announced = True
         for vb, share in self._shares.items():
             row = self._index.table[vb]
@@ -391,6 +401,7 @@ class Compaction:
 
     def _copy(self, writer: CompactedWriter) -> None:
         self._writer = writer
+        # Records as they are on the disk: one that is only staged may be lost, and would stand in a file that stays.
         writer.records(self._again_taken_back(), dict(self._committing.records))
         for share in self._shares.values():
             self._check_wanted()
@@ -404,6 +415,7 @@ class Compaction:
             self._check_wanted()
             recovery.verify(segment)
         failpoint("compact.copied")
+        # Sync and seal come before the manifest names the files; the order is what keeps a crash harmless.
         writer.finish()
         with self._publishing:
             self._check_wanted()
@@ -419,6 +431,8 @@ class Compaction:
         The index knows the rows that are left. It includes later rollbacks, which replay meets as well.
         """
         frames = []
+        # Without these frames the rows in front of the stretch, which a rollback in it took back, would be back after a
+        # restart.
         for vb in np.flatnonzero(self._taken_back).tolist():
             share = self._shares.get(vb)
             if self._taken_back[vb] >= kernels.DROPPED:
@@ -438,6 +452,8 @@ class Compaction:
         Waits while the new files enter the log, which takes a write and a sync of the manifest: so a new index of the
         log is made either with them, or without them, and then they never enter.
         """
+        # The lock makes it one or the other: files that came in half before and half after a new index would leave rows
+        # without a file.
         with self._publishing:
             self.stale = True
 
@@ -445,6 +461,8 @@ class Compaction:
         """Note that a rollback left the vbucket `rows` of its rows."""
         if vbucket in self._shares:
             self.stale = self.stale or not self._announced  # the floor did not yet guard what will go
+            # The minimum counts: behind a second, higher rollback rows stand that were written since and are in none of
+            # the old files.
             self._left[vbucket] = min(rows, self._left.get(vbucket, rows))
 
     def swap(self) -> Iterator[int]:
@@ -485,6 +503,8 @@ class Compaction:
 
     def _exchange(self, vb: int, share: _Share, slots: NDArray[np.int64]) -> None:
         into, row = self._index, self._index.table[vb]
+        # Rows that a rollback took back meanwhile are in the new files, but not in the index; the frame behind them
+        # says the same to a replay.
         end = min(share.end, self._left.get(vb, share.end))
         first = min(share.first, end)
         kept = int(np.searchsorted(share.keep, end))
@@ -511,6 +531,7 @@ class Compaction:
             np.empty(end - first, np.uint32),
         )
         node_invariant(rows <= new.capacity, "vbucket {}: {} rows, room for {}", vb, rows, new.capacity)
+        # Behind `rebuild`: the hash table names rows by their new numbers.
         fill_slots(new.slots, new.hash, new.next, rows)
         into.adopt(vb, new)
         for count in (index.ROWS, index.DURABLE_ROWS, index.FROZEN_ROWS):
@@ -543,6 +564,8 @@ class Compaction:
 
         Waits for a `survey` or `copy` that is under way in another thread to notice.
         """
+        # A published run can't be given up: the manifest names its files, and the old ones are about to lose their
+        # readers.
         self.stale = self.stale or not self._published
         with self._busy:
             self._log.promised = 0

@@ -46,6 +46,7 @@ class Declarations:
 
     def use_collections(self) -> None:
         """Declare that changes with marks may come: older programs must not read the folder any more."""
+        # Looked up in memory: the first event pays for the manifest, the thousand that follow do not.
         if not self._log.manifest.content.collections:
             self._log.declare(lambda manifest: replace(manifest, collections=True))
 

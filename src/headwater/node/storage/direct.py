@@ -44,6 +44,8 @@ class DirectWriter:
 
         Returns: bytes written; 0 if this must be written through the cache. OSError as for any write.
         """
+        # The ends of a batch share their blocks with its neighbours; written through the cache, they leave those bytes
+        # as they are.
         if not self.works or len(data) < BLOCK_BYTES or offset % BLOCK_BYTES:
             return 0
         if self._buffer is None:
@@ -59,6 +61,7 @@ class DirectWriter:
             return 0
 
     def _write(self, piece: memoryview, offset: int) -> int:
+        # For one call only: with the flag left on, the next ordinary write of this descriptor would be refused.
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _O_DIRECT)
         try:

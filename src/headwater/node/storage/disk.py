@@ -155,6 +155,7 @@ class _RealFile:
             if not written:
                 step = BLOCK_BYTES if unread and self._direct.works else _PIECE_BYTES
                 written = os.pwritev(self._descriptor, _first(rest, step - offset % step), offset)
+            # A write of no bytes without an error would loop for ever.
             if written <= 0:
                 raise OSError(errno.EIO, "the disk took no bytes")
             offset += written
@@ -164,9 +165,11 @@ class _RealFile:
                 rest[0] = rest[0][written:]
 
     def sync(self) -> None:
+        # The size is synced with it where it has changed; times are not worth a second write of the disk.
         os.fdatasync(self._descriptor)
 
     def reserve(self, offset: int, count: int) -> None:
+        # A hole could be refused at the write, when the batch is promised already.
         os.posix_fallocate(self._descriptor, offset, count)
 
     def truncate(self, size: int) -> None:
@@ -176,11 +179,13 @@ class _RealFile:
         return os.fstat(self._descriptor).st_size
 
     def allocated(self) -> int:
+        # The unit of st_blocks is 512 bytes whatever the file system's own blocks are.
         return os.fstat(self._descriptor).st_blocks * 512
 
     def data_end(self, offset: int) -> int:
         end = offset
         try:
+            # From the last piece of data to the next: a torn write may have left a hole between two pieces.
             while True:
                 end = os.lseek(self._descriptor, os.lseek(self._descriptor, end, os.SEEK_DATA), os.SEEK_HOLE)
         except OSError as error:
@@ -239,6 +244,8 @@ class RealDisk:
         """
         held: list[int] = []
         try:
+            # The folder is locked as well: a lock file that somebody removes and makes anew would let a second process
+            # in.
             held.append(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             with contextlib.suppress(OSError):  # some file systems lock no folders
                 self._flock(held[0], path)
@@ -255,6 +262,7 @@ class RealDisk:
     @staticmethod
     def _flock(descriptor: int, path: Path) -> None:
         try:
+            # The system drops this lock with the process, so a kill leaves none behind; a file with a number would.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = path.read_text("ascii", "replace").strip() if path.exists() else ""

@@ -62,6 +62,7 @@ T = TypeVar("T")
 
 def full_error(path: Path, needed: int, error: OSError) -> Exception:
     """Return an OSError as one of ours: DiskFull if there is no room, else StorageError."""
+    # DiskFull is a state that the node outlives and clients see as ETMPFAIL; any other error loses the batch for good.
     if is_full(error):
         return DiskFull(path, needed)
     return StorageError(f"{path}: {error.strerror or error}; the batch was not written")
@@ -99,6 +100,7 @@ class Log:
         self._disk = disk
         self._random = random
         self.batch_bytes_max: Final = arena_bytes + batches.BATCH_HEADER_BYTES
+        # A segment must take the largest batch whole, for a batch never spans two files.
         self.segment_bytes: int = max(segment_bytes, SEGMENT_HEADER_BYTES + 2 * self.batch_bytes_max)
         self.reserve: Final = Reserve(disk, folder, 0)
         self.promised: int = 0
@@ -184,6 +186,8 @@ class Log:
         """The bytes that a compaction may write: those of the disk without the documents' share, and the reserve
         without one piece.
         """
+        # Documents keep what is set aside for them while they are taken at all; a compaction that used it up would
+        # refuse writes.
         ahead = 0 if self.is_full else 2 * self._batch_bytes
         return max(0, self._disk.free(self.folder) - ahead) + max(0, self.reserve.held - self._piece_bytes)
 
@@ -195,6 +199,7 @@ class Log:
     @property
     def room(self) -> int:
         """The bytes of frames that the next batch may have without fail."""
+        # After a failed write it is unknown which bytes are on the disk, so nothing may be promised in that segment.
         if self.failed or not self.segments:
             return 0
         return max(0, self.current.reserved - self.current.end - batches.BATCH_HEADER_BYTES)
@@ -219,11 +224,13 @@ class Log:
         """
         if self._is_small:
             return
+        # On a small disk larger batches would leave a compaction no room to write a segment anew.
         most = min(self.batch_bytes_max, max(self.batch_bytes_min, self._disk_bytes // BATCH_PARTS))
         self._batch_bytes = min(2 * self._batch_bytes, most)
 
     def start(self) -> None:
         """Make room for the first batch; a store that has no segment yet gets its first."""
+        # First of all, so that the first batch has its note; on a full disk there is none, and a start goes on.
         self.synced.start()
         self.reserve.start()
         self.look_at_disk()
@@ -252,6 +259,8 @@ class Log:
         Raises:
             DiskFull, StorageError: nothing of the batch counts; the log goes on with a new segment.
         """
+        # The frames are counted before the checksum makes them right for ever: bytes that are no frames would refuse
+        # every later start.
         frames = count_frames(batch.arena.data, batch.arena.used)
         if frames < 0:
             raise StorageError(f"{self.folder}: the staged bytes are not whole frames; a kernel wrote nonsense")
@@ -260,11 +269,14 @@ class Log:
                 self._prepare()
                 self._append(batch, int(frames))
         except OSError as error:
+            # Nothing is written behind a failed write or sync, and the sync is not repeated: the kernel may have
+            # dropped the pages that it could not write, and would report success.
             self.failed = True
             raise full_error(self.folder, batch.arena.used, error) from error
         except BaseException:
             self.failed = True
             raise
+        # Outside of the try: the batch is on the disk, and a lack of room for the next must not lose it.
         self.make_room()
 
     def _prepare(self) -> None:
@@ -274,6 +286,8 @@ class Log:
         # elsewhere (recovery.check_clean).
         if self.manifest.content.clean is not None:
             self._change(lambda manifest: replace(manifest, clean=None))
+        # The manifest settles first: as long as it is unsure which one is on the disk, a batch in the new segment could
+        # be in no manifest.
         if self.failed:
             self._roll()
 
@@ -284,9 +298,12 @@ class Log:
         node_invariant(segment.end >= SEGMENT_HEADER_BYTES, "{}: ends at byte {}", segment.path, segment.end)
         if segment.end + batches.BATCH_HEADER_BYTES + len(body) > segment.size:
             raise StorageError(f"{segment.path}: a batch of {len(body)} bytes was staged, {self.room} were promised")
+        # The offset is part of the seed, so a batch that a user stores as a value is valid nowhere but at its own
+        # place.
         header = batches.header_of(segment.next_number, frames, body, segment.header.salt, segment.end)
         segment.writable().write([header, body], segment.end, unread=batch.is_unread)
         failpoint("log.before_sync")
+        # This is the moment at which acknowledged becomes durable: every answer of the batch waits for this return.
         segment.writable().sync()
         failpoint("log.after_sync")
         # Before `make_room` may go on to the next segment: the loop's thread reads both without a lock
@@ -311,6 +328,7 @@ class Log:
         # The batch before is safe; `room` tells what the next one can have.
         with self._segment_lock, contextlib.suppress(OSError):
             self.manifest.settle()
+            # Taken once: a large change that never comes again must not keep the room of every later batch large.
             wanted, self.wanted = min(self.wanted, self.batch_bytes_max), 0
             if self.failed:
                 self._roll()
@@ -320,6 +338,7 @@ class Log:
             has_room = self._for_documents(wanted)
             # More than what is set aside for deletions now, or documents would take that.
             self._batch_bytes_least = self.batch_bytes_min if has_room else min(BATCH_FIRST, self.batch_bytes_max)
+            # Records and deletions have their room before documents are refused, or a full disk could not be emptied.
             if control or not has_room:
                 self._for_control(control)
 
@@ -331,6 +350,7 @@ class Log:
         """
         self._is_small = False
         self.reserve.size = self._reserve_bytes
+        # The larger reserve comes before the larger log: a log that outgrew it could not be compacted on a full disk.
         if self.reserve.fill():
             self._outgrow()
             return True
@@ -371,6 +391,7 @@ class Log:
         if self.current.reserved - self.current.end >= needed:
             return True
         ahead = 2 * needed  # twice what is needed, so that this is rare; what there is, when the disk has no more
+        # Half as much and half again: a disk with little room takes small documents for as long as it can.
         while not self._is_set_aside(ahead):
             if ahead == self.batch_bytes_min:
                 return False
@@ -425,6 +446,7 @@ class Log:
         """Do work for which the disk may have no room; then once more, with a piece of the reserve."""
         try:
             return work()
+        # The second try raises its own error: the reserve gave what it had, and that was not enough.
         except OSError as error:
             if not is_full(error) or not self.reserve.give(needed):
                 raise
@@ -438,9 +460,13 @@ class Log:
         fresh = self._fresh()
         failpoint("segment.created")
         try:
+            # The manifest names the new segment, durably, before a batch goes into it: an unnamed file is removed at
+            # the next start.
             self._change(self._rolled(Entry(fresh.header.id, fresh.header.salt, None)))
         except BaseException:
             fresh.close()
+            # With an unsure manifest the new file may be named on the disk, and a start refuses a manifest whose
+            # segment is missing.
             if not self.manifest.unsure:
                 self.remove(fresh)
             raise
@@ -448,6 +474,8 @@ class Log:
             newest = max((each.header.id for each in self.segments[-1:]), default=0)
             node_invariant(fresh.header.id > newest, "segment {} follows segment {}", fresh.header.id, newest)
             old, self.segments = self.segments[-1:], [*self.segments, fresh]
+        # Only here, behind the durable manifest: the failed segment is sealed at its last good batch, and what its
+        # failed write left behind never counts.
         self.failed = False
         self.look_at_disk()
         for segment in old:
@@ -467,6 +495,7 @@ class Log:
         return self._with_reserve(lambda: self.create(first, self.segment_bytes, room), room)
 
     def _rolled(self, added: Entry) -> Callable[[Manifest], Manifest]:
+        # The end of the last batch whose sync returned, not of what was written.
         sealed_at = self.current.end if self.segments else 0
 
         def edit(manifest: Manifest) -> Manifest:
@@ -480,6 +509,8 @@ class Log:
         if that fails. Any thread.
         """
         salt = int.from_bytes(self._random(8), "big")
+        # A new salt for each file: bytes that the disk's blocks held before, of an older segment, are valid for no
+        # offset in this one.
         header = SegmentHeader(self.manifest.content.store, self.manifest.take_number(), salt, first_batch, size)
         return Segment.create(self._disk, self.folder, header, size, reserve)
 
@@ -494,6 +525,8 @@ class Log:
         """Keep documents from taking `needed` bytes while a compaction writes them; the reserve helps out."""
         self.promised = needed
         try:
+            # The reserve lends its room only where the disk lacks it, since documents are refused until it is whole
+            # again.
             if self._disk.free(self.folder) < needed + self._piece_bytes:
                 self.reserve.lend(keep=self._piece_bytes)
             yield
@@ -524,6 +557,8 @@ class Log:
         def edit(manifest: Manifest) -> Manifest:
             first = next((at for at, entry in enumerate(manifest.segments) if entry.id == gone[0]), 0)
             end = first + len(gone)
+            # Compared within the manifest's own lock: a roll on the commit thread may have changed the list since the
+            # survey.
             if [entry.id for entry in manifest.segments[first:end]] != gone:
                 raise StorageError(f"{self.folder}: the log no longer has the segments that were compacted")
             return replace(manifest, segments=(*manifest.segments[:first], *entries, *manifest.segments[end:]))
@@ -531,6 +566,7 @@ class Log:
         node_invariant(self.segments[-1] not in old, "the open segment is to be compacted")
         unsealed = [each.header.id for each in new if each.file is not None]
         node_invariant(not unsealed, "segments {} are to replace others, and are not sealed", unsealed)
+        # The manifest comes before `segments`: a failure leaves disk and memory with the old files.
         self._change(edit, "compact")
         with self._lock:
             first = self.segments.index(old[0])
@@ -540,6 +576,7 @@ class Log:
     def close(self, clean: bool) -> None:
         """Close the descriptors; with `clean`, whose last frame was written, note where the log ends."""
         try:
+            # Behind a failed write the log does not end with CLEAN, and the next start must begin a new branch.
             if clean and not self.failed:
                 self.manifest.settle()
                 self._change(lambda manifest: replace(manifest, clean=self.current.end))

@@ -97,6 +97,7 @@ class Manifest:
         content = json.loads(decode_text_file(data, path, _TITLE, _FORMATS, "manifest"))
         collections, prepares = content.get("collections", False), content.get("prepares", False)
         needed = _format_of(collections=collections, prepares=prepares)
+        # A manifest whose format promises fewer marks than its facts would let an older program misread the log.
         if max(data.split(b" ", 2)[1].decode(), _WITHOUT_MARKS) != needed:
             raise CorruptStore(path, 0, "the manifest is not of the format that it names")
         entries = tuple(Entry(entry["id"], int(entry["salt"], 16), entry["bytes"]) for entry in content["segments"])
@@ -153,6 +154,8 @@ class ManifestFile:
         """Take a segment id that was never used (written down with the next change; orphaned files are removed)."""
         with self._lock:
             number = self.content.next_segment
+            # A number is never given twice in one process, also where its file was removed again: a reader may still
+            # hold the old one's memory.
             self.content = replace(self.content, next_segment=number + 1)
             return number
 
@@ -161,9 +164,13 @@ class ManifestFile:
         fresh = self._folder / NEXT_NAME
         write_synced(self._disk, fresh, content.encode())
         failpoint("segment.before_manifest" if point == "segment" else "compact.before_rename")
+        # Set before the rename and cleared after the folder's sync: an error in between leaves either manifest on the
+        # disk, and a batch in a segment that only one of them names would be lost with the other.
         self.unsure = True
         self._disk.rename(fresh, self._folder / NAME)
         failpoint("segment.after_manifest" if point == "segment" else "compact.after_rename")
+        # The rename is in the folder's blocks: without this sync a power cut brings the old manifest back, while the
+        # new segment has acknowledged batches.
         self._disk.sync_directory(self._folder)
         self.content, self.unsure = content, False
 
@@ -179,6 +186,7 @@ def _check_change(before: Manifest, after: Manifest) -> None:
     is_open = [entry.id for entry in after.segments[:-1] if entry.bytes is None]
     node_invariant(not is_open, "segments {} are open, and not the last", is_open)
     facts = ("member", "collections", "prepares", "users")
+    # A forgotten `member` would start a second owner, a forgotten `users` an open node.
     gone = [fact for fact in facts if getattr(before, fact) and not getattr(after, fact)]
     node_invariant(not gone, "the manifest is to forget {}, which it keeps for good", gone)
     newer = after.generation > before.generation

@@ -54,6 +54,7 @@ def _rows(of: Index, slots: Slots, vbucket: int) -> list[int]:
     if not of.table.item(vbucket, index.MIXED):
         return []
     numbers = np.empty(ROWS_FIRST, np.int64)
+    # The kernel counts all rows and fills in what fits: a second call with enough room gives the whole list.
     while (count := int(sweep.system_rows(of.table, vbucket, slots.table, numbers))) > len(numbers):
         numbers = np.empty(count, np.int64)
     rows: list[int] = numbers[:count].tolist()

@@ -76,11 +76,13 @@ class NewestSeqnos:
         newest, places = 0, bounds.numbers.searchsorted(shown)
         chosen = places[bounds.numbers.take(places, mode="clip") == shown]
         for at in chosen[np.argsort(bounds.seqnos[chosen])[::-1]].tolist():
+            # Bounds only ever lie above the truth, so the remaining ones, which are lower, can't win any more.
             if bounds.seqnos.item(at) <= newest:
                 break
             bound = bounds.seqnos.item(at)
             exact = self._last(vbucket, bounds.numbers[at : at + 1], bound)
             node_invariant(exact <= bound, "vbucket {}: the newest seqno {} is above {}", vbucket, exact, bound)
+            # The look back is paid once: the next query begins at the exact row.
             bounds.seqnos[at] = exact
             newest = max(newest, exact)
         return newest

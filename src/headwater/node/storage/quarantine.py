@@ -57,6 +57,7 @@ class Quarantine:
 
     def mark(self, damage: Damage) -> set[int]:
         """Let the rows that point into a damaged range point to nothing; return their vbuckets."""
+        # No row points into a file without a slot; `Store.take_out` marks again once the rows of a compaction do.
         if damage.segment.slot == UNREGISTERED:
             return set()
         self._place_tombstone()
@@ -68,6 +69,7 @@ class Quarantine:
             if inside.any():
                 locs[inside] = LOST
                 hit.add(vb)
+        # The first damage of a vbucket stays the one that errors name.
         self.vbuckets = dict.fromkeys(hit, damage) | self.vbuckets
         return hit
 
@@ -82,6 +84,8 @@ class Quarantine:
         """Raise CorruptStore if a key that was not found may be among the lost ones."""
         hashed = int(index.hash_of(self._index.table, vbucket, np.frombuffer(key, np.uint8)))
         rows, columns = self._rows(vbucket), self._index.columns[vbucket]
+        # Only a lost newest version matters: a superseded one has its successor here. Another key with this hash is
+        # refused too, for its bytes can't be compared any more.
         if ((columns.hash[rows] == hashed) & (columns.next[rows] == _NEWEST)).any():
             raise self.error(vbucket)
 
@@ -93,6 +97,8 @@ class Quarantine:
     def check_range(self, vbucket: int, first: int, rows: int) -> None:
         """Raise CorruptStore if one of the rows that are about to be shown is lost."""
         lost = self._rows(vbucket)
+        # A view that left a lost row out would show a snapshot as whole; the consumer would never ask for the change
+        # again.
         if ((lost >= first) & (lost < rows)).any():
             raise self.error(vbucket)
 

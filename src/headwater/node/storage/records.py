@@ -130,6 +130,8 @@ class VBucketRecord:
     @classmethod
     def decode(cls, data: bytes) -> VBucketRecord:
         """Read the result of `encode()`; ValueError, TypeError or KeyError if it is none."""
+        # Unknown fields raise: a record of a newer program may say something without which the vbucket can't be
+        # trusted.
         fields: dict[str, Any] = json.loads(data)
         record = cls(**fields)
         return replace(
@@ -190,6 +192,7 @@ def since_bits(delete_time: int, now: int) -> int:
     """Return the same as `since_of` in kernels/index.py."""
     if delete_time + HOUR_SECONDS > now:
         return 0
+    # Rounded up, so a tombstone never looks older than it is and is never purged before its time (decision 0093).
     return (-(-now // HOUR_SECONDS) & SINCE_MASK) << SINCE_SHIFT
 
 
@@ -313,6 +316,7 @@ def prepare_over_frame(vbucket: int, key: bytes, seqno: int, delete_time: int, a
     """
     body = b"" if abort is None else replace(abort, vbucket=vbucket, opaque=0, framing=None).encode()
     extras, marks = _DELETION.pack(seqno, 0, delete_time, 0), NAMED_MARK | SYSTEM_MARK
+    # CAS 1 is below every CAS that is given out, so this row never raises the vbucket's clock.
     return _frame(DELETION, vbucket, extras, prepare_key(key), body, cas=1, hops=marks)
 
 

@@ -55,6 +55,7 @@ def load_manifest(disk: Disk, folder: Path, vbuckets: int, random: Callable[[int
         if content.vbuckets != vbuckets:
             raise OptionError("vbuckets", vbuckets, f"{content.vbuckets}, with which the store in {folder} was made")
         return ManifestFile(disk, folder, content)
+    # A new manifest here would make the segments orphans, and `remove_orphans` would delete the data.
     if any(name.endswith(".log") for name in names):
         raise CorruptStore(folder / NAME, 0, "the manifest is missing, though there are segments")
     file = ManifestFile(disk, folder, Manifest(random(16), vbuckets, generation=0))
@@ -64,6 +65,8 @@ def load_manifest(disk: Disk, folder: Path, vbuckets: int, random: Callable[[int
 
 def remove_orphans(disk: Disk, folder: Path, manifest: Manifest) -> None:
     """Remove orphans: files that no manifest names, left by an interrupted roll or compaction."""
+    # Called only after every segment was verified: a start that is refused changes nothing, so that a copy of the
+    # folder can still be examined.
     known = {name_of(entry.id) for entry in manifest.segments}
     for name in disk.names(folder):
         if name in (NEXT_NAME, NEXT_SYNCED) or (name.endswith(".log") and name not in known):
@@ -91,12 +94,17 @@ def _open_segment(disk: Disk, folder: Path, manifest: Manifest, entry: Entry) ->
         raise CorruptStore(path, 0, "the file is missing, the manifest names it") from None
     try:
         size = file.size()
+        # Longer is allowed: what a failed write left behind the sealed length never counts.
         if entry.bytes is not None and size < entry.bytes:
             raise CorruptStore(path, size, f"the file ends here, it was sealed with {entry.bytes} bytes")
         segment = Segment(path, SegmentHeader.decode(bytes(file.map()[: min(size, SEGMENT_HEADER_BYTES)]), path), file)
         header = segment.header
+        # The salt tells a segment from an older file of the same number, as a copy of a backup over the folder would
+        # bring it.
         if (header.store, header.id, header.salt) != (manifest.store, entry.id, entry.salt):
             raise CorruptStore(path, 0, f"this is segment {header.id} of store {header.store.hex()}, another one")
+        # An open segment keeps the size that it was made with until it is sealed, so a shorter file was cut by
+        # somebody, and acknowledged batches may have been in the part that is gone.
         if entry.bytes is None and size < header.size:
             raise CorruptStore(path, size, f"the file ends here, it was made with {header.size} bytes")
         return _verify_sealed(segment, entry.bytes) if entry.bytes is not None else _verify_open(segment)
@@ -133,14 +141,19 @@ def _verify_sealed(segment: Segment, end: int) -> OpenedSegment:
 def _verify_open(segment: Segment) -> OpenedSegment:
     file = segment.writable()
     file.populate(segment.memory, file.data_end(0))
+    # The walk always ends as torn, at the latest in the hole behind the last batch; what lies there tells whether
+    # anything was cut off.
     bodies, torn = _walk(segment, segment.size)
     if torn is None:
         return OpenedSegment(segment, bodies)
     written = file.data_end(torn.offset)
     data, salt = segment.memory.data, segment.header.salt
+    # Each batch is written after the sync of the one before. So a good batch behind a bad one proves that the bad one
+    # was whole and acknowledged.
     if later := batches.find_later(data, torn.offset, written, salt, segment.next_number):
         why = f"{torn.why}; batch {later.number} at byte {later.offset} is whole, so this was no interrupted write"
         raise CorruptStore(segment.path, torn.offset, why)
+    # Zeros alone need no cut: a write that never reached the disk leaves the place as if nothing had begun.
     rest = np.flatnonzero(segment.memory[torn.offset : written])
     return (
         OpenedSegment(segment, bodies, torn.offset, int(rest[-1]) + 1) if len(rest) else OpenedSegment(segment, bodies)
@@ -166,6 +179,7 @@ def check_clean(opened: list[OpenedSegment], manifest: Manifest, clean: bool) ->
     """Check that a cleanly closed store is as long as it was when it was closed."""
     if manifest.clean is not None and opened:
         segment = opened[-1].segment
+        # After an orderly close there is no interrupted write, so even a missing last batch is damage here.
         if segment.end != manifest.clean or not clean:
             why = f"the log ends here, {manifest.clean} bytes were written before the store was closed in order"
             raise CorruptStore(segment.path, segment.end, why)
@@ -175,6 +189,7 @@ def check_synced(opened: list[OpenedSegment], note: Note | None) -> None:
     """Check that the synced batches are there (their segment may have been sealed or compacted since)."""
     for last in opened[-1:]:
         segment = last.segment
+        # The note is written after the sync and before the answers: what it names was acknowledged, and is not here.
         if note is not None and note.segment == segment.header.id and note.end > segment.end:
             why = f"the log ends here, batches up to byte {note.end} were on disk (to number {note.next_number - 1})"
             raise CorruptStore(segment.path, segment.end, why)
@@ -192,8 +207,11 @@ def cut(opened: OpenedSegment) -> None:
         )
         told_with = event("log.cut", file=str(opened.segment.path), offset=opened.torn_end, bytes=opened.torn_bytes)
         log.warning(message, opened.segment.path, opened.torn_end, opened.torn_bytes, extra=told_with)
+        # Zeros in place of a shorter file: its room stays set aside, and a full disk can't refuse the start.
         file, end = opened.segment.writable(), opened.segment.writable().data_end(opened.torn_end)
         for at in range(opened.torn_end, end, CUT_BYTES):
             file.write([bytes(min(CUT_BYTES, end - at))], at)
+        # Before any new batch is written there: a half-cut end under a good batch would look like damage at the next
+        # start.
         file.sync()
         failpoint("recover.cut")

@@ -79,6 +79,7 @@ class Replay:
         for each in opened:
             self._slots.register(each.segment)
             history.count_rows(self._slots.table, each.segment.slot, each.bodies, counts)
+        # Columns get their final size once; growing them row by row would copy a large log several times.
         for vb in counts.nonzero()[0].tolist():
             self._index.make_room(vb, int(counts[vb]))
         bounds = _bounds(counts, self._threads or _threads_for(int(counts.sum())))
@@ -96,6 +97,8 @@ class Replay:
             (index.DURABLE_ROWS, index.FROZEN_ROWS, index.ROWS),
             (index.DURABLE_HIGH, index.FROZEN_HIGH, index.HIGH),
         ):
+            # A whole last batch counts although its sync may never have returned: a client that got no answer accepts
+            # either.
             table[:, durable] = table[:, now]
             table[:, frozen] = table[:, now]
 
@@ -131,6 +134,7 @@ class _Stretch:
     def _segment(self, opened: OpenedSegment) -> None:
         segment, bodies = opened.segment, opened.bodies
         table, segments, stretch = self._index.table, self._slots.table, (self._first, self._end)
+        # CLEAN counts as the very last frame only: a batch behind it means that the store was in use again.
         self.clean = self.clean and not len(bodies)
         batch, offset = 0, int(bodies[0, 0]) if len(bodies) else 0
         while batch < len(bodies):
@@ -166,10 +170,13 @@ class _Stretch:
         if seqno == 0:
             self._index.reset(vb)
         else:
+            # The links tell which row each row superseded; without them the versions of before can't become the newest
+            # again.
             self._link(vb)
             keep = self._index.rows_up_to(vb, seqno)
             history.undo_rows(self._index.table, vb, self._slots.table, keep)
         self._linked[vb] = self._index.rows(vb)
+        # The frame's own number, and not the last row's: seqnos that were passed or purged have no row.
         self._index.table[vb, index.HIGH] = high
         if vb in self.records:
             self.records[vb] = current(self._index, vb, self.records[vb])
@@ -192,6 +199,7 @@ def _run_all(stretches: Sequence[_Stretch]) -> None:
             list(threads.map(_Stretch.run, stretches))
     failures = [each.failure for each in stretches if each.failure]
     if failures:
+        # The threads' order is chance; the message must name the same place at every start.
         raise min(failures, key=lambda failure: failure[:2])[2]
 
 
@@ -225,6 +233,8 @@ def restore(into: Index, vbucket: int, record: VBucketRecord) -> None:
     row[index.STATE] = record.state
     row[index.PURGE] = record.purge_seqno
     row[index.FLOOR] = record.rollback_floor
+    # A CAS that was given out and whose document is purged must not be given again, though no row has it (wire 10).
     row[index.CAS] = max(int(row[index.CAS]), record.max_cas)
+    # Never lower: there may be rows that are newer than the record.
     row[index.HIGH] = max(int(row[index.HIGH]), record.high_seqno)
     row[index.DELETED_REV] = max(int(row[index.DELETED_REV]), record.deleted_rev)

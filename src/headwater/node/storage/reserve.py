@@ -51,6 +51,7 @@ class Reserve:
             missing = self.size - self.held
             if missing < 0:
                 self._give(-missing)
+            # What there is room for is taken in halves: part of a reserve still lets a deletion through.
             while missing > 0 and not self._lent and not self._take(self.held + missing):
                 missing //= 2
             return self.held >= self.size
@@ -63,6 +64,7 @@ class Reserve:
         except OSError:
             if self._file is not None:
                 with contextlib.suppress(OSError):  # a part of it may be there
+                    # posix_fallocate may have taken blocks before it failed; `held` must stay what the file really has.
                     self._file.truncate(self.held)
             return False
         self.held = size

@@ -53,6 +53,7 @@ def scrub(segments: Sequence[tuple[Segment, int]], slice_bytes: int) -> Iterator
 
 def _segment(segment: Segment, end: int, slice_bytes: int) -> Iterator[int | Damage]:
     data, header = segment.memory.data, segment.header
+    # No row points into the header, so nothing is taken out of service; but the next start would refuse the file.
     if bytes(data[:SEGMENT_HEADER_BYTES]) != header.encode():
         yield Damage(segment, 0, SEGMENT_HEADER_BYTES, "the segment header is not the one it was opened with")
     offset, number = SEGMENT_HEADER_BYTES, header.first_batch

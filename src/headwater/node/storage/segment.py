@@ -66,6 +66,7 @@ class SegmentHeader:
         magic, store, number, salt, first_batch, size = _LAYOUT.unpack_from(data)
         if magic != MAGIC:
             raise CorruptStore(path, 0, f"not a segment of format 1 (begins with {magic.hex(' ')})")
+        # The salt seeds the checksum of every batch behind, so it must be right before any batch is read.
         if _CHECKSUM.unpack_from(data, _LAYOUT.size)[0] != xxhash.xxh3_64_intdigest(data[: _LAYOUT.size]):
             raise CorruptStore(path, 0, "the checksum of the segment header is wrong")
         return cls(store, number, salt, first_batch, size)
@@ -113,6 +114,8 @@ class Segment:
         try:
             file.reserve(0, reserve)
             file.write([header.encode()], 0)
+            # The file and its name are on the disk before a manifest names it: otherwise a power cut would leave a
+            # manifest with a missing segment, which no start accepts.
             file.sync()
             disk.sync_directory(folder)
             segment = cls(path, header, file)
@@ -138,6 +141,7 @@ class Segment:
         disk is.
         """
         allocated = self.writable().allocated()  # from the beginning on, and some blocks of the file system's own
+        # The file system's own blocks count in what it reports; room that is not there must not be promised.
         allocated -= ROUNDING_BYTES + allocated // ROUNDING_PARTS
         self.reserved = max(self.end, min(self.size, allocated))
 
@@ -152,6 +156,8 @@ class Segment:
         size = self.size
         node_invariant(self.end <= size, "{}: sealed at byte {} of {}", self.path, self.end, size)
         try:
+            # What lies behind the last durable batch is the rest of a failed write, or a hole; the manifest's length
+            # excludes it even where this fails.
             self.writable().truncate(self.end)
             self.memory = self._readable_memory(self.memory[: self.end])
         finally:

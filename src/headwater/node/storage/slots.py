@@ -72,6 +72,8 @@ class Slots:
         """Note that a reader begins; return its ticket. Segments that are retired from now on stay readable
         for it.
         """
+        # Time moves with readers alone: segments that are retired between the same two readers are needed by the same
+        # ones.
         self._time += 1
         self._readers[self._time] = self._time
         return self._time
@@ -128,8 +130,10 @@ class Slots:
 
     def _is_needed(self, when: int, segment: Segment) -> bool:
         for ticket in self._readers:  # the oldest first
+            # A reader that came after the segment was retired has columns without it, and so have all later ones.
             if ticket >= when:
                 return False
+            # A reader from before the segment was born has columns that point into older files only.
             if ticket > segment.born:
                 return True
         return False

@@ -98,12 +98,14 @@ class Staging:
 
         Tries again by itself, once a second at most and while nothing is in flight.
         """
+        # While a batch is in flight its thread makes room for the next one; until then the answer is not known.
         if self._handed_over is not None or not self._log.is_full:
             return False
         self._try_again()
         return self._cramped
 
     def _try_again(self) -> None:
+        # Once a second: each try asks the file system for room, and requests come by the thousand.
         if self._clock() >= self._retry_at:
             self._retry_at = self._clock() + RETRY_SECONDS
             self._log.wanted = self._lacking
@@ -170,6 +172,7 @@ class Staging:
 
         `coming`: the number of changes that another node announced; it is believed up to four times the present number.
         """
+        # A marker may announce 2^64 changes; memory follows what has come, not what was claimed.
         rows = max(1, min(coming, COMING_MIN + 3 * self._index.rows(vbucket)))
         self._index.grow(vbucket, rows, rows)
 
@@ -182,8 +185,10 @@ class Staging:
             StorageError: `seqno` is not above the high seqno, or one of the numbers is too high to have a next one.
         """
         high = self._index.table.item(vbucket, index.HIGH)
+        # A number without a successor would stop the vbucket for good: every later change needs a higher one.
         if max(high + 1 if seqno is None else seqno, 0) > SEQNO_MAX or max(held, default=0) > HELD_MAX:
             raise StorageError(f"vbucket {vbucket}: a seqno, CAS or revision is too high to have a next one")
+        # "by_seqno <= last seqno: ERANGE" (dcp 9): a seqno has one content for ever.
         if seqno is not None and seqno <= high:
             raise StorageError(f"vbucket {vbucket}: seqno {seqno} is not above the high seqno {high}")
         return high + 1 if seqno is None else seqno
@@ -195,11 +200,15 @@ class Staging:
             DiskFull: there is no room on the disk.
             ArenaFull: there is no room in this batch.
         """
+        # Head and value are checked together and before either is appended: half a frame in the arena can't be taken
+        # back.
         self._check_room(len(frame) + len(value), self._control_reserve)
         rows, high = self._index.rows(vbucket), self._index.high_seqno(vbucket)
         offset = self.arena.append(frame)
         if value:
             self.arena.append(value)
+        # The kernel says when a column or the hash table is full; growing gives the vbucket other columns, and readers
+        # keep theirs.
         while not index.index_frame(self._index.table, vbucket, self._slots.table, self.arena.slot, offset):
             self._index.grow(vbucket)
         now, seqno = self._index.rows(vbucket), self._index.high_seqno(vbucket)
@@ -294,9 +303,12 @@ class Staging:
         """Stage a vbucket's record. Its purge seqno, rollback floor and high seqno are filled in here."""
         record = current(self._index, vbucket, record)
         _check_record(vbucket, record)
+        # The store's own numbers are filled in at the moment of staging: a compaction may have raised the purge seqno
+        # since the caller made its record.
         frame = record_frame(vbucket, record)
         node_invariant(len(frame) <= RECORD_BYTES, "vbucket {}: a record of {} bytes", vbucket, len(frame))
         self.control(frame)
+        # Only behind `control`, which may raise for want of room: the table and the log must not disagree.
         restore(self._index, vbucket, record)
         self.records[vbucket] = self.arena.records[vbucket] = record
 
@@ -319,7 +331,10 @@ class Staging:
 
     def rollback(self, vbucket: int, seqno: int, high: int) -> None:
         """Stage that the vbucket returns to `seqno`, with `high` as its high seqno; the caller changes the index."""
+        # Staged before the index changes: if there is no room nothing has happened yet.
         self.control(rollback_frame(vbucket, seqno, high))
+        # Rows that leave the index are still in the log: should this batch be lost, only reading the log anew brings
+        # them back (`Committing.abandon`).
         self.arena.destroyed.add(vbucket)
 
     def renumbered(self, vbucket: int) -> None:
@@ -351,6 +366,7 @@ class Staging:
         """Raise DiskFull, ArenaFull unless `needed` bytes can be staged with `reserve` left (0: control frames)."""
         if self._has_room(needed + reserve):
             return
+        # Asked again on each change, but `full` looks at the disk once a second at most.
         if reserve and self.full:
             raise DiskFull(self._log.folder, needed, self._log.disk_free_bytes)
         if not self._has_room(needed + reserve):  # asking may have made room
@@ -370,6 +386,7 @@ class Staging:
             raise ArenaFull(count)
         if not control:
             self._log.wanted = total
+        # The log's room belongs to the commit thread while it writes.
         if self._handed_over is not None:
             raise ArenaFull(count)
         self._log.make_room(control=total if control else 0)
@@ -401,7 +418,9 @@ class Staging:
             self._log.crowded()
         node_invariant(self._handed_over is None, "two batches are on their way to the disk")
         self._handed_over = self.arena
+        # What the batch in flight takes is no longer there for the next, until the log knows its new end.
         self._room -= bytes_on_disk
+        # The arena on its way to the disk keeps its slot: rows of the index point into it until they are durable.
         self.arena = self._arenas[1 - self.arena.slot]
         node_invariant(self.arena.used == 0, "the arena that gathers holds {} bytes of a batch", self.arena.used)
         node_invariant(not self.arena.records, "the arena that gathers holds {} records", len(self.arena.records))

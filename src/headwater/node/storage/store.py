@@ -134,6 +134,8 @@ class Store:
         folder, disk = Path(path), disk or RealDisk()
         try:
             disk.make_directory(folder)
+            # The lock comes before the first look at the manifest: two processes that both cut the torn end would write
+            # into one log.
             lock = disk.lock(folder / "LOCK")
         except OSError as error:
             raise StorageError(f"{folder}: {error.strerror or error}; choose a folder that can be written") from error
@@ -144,11 +146,14 @@ class Store:
             if is_full(error):
                 raise DiskFull(folder, START_BYTES, disk.free(folder), starting=True) from error
             raise StorageError(f"{folder}: {error.strerror or error} while opening the store") from error
+        # The folder must be free for the next try of the same process, a test's or a bucket's.
         except BaseException:
             lock.release()
             raise
 
     def _load(self, manifest: Manifest) -> None:
+        # The note is read before the log is, and the log is changed only after both agree: a refused start leaves every
+        # file as it was.
         note = self.log.synced.load()
         opened = recovery.open_segments(self.disk, self.path, manifest)
         self.log.segments = [each.segment for each in opened]
@@ -166,8 +171,10 @@ class Store:
         replay.run(opened)
         recovery.check_clean(opened, manifest, replay.clean)
         failpoint("recover.indexed")
+        # Only behind a replay without fault: a cut destroys the bytes that would show what happened.
         if opened:
             recovery.cut(opened[-1])
+        # A store without a single batch was never used, so nothing of it can have been lost.
         self.clean = replay.clean or not any(each.segment.batches for each in opened)
         self.recovered = dict(replay.records)
         if manifest.collections:
@@ -184,6 +191,8 @@ class Store:
         if not key:
             return None
         row = self._row_of(vbucket, key, collection)
+        # In a damaged vbucket a missing key may be a lost one. Answering "not found" would let a client write over a
+        # document that another copy still has.
         if row < 0:
             if vbucket in self.quarantine.vbuckets:
                 self.quarantine.check_key(vbucket, stored_key(collection, key)[0])
@@ -246,6 +255,8 @@ class Store:
             CorruptStore: some of them were in a batch that is damaged.
         """
         first = self.index.rows_up_to(vbucket, after_seqno)
+        # Durable rows only: a consumer must never be ahead of this node's disk, or a crash gives its seqnos another
+        # content.
         rows = min(self.index.rows_up_to(vbucket, end_seqno), self.table.item(vbucket, index.DURABLE_ROWS))
         if vbucket in self.quarantine.vbuckets:
             self.quarantine.check_range(vbucket, first, rows)
@@ -253,6 +264,7 @@ class Store:
         node_invariant(rows <= columns.capacity, "vbucket {}: a view of {} rows of {}", vbucket, rows, columns.capacity)
         if not self.index.is_mixed(vbucket):
             return View(self.slots, vbucket, columns, first, rows, after_seqno, every_version=every_version)
+        # The kept bounds are those of the durable end; a view that ends earlier must look for its last row itself.
         is_whole = rows == self.table.item(vbucket, index.DURABLE_ROWS)
         last = self._newest.seqno(vbucket, shown) if is_whole else None
         durable = self.index.durable_seqno(vbucket)
@@ -329,6 +341,8 @@ class Store:
         """
         row = self.table[vbucket]
         row[index.DELETED_REV] = max(int(row[index.DELETED_REV]), deleted_rev)
+        # The minimum comes first: a purge that a producer announced for changes which never came here concerns nobody,
+        # and would send readers back for nothing.
         row[index.PURGE] = max(min(int(row[index.PURGE]), int(row[index.HIGH])), upto_seqno)
 
     def rollback(self, vbucket: int, seqno: int) -> int:
@@ -340,6 +354,8 @@ class Store:
         """
         if seqno >= self.index.high_seqno(vbucket):
             return seqno
+        # Compaction has dropped versions below the floor. A state without them would look whole and lack documents, so
+        # nothing is kept rather than a part.
         if seqno < self.index.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
             seqno = 0
         keep = self.index.rows_up_to(vbucket, seqno) if seqno else 0
@@ -347,18 +363,23 @@ class Store:
         rows, was = self.index.rows(vbucket), self.index.high_seqno(vbucket)
         node_invariant(keep <= rows, "vbucket {}: a rollback keeps {} rows of {}", vbucket, keep, rows)
         node_invariant(high <= seqno < was, "vbucket {}: back from {} to {} leads to {}", vbucket, was, seqno, high)
+        # The frame comes first: it raises for want of room while the index is still as it was.
         self.staging.rollback(vbucket, seqno, high)
         if self._compaction is not None:
+            # A compaction under way must not bring rows back that this rollback takes.
             self._compaction.cut(vbucket, keep)
         if seqno == 0:
             self.index.reset(vbucket)
         else:
+            # Undoing rows writes into NEXT, which open views read; with readers the vbucket goes on in a copy of its
+            # columns.
             if self.slots.readers:
                 self.index.fork(vbucket)
             history.undo_rows(self.table, vbucket, self.segments, keep)
             self.index.lower(vbucket, keep, high)
         left = self.index.high_seqno(vbucket)
         node_invariant(left == high, "vbucket {}: rolled back to seqno {}, {} was written down", vbucket, left, high)
+        # The staged record has numbers from before the rollback; a lost batch must not restore those.
         self.staging.renumbered(vbucket)
         self._newest.cut(vbucket, seqno)
         self.index.look_for_expired(vbucket)
@@ -412,6 +433,8 @@ class Store:
         Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
         """
         if self._compaction is not None:
+            # Before the rows are undone: the survey's rows may be among them, and copied they would be back after a
+            # restart.
             self._compaction.overtake()
         lost = self.committing.abandon(batch)
         self.index.look_for_expired()
@@ -477,6 +500,8 @@ class Store:
         """
         if self._compaction is not None or not self.committing.settled_segments()[part]:
             return None
+        # The rows of a file are found by the order of the files in a column; a lost row lies in none, and rows behind
+        # it could be taken for rows of no file, and dropped with theirs.
         self.quarantine.check_places()
         self._compaction = Compaction(
             self.index,
@@ -524,9 +549,12 @@ class Store:
         """
         if self._closed:
             return
+        # Set first: a close that fails half-way must not be tried again on closed descriptors.
         self._closed = True
         try:
             if self._compaction is not None:
+                # Its thread writes into segments that are about to be closed, and its files must be in the manifest or
+                # gone.
                 self._compaction.cancel()
             if clean:
                 self.staging.control(clean_frame())
@@ -534,6 +562,7 @@ class Store:
                 if batch is not None:
                     self.write(batch)
         except BaseException:
+            # Without CLEAN on the disk the next start begins a new branch, which is always safe.
             clean = False
             raise
         finally:
@@ -545,4 +574,5 @@ class Store:
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror or error} while closing the store") from error
         finally:
+            # Last: whoever gets the lock finds all descriptors closed and the manifest as it will stay.
             self._lock.release()

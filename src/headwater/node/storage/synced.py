@@ -91,7 +91,9 @@ class SyncedFile:
         notes = [note for at in (0, APART_BYTES) if (note := Note.decode(data[at : at + NOTE_BYTES])) is not None]
         if not notes:
             raise CorruptStore(self.path, 0, "neither of the two notes in it is what was written")
+        # Either note may be torn by a power cut; the one with the higher sequence was written last and is whole.
         newest = max(notes, key=lambda note: note.sequence)
+        # A SYNCED file copied from another folder could claim batches that this log never had, and refuse every start.
         if newest.store != self._last.store:
             raise CorruptStore(self.path, 0, f"this is of store {newest.store.hex()}, another one")
         self._last = newest
@@ -108,6 +110,8 @@ class SyncedFile:
                 self._make()
             self._file = self._disk.open(self.path)
         except OSError as error:
+            # A full disk must not keep a node from its start; without a note a start falls back on the rules for older
+            # folders.
             if not is_full(error):
                 raise
 
@@ -120,6 +124,8 @@ class SyncedFile:
     def write(self, segment: int, end: int, next_number: int) -> None:
         """Note that a batch is on disk, before it is acknowledged. If that fails, the note before stays true."""
         last = self._last
+        # Batches are synced one after the other, so a note can only move on; one that went back would let a start take
+        # acknowledged batches for a torn end.
         is_later = segment != last.segment or (end > last.end and next_number > last.next_number)
         node_invariant(is_later, "segment {} is synced to byte {}, it was to {}", segment, end, last.end)
         note = replace(self._last, segment=segment, end=end, next_number=next_number, sequence=self._last.sequence + 1)
@@ -127,6 +133,8 @@ class SyncedFile:
             with contextlib.suppress(OSError):
                 # The two places take turns, so that a write which is torn by a power cut leaves the other note whole.
                 self._file.write([note.encode()], note.sequence % 2 * APART_BYTES)
+                # Only after a write that succeeded: a failed one leaves the turn as it was, so the next note goes to
+                # the same place and the older note stays whole.
                 self._last = note
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ def write_synced(disk: Disk, path: Path, data: bytes) -> None:
     try:
         file.write([data], 0)
         file.sync()
+    # The sync comes before the rename, or a power cut could leave the new name on a file without its bytes.
     finally:
         file.close()
 
@@ -100,15 +101,19 @@ class WholeFile:
             self._disk.rename(self._fresh, self.path)
             failpoint(self._failpoints[1])
             self._disk.sync_directory(self.path.parent)
+        # The folder's sync may have failed behind a rename that took place: the caller refuses the change, so a restart
+        # must not find it in force.
         except OSError:
             self._put_back(before, xxhash.xxh3_64_intdigest(data))
             raise
 
     def _put_back(self, before: bytes | None, refused: int) -> None:
         with suppress(OSError):
+            # The rename did not take place, and no older refusal is in doubt: what is there is what was there.
             if self._content() == before and not self._refused:
                 return
         self._doubtful = before
+        # Noted before the attempt to put the old file back, which may fail half-way and leave either on disk.
         self._refused.add(refused)
         with suppress(OSError):
             self._put(before)
@@ -119,6 +124,8 @@ class WholeFile:
         since.
         """
         content = self._content()
+        # Content whose digest is not among the refused ones was written by another process since, and is the newest
+        # truth.
         if self._refused and content is not None and xxhash.xxh3_64_intdigest(content) in self._refused:
             return self._doubtful
         return content
@@ -146,6 +153,8 @@ def decode_text_file(data: bytes, path: Path, title: str, versions: Sequence[str
     words = line.decode("ascii", "replace").split(" ")
     if words[0] != title or len(words) != 3:
         raise CorruptStore(path, 0, f"not a {what}")
+    # The format is judged before the checksum: a newer program may compute that otherwise, and its folder is not
+    # damaged.
     if words[1] not in versions:
         raise StorageError(
             f"{path}: format {words[1]}; this headwater reads up to format {versions[-1]}, use a newer one"

@@ -58,6 +58,7 @@ def _end(_: int, size: int, __: int) -> None:
     try:
         address = ctypes.c_uint64.from_address(size + _ADDRESS_AT).value
         line = line_of(address, Path("/proc/self/maps").read_text("utf-8", "replace"))
+        # No logging here: the thread that was interrupted may hold its lock.
         os.write(2, line.encode("utf-8", "replace") + b"\n")
     finally:
         os._exit(1)

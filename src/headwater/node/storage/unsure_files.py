@@ -58,6 +58,7 @@ class UnsureFiles:
                     each.path,
                     extra=event("file.unsure", path=str(each.path)),
                 )
+        # One try at a time: the disk blocks in it, and the pool of threads is shared.
         if unsure and (self._settling is None or self._settling.done()):
             self._settling = self._loop.run_in_executor(None, self._settle, unsure)
 

@@ -90,6 +90,7 @@ class View:
         self._rows = max(rows, first)
         self._nexts = _nothing_superseded(self._rows) if every_version else columns.next
         self._first, self._after_seqno = first, after_seqno
+        # Known without a look at the rows: ten million changes of other collections may lie behind `after_seqno`.
         is_empty = last_seqno is not None and last_seqno <= after_seqno
         self._row = self._rows if is_empty else self._next_visible(columns, first)
         self.end_seqno: Final = self._last_seqno(columns, after_seqno) if last_seqno is None or is_empty else last_seqno
@@ -224,6 +225,8 @@ class View:
         if row > self._row:
             before, rows = self.cursor, self._rows
             invariant(row <= rows, "vbucket {}: row {} of a view of {}", self.vbucket, row, rows)
+            # The seqno of the last row passed, visible or not: the marker's end need not be an item that is sent (dcp
+            # 8.2).
             self.cursor = columns.seq.item(row - 1)
             invariant(self.cursor >= before, "vbucket {}: seqno {} behind {}", self.vbucket, self.cursor, before)
         self._row = self._next_visible(columns, row)
