@@ -58,6 +58,8 @@ class ChangeWriter:
 
     def take(self, batch: pa.RecordBatch, *, always: bool = False) -> None:
         """Append those changes that the log does not have yet; with `always`, append all of them (rollback rows)."""
+        # A rollback row carries the seqno that its vbucket returned to: the floors would take it for a change that the
+        # log already has, and readers would count what the failover took back.
         if not always and not (fresh := self._fresh(batch)).all():
             batch = batch.filter(pa.array(fresh))
         if batch.num_rows:
@@ -119,5 +121,7 @@ def _counting(
 ) -> NDArray[np.int64]:
     counts = ~back & (seqnos > lowest)
     for seqno, batch in zip(seqnos[back], batches[back], strict=True):
+        # A rollback takes back what earlier batches logged above its seqno. Changes of its own batch come after it and
+        # are of the new history.
         counts &= ~((batches < batch) & (seqnos > seqno))
     return seqnos[counts] if counts.any() else _NONE

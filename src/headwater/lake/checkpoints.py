@@ -115,9 +115,12 @@ def write(
     rows = [_row(action) for action in actions]
     path = f"{folder}/{version:020d}.checkpoint.parquet"
     with store.output(path, before=before) as out, pq.ParquetWriter(out, SCHEMA, compression="snappy") as writer:
+        # The state stands in row groups without removals, so that a start reads these groups only (`_groups_of_state`).
         writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
         for batch in removed.to_batches(GROUP_ROWS) if removed is not None else ():
             writer.write_table(_as_actions(batch), row_group_size=GROUP_ROWS)
+    # The hint comes last: a process that dies here leaves a checkpoint that a listing finds, and never a hint of a file
+    # that is not there.
     failpoint("lake.checkpointed")
     size = len(rows) + (removed.num_rows if removed is not None else 0)
     store.write(f"{folder}/{LAST}", json.dumps({"version": version, "size": size}).encode(), before=before)
@@ -127,6 +130,7 @@ def write(
 def _as_actions(removed: pa.RecordBatch) -> pa.Table:
     """Return removals as rows of a checkpoint."""
     rows = removed.num_rows
+    # A checkpoint changes no data, whatever the commit of the removal said.
     still = {"dataChange": pa.array(np.zeros(rows, np.bool_))}
     columns = [still.get(name, removed.column(name)) for name, _ in _REMOVE]
     removes: Any = pa.StructArray.from_arrays(columns, fields=list(REMOVE))
@@ -198,11 +202,15 @@ def newest(store: TableStore, folder: str, most: int | None = None) -> Checkpoin
     for version in sorted(parts, reverse=True):
         if most is None or version <= most:
             try:
+                # Read to the end here: a checkpoint that breaks in the middle must not leave half of its actions
+                # behind.
                 return version, [action for path in parts[version] for action in _read(store, path)], parts[version]
             except CorruptStore as error:
                 log.warning("%s; an older one, or the commits before it, are read instead", error)
                 problem = problem or error
+    # While the first commit is there the log can be read from its beginning, and needs no checkpoint.
     if problem is not None and not store.exists(f"{folder}/{0:020d}.json"):
+        # An outage that passed for damage would end a mirror for good, and let a repair move a sound table away.
         raise _outage(problem) or problem
     return None
 
@@ -246,6 +254,8 @@ def _read(store: TableStore, path: str) -> Iterator[dict[str, Any]]:
         with store.parquet(path) as opened:
             columns = [name for name in SCHEMA.names if name != "remove"]
             table = opened.read_row_groups(_groups_of_state(opened.metadata), columns=columns)
+    # Arrow raises OSError for bytes that it can't decode, too. `_outage` tells these from a disk that does not answer,
+    # by the errno.
     except (pa.ArrowException, OSError) as error:
         raise CorruptStore(store.full(path), 0, f"not a checkpoint: {error}") from error
     for kind in table.column_names:

@@ -116,8 +116,12 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
             should have been, was changed by somebody else. Nothing was written: plan and write the batch anew.
         HeadwaterError, OSError: the batch may be in the table all the same, and not in the Iceberg table yet.
     """
+    # The tasks synced the bytes of their files only. A power cut could still take the names, and the table would name
+    # files that are not there.
     log.store.settle(log.state.layout.data)
     while True:
+        # Every try checks all of it anew: the commit that won the race may be another mirror's batch, or have moved
+        # rows that this batch looked up.
         state = log.refresh()
         _check_record(log, batch)
         _check_lookups(log, batch)
@@ -127,6 +131,8 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
         actions = [*changes, *batch.more]
         failpoint("lake.before_commit")
         if log.commit(actions, "MIRROR", _metrics(batch)):
+            # A process that dies from here on has committed the batch. Its Iceberg table is then behind its log, and
+            # the next publication brings in what it lacks.
             failpoint("lake.after_commit")
             iceberg.publish(log)
             return
@@ -134,15 +140,20 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
 
 def _check_record(log: TableLog, batch: BatchCommit) -> None:
     current = record_of(log.store.root, log.state)
+    # Without this a batch that was planned before a rollback, or by a second mirror, would go in behind changes that it
+    # has not seen, and the end in its record would claim them.
     if current.digest != batch.after:
         text = f"the table is at batch {current.batch} by now and this one was planned from another place"
         raise TableChanged(log.store.root, f"{text}: another mirror writes to it, or its checkpoint is older than it")
+    # RESTORE puts old rows back and leaves the record, so the digest alone would let the batch in; what was put back
+    # would stay old for good.
     if log.restored and current.kind == "documents":
         raise TableChanged(log.store.root, "somebody put the table back to an older version; it is read anew")
 
 
 def _check_lookups(log: TableLog, batch: BatchCommit) -> None:
     """Refuse rows that were looked up in other files than the table has now: a row could have moved meanwhile."""
+    # The oldest look-up decides, for the tasks of a batch read the log at different moments.
     looked = min((written.version for written in batch.written), default=log.state.version)
     for action in log.since(looked):
         if "metaData" in action or "protocol" in action:
@@ -161,16 +172,21 @@ def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Actio
     invariant(not known, "new files of a batch are in the table already: {}", known)
     actions, revised = [], {}
     for path, rows in dead.items():
+        # A key that comes twice in a batch leaves its earlier row dead in a file of this very batch.
         if path in fresh:
             total = _rows(fresh[path])
             invariant(rows.max() < total, "row {} of {} is dead, it has {}", rows.max(), path, total)
             revised[path] = rows
         elif (file := state.files.get(path)) is not None:
+            # The old dead rows come from the log and not from memory: a vector that lacked them would bring rows back
+            # to life.
             after = _after(log, file, rows)
             if after is not None:
                 actions.append(removal(file, now))
+                # A file without a live row is removed, and not added again.
                 if len(after) < _rows_in(log, file):
                     revised[path] = after
+    # Before the commit that names them: the vectors of all files stand in one file, on disk once this returns.
     described = vectors.write(log.store, revised, state.layout.vectors)
     for path, add in fresh.items():
         if len(revised.get(path, ())) < _rows(add):
@@ -195,10 +211,12 @@ def _copies(log: TableLog, state: TableState, batch: BatchCommit, indexes: Index
         file = fresh.get(path) or state.files.get(path)
         if file is None:
             continue
+        # The table has no file of this batch yet, so there is none to remove.
         if path not in fresh:
             actions.append(removal(file, now))
         left = upkeep.fold(log.store, fields, indexes, [file], dead, state.layout.label(upkeep.FOLD))
         actions += [{"add": new.to_add()} for new in left.files]
+    # The copies were written after the first `settle`, and the commit must not outlive their names either.
     log.store.settle(state.layout.data)
     return [transaction(*batch.transaction), batch.then.to_action(), *actions]
 

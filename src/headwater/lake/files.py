@@ -137,6 +137,8 @@ class DataWriter:
 
     def discard(self) -> None:
         """Remove the files that were written, because the task failed."""
+        # Closing a half-written file may fail in any way. The error that counts is the one for which the task discards
+        # it.
         with suppress(Exception):
             if self._out is not None:
                 self._out.close()
@@ -160,6 +162,7 @@ class DataWriter:
         self._held, self._held_bytes = [], 0
 
     def _finish_file(self) -> None:
+        # A file with a size is published already: `close` comes after `add` has finished the file before.
         if not self.files or not self.files[-1].rows or self.files[-1].size:
             return
         if self._held:
@@ -167,6 +170,7 @@ class DataWriter:
         if self._out is not None:
             self._out.close()
         self._out, self._file_held = None, 0
+        # The file is synced here, in the task: the driver commits many tasks' files and waits for the names alone.
         self.files[-1].size = self.store.publish(self.files[-1].path)
 
 

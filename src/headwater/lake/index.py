@@ -240,6 +240,8 @@ def built(store: TableStore, path: str, seed: bytes) -> tuple[KeyIndex, int]:
     with store.parquet(path) as opened:
         for batch in opened.iter_batches(columns=["key", "vbucket"]):
             keys = _plain(batch.column("key"))
+            # Another writer's row may lack its key or vbucket. No document has an empty key or vbucket -1, so no change
+            # of ours finds such a row by mistake.
             if keys.null_count:
                 keys = keys.fill_null(b"" if pa.types.is_binary(keys.type) else "")
             parts.append(hashes_of(keys, batch.column("vbucket").fill_null(-1).to_numpy(), seed))

@@ -59,6 +59,7 @@ def decoder(
 
     def parse(value: bytes | None) -> Any:
         text = value or b""
+        # Half of a surrogate pair may stand as bytes, too. It is let through here, and `written` makes an escape of it.
         return read(text.decode(json.detect_encoding(text), "surrogatepass"))
 
     return parse

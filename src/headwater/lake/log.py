@@ -292,6 +292,7 @@ class TableLog:
         while following is not None:
             self._take(following)
             following = self._content(self.state.version + 1)
+        # Only the newest state binds us: a feature that was added and dropped again in between demands nothing.
         if self.exists and self.state.version > before:
             check(self.store.root, self.state)
         return self.state
@@ -377,6 +378,8 @@ class TableLog:
             TableAway: the log is not the one that was read.
             TableChanged: a file that the actions name for the first time is gone.
         """
+        # Only a checkpoint has the last version, so there is no commit to compare bytes with; the whole log is looked
+        # at before anything goes behind it.
         if self.exists and self._last is None and self.look():
             return False
         version, now = self.state.version + 1, _now_ms()
@@ -396,11 +399,13 @@ class TableLog:
         ]
         # A half of a pair that a table of before still has in its schema is JSON's escape, as it was.
         content = ("\n".join(lines) + "\n").encode(errors="backslashreplace")
+        # As late as possible: until a commit names them, a vacuum of another writer may take the new files for orphans.
         self._check_files(actions)
         if not self._put(version, content):
             return False
         last = self.state.version
         invariant(last == version - 1, "{}: version {} is written behind {}", self.store.root, version, last)
+        # Applied only now that the commit is durable: a refused one must leave the state as the log has it.
         self.state.apply(actions)
         self.state.version, self._last = version, _digest(content)
         self._note(actions)
@@ -413,6 +418,8 @@ class TableLog:
             # A name that is taken may be our own commit's, of which the answer was lost: no two have the same bytes.
             return self.store.create(_name(version), content, before) or self._content(version) == content
         except (_PartedError, FileNotFoundError):
+            # The commit before ours is gone or another one. `look` raises if this is another log by now; if not, the
+            # log went on, and the caller reads it and tries again.
             self.look()
             return False
 
@@ -445,6 +452,7 @@ class TableLog:
         that names a missing file can't be read any more."""
         known = {name for file in self.state.files.values() for name in names_of(file.add)}
         named = {name for action in actions if "add" in action for name in names_of(action["add"])}
+        # The files of the table itself are not looked for: thousands of requests a commit. `lake verify` does that.
         for path in sorted(named - known):
             if not self.store.exists(path):
                 problem = f"{path} was removed before the batch was committed, by a vacuum or by somebody else"
@@ -470,6 +478,7 @@ class TableLog:
     def _was_restored(self) -> bool:
         """Return True if the newest commit that has a record or a RESTORE is a RESTORE."""
         for version in range(self.state.version, max(-1, self.state.version - RESTORE_BACK_MAX), -1):
+            # Commits are removed from the oldest on, so nothing older than this one is left to look at.
             if (actions := self._commit_of(version)) is None:
                 return False
             if (restored := _restores(actions)) is not None:
@@ -502,6 +511,8 @@ class TableLog:
 
     def _actions(self, version: int, content: bytes) -> list[Action]:
         try:
+            # Bytes and not text: `str.splitlines` breaks at U+2028 and others as well, which stand unescaped in the
+            # names and values of a commit.
             return [json.loads(line) for line in content.splitlines() if line.strip()]
         except ValueError as error:
             raise CorruptStore(self.store.full(_name(version)), 0, f"not a commit: {error}") from None
@@ -566,6 +577,7 @@ def creation(
     protocol = {
         "minReaderVersion": READER if reading else READER_PLAIN,
         "minWriterVersion": WRITER,
+        # A feature that binds readers must stand in both lists (PROTOCOL.md, "Table Features").
         "writerFeatures": [*reading, *writing],
     } | ({"readerFeatures": reading} if reading else {})
     metadata = {

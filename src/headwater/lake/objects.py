@@ -179,6 +179,8 @@ class ObjectStore(TableStore):
         if before is None:
             return
         other, check = before
+        # Outside of the `try`: a store that does not answer must not remove our object, for somebody may have continued
+        # it.
         still = self._content(other)
         try:
             check(still)
@@ -254,9 +256,12 @@ class ObjectStore(TableStore):
                 raise TableError(self.root, f"there is no such bucket: {error}") from error
             except OSError as error:
                 problem = repr(error.__cause__ or error)
+                # Another put of the same name is under way, so this one has neither won nor lost: it goes out again
+                # until the store has decided.
                 if _UNDECIDED in problem and undecided < UNDECIDED_MAX:
                     time.sleep(UNDECIDED_SECONDS)
                     continue
+                # Only these answers mean that the name is taken. Whatever else is raised says nothing about the object.
                 if isinstance(error, FileExistsError) or _REFUSED in problem:
                     return False
                 raise
@@ -293,6 +298,7 @@ class ObjectStore(TableStore):
             yield
         except PermissionError as error:
             raise TableError(self.root, f"the store refuses: {error}; {_ADVICE}") from error
+        # Callers tell a missing object from one that is there by these classes, so they pass unchanged.
         except OSError:
             raise
         except Exception as error:  # its errors have no class in common

@@ -71,6 +71,8 @@ def is_level(log: TableLog, version: int) -> bool:
     level = True
     try:
         for actions in log.commits(version):
+            # Only a commit that changes data leaves the version, and only one that restores this very version returns
+            # to it.
             if any((action.get("add") or action.get("remove") or {}).get("dataChange") for action in actions):
                 level = _brings_back(actions) == version
     except TableChanged:
@@ -97,6 +99,8 @@ def bring_back(log: TableLog, version: int) -> bool:
         return False
     while True:
         record = record_of(log.store.root, log.state)
+        # Another batch number makes another digest: a batch that was planned from the version that is taken back is
+        # refused.
         record_action = replace(record, batch=record.batch + 1, quarantine=version).to_action()
         if log.commit([record_action, *_undo_actions(log.state, then)], "RESTORE"):
             return True
@@ -107,6 +111,7 @@ def clear(log: TableLog) -> None:
     """Remove every row from a quarantine; they are collected anew."""
     while True:
         record, clock = record_of(log.store.root, log.state), int(time.time() * 1000)
+        # As in `bring_back`: whatever was planned from the rows that go now must not be committed.
         record_action = replace(record, batch=record.batch + 1, quarantine=None).to_action()
         if log.commit([record_action, *(removal(file, clock) for file in log.state.files.values())], "DELETE"):
             return
@@ -117,5 +122,6 @@ def _undo_actions(now: TableState, then: TableState) -> list[Action]:
     clock = int(time.time() * 1000)
     kept = {identity(file.add) for file in now.files.values()} & {identity(file.add) for file in then.files.values()}
     gone = [removal(file, clock) for file in now.files.values() if identity(file.add) not in kept]
+    # Data, unlike a fold: `is_level` must see that the rows are other ones from here on.
     added = (file.add | {"dataChange": True} for file in then.files.values() if identity(file.add) not in kept)
     return [*gone, *({"add": add} for add in added)]

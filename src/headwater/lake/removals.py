@@ -32,8 +32,10 @@ def of_checkpoint(removed: pa.Table, live: Mapping[str, DataFile], oldest: float
         live: files of the table, by path as the log writes it.
         oldest: time in milliseconds; removals before it have expired.
     """
+    # Delta takes a removal without a time for one of 1970, so it has expired.
     removed = removed.filter(pc.greater_equal(pc.fill_null(removed["deletionTimestamp"], 0), oldest))
     removed = removed.filter(pc.invert(_restored_mask(removed, live)))
+    # In the order of time, for `_last` keeps the last row of each name.
     removed = removed.take(pc.sort_indices(removed["deletionTimestamp"]))
     gone = pc.invert(pc.is_in(removed["path"], pa.array(list(live), pa.string())))
     vectors = pc.struct_field(removed["deletionVector"].combine_chunks(), ["pathOrInlineDv"])
@@ -55,6 +57,8 @@ def _restored_mask(removed: pa.Table, live: Mapping[str, DataFile]) -> Any:
     described = removed["deletionVector"].combine_chunks()
     body, offset = (pc.struct_field(described, [name]) for name in ("pathOrInlineDv", "offset"))
     parts = [removed["path"].combine_chunks(), body, pc.fill_null(offset.cast(pa.string()), "")]
+    # A removal without a vector gives null here, which equals no file's vector: a file without one is in `live` by its
+    # path only.
     mine = pc.binary_join_element_wise(*parts, "\0", null_handling="emit_null")
     return pc.fill_null(pc.is_in(mine, pa.array(known, pa.string()), skip_nulls=True), False)
 

@@ -171,6 +171,8 @@ class TableStore:
             FileNotFoundError: `before` is given and the folder does not exist.
         """
         target = Path(self.full(path))
+        # With `before` the folder must be there: one that is made anew, below a mount that is away, would be another
+        # table's.
         if before is None:
             make_folder(target.parent, mode := 0o700 if self._is_private else USUAL_MODE, above=mode)
         mode, half = 0o600 if self._is_private else 0o666, f"{DRAFT_PREFIX}{uuid.uuid4().hex}"
@@ -183,6 +185,8 @@ class TableStore:
                         if durable:
                             out.flush()
                             os.fsync(out.fileno())
+                    # Directly before the name is given, and in the folder that is held: this is what keeps the file out
+                    # of a log that has taken this one's place.
                     _check_before(folder, before)
                     os.rename(half, target.name, src_dir_fd=folder, dst_dir_fd=folder)
                     if durable:
@@ -205,6 +209,8 @@ class TableStore:
             FileNotFoundError: `before` is given and the folder does not exist.
         """
         target = Path(self.full(path))
+        # With `before` the folder must be there: one that is made anew, below a mount that is away, would begin a
+        # second log.
         if before is None:
             make_folder(target.parent)
         # All of it happens in one folder, which is held: whatever is moved or mounted to its path meanwhile.
@@ -237,6 +243,7 @@ class TableStore:
         files = []
         with suppress(FileNotFoundError), os.scandir(self.full(folder)) as entries:
             for entry in entries:
+                # Another process may remove a file while the folder is read; that file is not listed then.
                 with suppress(FileNotFoundError):
                     if entry.is_file():
                         seen = entry.stat()
@@ -271,6 +278,8 @@ def _created(folder: int, name: str, content: bytes, before: Before | None) -> b
         _check_before(folder, before)
         # A link, unlike a rename, fails when the name is taken; the name shows the whole file or nothing.
         os.link(half, name, src_dir_fd=folder, dst_dir_fd=folder)
+        # Until the folder is synced a power cut may take the name, and with it a commit whose batch was reported as
+        # done.
         os.fsync(folder)
     except FileExistsError:
         return False

@@ -252,6 +252,8 @@ class JsonShape(TableShape):
         if isinstance(kind, str) and kind in PRIMITIVES:
             try:
                 return _exact(values, kind, wanted)
+            # One value does not fit, and Arrow does not say which. The loop below goes value by value and keeps what
+            # does not fit in `rest`.
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
                 pass
         fitted = []
@@ -276,6 +278,7 @@ UNFOLDED: Final = TableForm(
 
 def _exact(values: list[Any], kind: str, wanted: pa.DataType) -> Any:
     """Convert values by Arrow, if Arrow accepts nothing that `fit` would refuse."""
+    # Arrow would take True for 1 as well.
     if kind in {"long", "double"} and not {type(value) for value in values} <= _NUMBERS[kind]:
         raise ValueError  # Arrow would cut 1.5 down to 1
     return pa.array(values, wanted)
@@ -329,6 +332,7 @@ def _parsed_fields(value: bytes | None) -> tuple[dict[str, Any], str | None]:
     """Return the fields of a document, and None; if it is no JSON object, no fields and the reason."""
     try:
         tree = parse(value)
+        # The number of brackets bounds the depth: few documents reach it, so few are written for a trial.
         if value and value.count(b"[") + value.count(b"{") > _BRACKETS_SAFE:
             dumped(tree)  # what can be read but not written again, for its depth, is no document to us
         if isinstance(tree, dict) and may_have_halves(value):

@@ -79,6 +79,7 @@ def seconds_of(text: str | None, otherwise: float) -> float:
         return otherwise
     match = _INTERVAL.fullmatch(text)
     units = _UNITS.findall(match[1]) if match else [("1", "")]
+    # An unknown unit weighs infinitely, as a text that can't be read does: rather keep too much.
     return sum(int(count) * _SECONDS.get(unit.lower(), math.inf) for count, unit in units)
 
 
@@ -100,6 +101,7 @@ def choose(state: TableState) -> list[DataFile]:
     tiers: dict[int, list[DataFile]] = {}
     for file in state.files.values():
         tier = tier_of(file)
+        # A file of another writer without statistics stays out: how many of its rows are dead can't be known.
         if tier is not None and file.rows is not None:
             tiers.setdefault(tier, []).append(file)
     for _, files in sorted(tiers.items()):
@@ -128,11 +130,14 @@ class FoldedFile:
 
     def revived(self, dead: BitMap) -> bool:
         """Return True if rows are live again that were dead when the fold read the file (after a RESTORE)."""
+        # The rows that this fold left out must all be dead still: a RESTORE may have made the vector smaller, and the
+        # rows that it revived are in no new file.
         left_out = ~self.alive
         return int(left_out[vectors.positions_of(dead)].sum()) < int(left_out.sum())
 
     def moved(self, rows: BitMap) -> Iterable[tuple[int, NDArray[np.int64]]]:
         """Yield (new file, rows there) for rows that died after the fold had read them."""
+        # A fold keeps the order of the live rows, so a row's rank among them leads to its place in the new files.
         old = vectors.positions_of(rows)
         old = old[self.alive[old]]
         ranks = np.cumsum(self.alive)[old] - 1
@@ -183,9 +188,11 @@ def fold(
         for number, new in enumerate(written if indexes else ()):
             mine = [(first, part) for which, first, part in hashes if which == number]
             rows = [np.arange(first, first + len(part)) for first, part in mine]
+            # Rows of one file come from several sources, each in an order of its own, so the hashes are sorted anew.
             index = index_of(joined([part for _, part in mine]), np.concatenate(rows))
             if indexes is not None:
                 indexes.write(new.path, index, new.rows)
+    # A cancellation as well: what no log names takes room until a vacuum finds it by its age.
     except BaseException:
         out.discard()
         raise
@@ -212,6 +219,7 @@ class FoldTask:
     seed: bytes | None
     files: Sequence[DataFile]
     layout: TableLayout = OF_DELTA
+    # The random part of the name leads `discard` to the files of a process that died without an answer.
     label: str = field(default_factory=lambda: f"{FOLD}-{uuid.uuid4().hex[:12]}")
 
     def run(self) -> Folded:
@@ -227,6 +235,7 @@ class FoldTask:
 
     def discard(self) -> None:
         """Remove the files that it wrote, if any, because they will not be committed."""
+        # Opened anew: the process that wrote the files is gone, and nothing open travels with the task.
         store = store_of(self.place)
         for folder in (self.layout.data, index.FOLDER):
             for listed in store.list(folder):
@@ -299,6 +308,7 @@ def _copy(
             alive = source.alive[at : at + batch.num_rows]
             at += batch.num_rows
             kept = _conformed_rows(batch if alive.all() else batch.filter(pa.array(alive)), out.schema)
+            # A row group without a live row has no run: `moved` looks up ranks of live rows only.
             if not kept.num_rows:
                 continue
             number, first = out.add(kept)
@@ -338,7 +348,10 @@ def commit(log: TableLog, folded: Folded) -> bool:
     No batch may be under way: it would have looked rows up in the sources.
     """
     failpoint("lake.before_fold")
+    # The process that folded has synced the bytes of its files; a power cut could still take their names.
     log.store.settle(log.state.layout.data)
+    # A fold may lie for hours until it is brought in, and a vacuum by the clock take its files for those of a failed
+    # attempt.
     if not all(log.store.exists(new.path) for new in folded.files):
         return False
     while True:
@@ -349,16 +362,20 @@ def commit(log: TableLog, folded: Folded) -> bool:
             now = state.files.get(source.file.add["path"])
             dead = source.all_rows() if now is None else _dead_in(log, now)
             if now is not None:
+                # What is live again would be in no file: the fold is thrown away, and the files are folded anew.
                 if source.revived(dead):
                     return False
+                # With the vector of now and not of the fold's reading: the pair of both is what the log removes.
                 actions.append(removal(now, int(time.time() * 1000), data_change=False))
             for number, rows in source.moved(dead):
                 path = folded.files[number].path
                 died[path] = died.get(path, BitMap()) | vectors.rows_of(rows)
+        # Without vectors nothing can mark the rows that died meanwhile, so they would come back to life.
         if not actions or (died and not state.vectors):
             return False
         removed, described = len(actions), vectors.write(log.store, died, state.layout.vectors)
         for new in folded.files:
+            # A new file whose rows have all died meanwhile does not go in at all.
             if len(died.get(new.path, ())) < new.rows:
                 vector = {"deletionVector": described[new.path]} if new.path in described else {}
                 actions.append({"add": new.to_add(data_change=False, whole=not vector) | vector})
@@ -394,6 +411,7 @@ def optimize(
         tell(count, count + len(files))
         label = log.state.layout.label(FOLD)
         if not commit(log, fold(log.store, log.state.fields, indexes, files, label=label)):
+            # Another writer changed the sources; `choose` looks at the table as it is now.
             continue
         count += len(files)
     return count
@@ -407,6 +425,7 @@ def checkpoint(log: TableLog, now: float | None = None) -> str:
     """
     whole = _with_removals(log)
     state = whole.state
+    # An expired removal keeps no file any more, and a checkpoint that carried all of them would grow for ever.
     oldest = 1000 * ((now or time.time()) - retention(state))
     removed = removals.of_checkpoint(whole.removals(), state.files, oldest)
     # Writing takes seconds, in which another mirror may put the table away and make the next one here: this one's state
@@ -427,6 +446,7 @@ def vacuum_at(place: str, table: str) -> list[str]:
 
 def _opened(place: str, table: str) -> TableLog:
     log = TableLog(store_of(place))
+    # The work may begin long after it was ordered, when another table lies at the place.
     if log.refresh().version < 0 or log.state.id != table:
         raise TableAway(log.store.root, AWAY)
     return log
@@ -477,8 +497,11 @@ def vacuum(
     if not dry:
         iceberg.expire(log, kept_for, clock)  # its newest snapshot may have files that the log has no more
     log = _with_removals(log)
+    # The state is read before the folder is listed. A file that is committed in between looks unneeded; its age
+    # protects it, see below.
     state = log.state
     oldest = clock - kept_for
+    # By the bare name, for the log may give a path as a url or absolute; names are random, so no two files share one.
     needed = {name for file in state.files.values() for name in _bare(file.add)}
     live = {file.path.rpartition("/")[2] for file in state.files.values()}
     places = state.layout.folders
@@ -486,9 +509,13 @@ def vacuum(
     gone = [each for place in places for each in listed[place] if _is_data(each) and _base(each) not in needed]
     gone += [each for each in listed[index.FOLDER] if _base(each).removesuffix(index.SUFFIX) not in live]
     gone += [each for files in listed.values() for each in files if _is_half(each)]
+    # The newest commit's own time comes from the same disk as the files' times, so a clock of ours that is ahead can't
+    # make the files of a batch under way look old.
     if seconds is None:
         oldest = min(oldest, max((each.modified for each in listed[FOLDER]), default=oldest) - UNDER_WAY_SECONDS)
     aged = [each for each in gone if each.modified < oldest]
+    # Age alone does not do: a file that was written long ago may have been removed from the table a minute ago, and
+    # readers of the version before still need it.
     still = _still_needed(log, {_base(each) for each in aged if _is_data(each)}, 1000 * (clock - kept_for))
     old = [each.path for each in aged if _base(each) not in still]
     if seconds is None:
@@ -497,6 +524,7 @@ def vacuum(
     if not dry:
         for done, path in enumerate(old):
             tell(done, len(old))
+            # Removing thousands of files takes minutes, in which the table may be moved away and another made here.
             if done % LOOK_EVERY == 0:
                 log.look()
             # Commits of another table that is made here meanwhile have the same names.
@@ -539,9 +567,13 @@ def _old_log(log: TableLog, now: float, listing: Sequence[Listed]) -> list[str]:
     if not log.state.says("delta.enableExpiredLogCleanup", otherwise=True):
         return []
     oldest = now - seconds_of(log.state.properties.get("delta.logRetentionDuration"), LOG_RETENTION)
+    # Commits, checkpoints and compactions all begin with the 20 digits of their version.
     numbered = [(int(_base(each)[:20]), each) for each in listing if _base(each)[:20].isdigit()]
     young = {each.path for _, each in numbered if each.modified >= oldest}
+    # A checkpoint that is young itself does not count: readers of a version within the retention may need the commits
+    # below it.
     bases = [number for number, parts in checkpoints.complete(listing).items() if not young.intersection(parts)]
+    # Only up to the checkpoint that this process began with: of that one it knows that it can be read.
     first = max((number for number in bases if number <= log.checkpointed), default=0)
     first = min([first, *(number for number, each in numbered if each.path in young)])
     # After a feature was dropped the versions before that one go all at once or not at all (checkpointProtection).
@@ -599,6 +631,7 @@ class Maintenance:
         if finish and under_way:
             wait(under_way, seconds)
             self.step()
+        # Work that has not begun is dropped. What runs in this thread is waited for, since threads can't be ended.
         for each in under_way:
             each.cancel()
         self._thread.shutdown()
@@ -607,6 +640,7 @@ class Maintenance:
         brought = False
         if self._folding is not None and self._folding[1].done():
             (task, folding), self._folding = self._folding, None
+            # Only here, between two batches: a batch under way has looked rows up in the files that the fold replaces.
             brought = self._bring_in(task, folding)
         if self._folding is None and not self._closing and (files := choose(self._log.state)[: self._most]):
             state = self._log.state
@@ -648,6 +682,7 @@ class Maintenance:
         idle = self._other is None or self._other.done()
         if self._closing or self._clock() - self._vacuumed < VACUUM_SECONDS or not idle:
             return False
+        # Set before the work: a vacuum that fails is due again after an hour, and not at once.
         self._vacuumed = self._clock()
         # The driver's state is the driver's: it is read anew.
         self._other = self._thread.submit(vacuum_at, self._log.store.root, self._log.state.id)

@@ -181,6 +181,8 @@ def _object(value: Mapping[str, Any], names: dict[str, int], depth: int) -> byte
         part = _encoded_value(item, names, depth)
         parts.append(part)
         at += len(part)
+    # The encoding demands the ids of an object's fields in the order of their names, so that readers can search; the
+    # values stay in the order of the text.
     members.sort()
     id_size, offset_size = _size(max((known for _, known, _ in members), default=0)), _size(at)
     large = len(members) > _COUNT_SHORT

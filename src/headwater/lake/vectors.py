@@ -52,6 +52,7 @@ def positions_of(rows: BitMap) -> NDArray[np.uint32]:
 
 def encode(rows: BitMap) -> bytes:
     """Return the body of a vector."""
+    # `run_optimize` changes the bitmap itself, and the caller goes on using it.
     packed = rows.copy()
     packed.run_optimize()
     return _HEAD.pack(MAGIC, 1, 0) + bytes(packed.serialize())
@@ -66,6 +67,7 @@ def decode(body: bytes) -> BitMap:
     if len(body) < 12 or int.from_bytes(body[:4], "little") != MAGIC:
         raise ValueError("no deletion vector: its magic number is missing")
     count = int.from_bytes(body[4:12], "little")
+    # Writers may store a vector without a bitmap for one without rows.
     if count == 0:
         return BitMap()
     _, _, upper = _HEAD.unpack_from(body)
@@ -125,6 +127,7 @@ def write(store: TableStore, vectors: Mapping[str, BitMap], folder: str = "") ->
         for path, body in large.items():
             described[path] |= {"storageType": "u", "pathOrInlineDv": folder + z85(name.bytes), "offset": len(content)}
             content += _SIZE.pack(len(body)) + body + _CRC.pack(zlib.crc32(body))
+        # Durable, with its name, before the commit that refers to it.
         store.write(_file_name(folder, name), bytes(content))
     return described
 
@@ -137,6 +140,8 @@ def file_of(described: Descriptor) -> str | None:
     text = str(described["pathOrInlineDv"])
     if described["storageType"] == "p":
         return unquote(text)  # a url
+    # Twenty letters are the 16 bytes of the file's name; what stands before them is the folder (PROTOCOL.md, "Deletion
+    # Vector Descriptor Schema").
     prefix, name = text[:-20], uuid.UUID(bytes=unz85(text[-20:]))
     return _file_name(prefix, name)
 
@@ -156,6 +161,7 @@ def read(store: TableStore, described: Descriptor) -> BitMap:
         rows = decode(body(store, described))
     except (ValueError, struct.error, IndexError) as error:
         raise CorruptStore(store.full(where), int(described.get("offset") or 0), str(error)) from None
+    # A vector that lost rows on its way would bring dead rows back without any other sign.
     if len(rows) != described["cardinality"]:
         problem = f"a deletion vector of {len(rows)} rows, the log says {described['cardinality']}"
         raise CorruptStore(store.full(where), int(described.get("offset") or 0), problem)
@@ -183,9 +189,11 @@ def _inline(described: Descriptor) -> bytes:
 
 
 def _from_file(content: bytes, described: Descriptor) -> bytes:
+    # A vector without an offset is the first of its file, behind the version byte.
     offset = int(described.get("offset") or 1)
     size = int(described["sizeInBytes"])
     end = offset + _SIZE.size + size
+    # Lengths first: the two below are read at places that the log names.
     if end + _CRC.size > len(content):
         raise ValueError(f"a deletion vector of {size} bytes ends beyond its file of {len(content)}")
     (written,) = _SIZE.unpack_from(content, offset)

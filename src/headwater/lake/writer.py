@@ -152,6 +152,7 @@ def write(
         batches: their changes, in order within each vbucket, with the columns of `shape.SOURCE`. No rollback rows.
         aside: the quarantine for documents that do not fit; None for none.
     """
+    # A vbucket of another task among these would have its rows killed here and written there.
     strangers = (portion.fresh | portion.replaced) - portion.vbuckets
     invariant(not strangers, "vbuckets {} are no part of what is written", strangers)
     out = DataWriter(store, shape.schema, state.layout.label("part"))
@@ -165,10 +166,12 @@ def write(
             if batch.num_rows:
                 seen.note(batch, taking.take(batch))
         newest = seen.newest()
+        # The files are closed, and so on the disk, before their rows are promised to the driver.
         written = _result_of(store, state, indexes, portion, newest, 0, out.close())
         if aside and quarantine_out:
             files = quarantine_out.close()
             written.aside = _result_of(aside.store, aside.state, aside.indexes, portion, newest, 1, files)
+    # Of a cancelled task as well nobody else knows the files.
     except BaseException:
         out.discard()
         if quarantine_out:
@@ -190,6 +193,7 @@ def _result_of(
 ) -> TaskResult:
     """Index a table's new files, and find the rows that die."""
     written, dead = TaskResult(state.version), _Dead()
+    # A worker serves many batches: the mapping of a file that the table lost would keep its blocks on the disk.
     indexes.forget_others({file.path for file in state.files.values()})
     _index_new(indexes, files, newest, newest.places[which], dead, written)
     _look_up(state, indexes, portion, newest, dead)
@@ -216,6 +220,7 @@ class _Taking:
         mutations = pc.equal(batch.column("event"), pa.scalar("mutation")).to_numpy(zero_copy_only=False)
         taken = self._shape.taken(batch)
         stored = mutations if taken is None else mutations & taken
+        # The shape keeps the reasons of the batch before; a batch without any row to write would be given those.
         self._shape.misfits = []
         placed = [_placed(self._out, batch, stored, self._shape.rows)]
         changes = batch.num_rows if taken is None else int(taken.sum())
@@ -235,6 +240,7 @@ class _Taking:
         quarantine_out: DataWriter,
     ) -> _Placed:
         reasons = np.full(batch.num_rows, None, object)
+        # A deletion of such a key has no reason, so it only ends the row that the quarantine has of it.
         reasons[mutations & ~stored] = NO_TEXT
         if self._shape.misfits:
             reasons[stored] = self._shape.misfits
@@ -314,6 +320,8 @@ class _TaskChanges:
         vbuckets, seqnos, *columns = [np.concatenate(parts) for parts in zip(*self._columns, strict=True)]
         order = order_of(hashes)
         lasts = lasts_of(hashes.take(order))
+        # Only among changes of one key does a lower seqno behind a higher one matter, and it is rare: the costly sort
+        # by seqno is done when it happened.
         falls = seqnos[order[1:]] < seqnos[order[:-1]]
         if (falls & ~lasts[:-1]).any():
             order = np.lexsort((seqnos, hashes.low, hashes.high))
@@ -327,6 +335,7 @@ class _TaskChanges:
 def _places(
     files: NDArray[np.int32], rows: NDArray[np.int64], kept: NDArray[np.int64], gone: NDArray[np.int64]
 ) -> _Places:
+    # A deletion that a later change of the batch replaced has no row that could die.
     gone = gone[rows[gone] != NO_ROW]
     outdated = [(int(number), rows[gone[files[gone] == number]]) for number in np.unique(files[gone])]
     return _Places(files[kept], rows[kept], outdated)
@@ -350,9 +359,11 @@ def _index_new(
 ) -> None:
     outdated = dict(places.outdated)
     for number, file in enumerate(files):
+        # A change without a row has file number 0 as well, so the rows decide.
         mine = (places.files == number) & (places.rows != NO_ROW)
         hashes = newest.hashes if mine.all() else newest.hashes.take(mine)
         live, old = int(mine.sum()), len(outdated.get(number, ()))
+        # A row that is neither indexed nor dead would live for ever: no later change could find it.
         invariant(live + old == file.rows, "{}: {} rows, {} live and {} not", file.path, file.rows, live, old)
         indexes.write(file.path, index_of_sorted(hashes, places.rows[mine]), file.rows)
         gone = outdated.get(number)
@@ -365,8 +376,10 @@ def _look_up(state: TableState, indexes: Indexes, portion: Portion, newest: _New
     sought = portion.sought
     if not sought:
         return
+    # Deletions are among them: they have no row in a new file, and kill the one that the table has.
     wanted = newest.hashes
     if len(sought) < len(portion.vbuckets):
+        # Keys of a fresh or replaced vbucket have no row that could be found, or die with all of it.
         wanted = wanted.take(np.isin(newest.vbuckets, np.fromiter(sought, np.int32)))
     if len(wanted):
         for file in candidates(state, sought):
@@ -390,4 +403,5 @@ def rows_of_vbuckets(store: TableStore, path: str, vbuckets: frozenset[int]) -> 
     wanted = np.fromiter(vbuckets, np.int32)
     with store.parquet(path) as opened:
         column: Any = opened.read(columns=["vbucket"]).column("vbucket")
+    # A null stands for a row of another writer without a vbucket, which is nobody's to replace.
     return np.flatnonzero(np.isin(column.fill_null(NO_ROW).to_numpy(), wanted))

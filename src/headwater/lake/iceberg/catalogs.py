@@ -105,6 +105,8 @@ def difference(log: TableLog, named: CatalogName) -> str | None:
 
 def _followed(catalog: Catalog, named: CatalogName, place: IcebergPlace) -> bool:
     """Move the catalog on; return False if somebody else was first, or if nobody knows."""
+    # In this order: the folder's metadata is read after the catalog's, so what is put over the state that was loaded is
+    # never older than it.
     table = _loaded(catalog, named)
     mine, location = _newest(place)
     if table is not None and _is_shown(table, mine, location):
@@ -121,6 +123,7 @@ def _followed(catalog: Catalog, named: CatalogName, place: IcebergPlace) -> bool
             _point(catalog, table, mine, location)
         else:
             _update(catalog, named, table, mine, location)
+    # Nobody knows whether a commit of unknown state went through. The next look loads the catalog and finds out.
     except (CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError):
         return False
     failpoint("iceberg.after_catalog")
@@ -165,6 +168,8 @@ def _point(catalog: Any, table: Table, mine: TableMetadata, location: str) -> No
     """
 
     def staged(current: Table | None, identifier: Any, *_: Any) -> StagedTable:
+        # The look of pyiceberg's own commit, directly before its swap: without it the pointer could be moved back over
+        # a newer one.
         if current is None or current.metadata_location != table.metadata_location:
             raise CommitFailedException("the table was moved on by somebody else")
         return StagedTable(identifier, mine, location, table.io, catalog)
@@ -173,6 +178,7 @@ def _point(catalog: Any, table: Table, mine: TableMetadata, location: str) -> No
     try:
         catalog.commit_table(table, (), ())
     finally:
+        # The class's own methods show again, for other tables may use the same catalog object.
         del catalog._update_and_stage_table, catalog._write_metadata
 
 
@@ -189,6 +195,7 @@ def _update(catalog: Catalog, named: CatalogName, table: Table, mine: TableMetad
         catalog.drop_table(named.identifier)
         catalog.register_table(named.identifier, location)
         return
+    # The condition that keeps an older state from going over a newer one: `main` must be where it was loaded.
     seen = AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": theirs.current_snapshot_id})
     catalog.commit_table(table, (AssertTableUUID(uuid=theirs.table_uuid), seen), tuple(_updates(theirs, mine, added)))
 
@@ -196,6 +203,7 @@ def _update(catalog: Catalog, named: CatalogName, table: Table, mine: TableMetad
 def _added(theirs: TableMetadata, mine: TableMetadata) -> list[Snapshot] | None:
     """Return the snapshots that a catalog lacks, as far as it can take them; None if it can't take the newest."""
     known = {each.snapshot_id for each in theirs.snapshots}
+    # A catalog refuses a snapshot whose sequence number is not above the last one that it gave out.
     last = getattr(theirs, "last_sequence_number", 0)  # there are none in format version 1
     missing = [each for each in mine.snapshots if each.snapshot_id not in known]
     added = sorted(
@@ -219,6 +227,7 @@ def _updates(theirs: TableMetadata, mine: TableMetadata, added: list[Snapshot]) 
         branch = {"ref-name": MAIN, "type": "branch", "snapshot-id": mine.current_snapshot_id}
         yield SetSnapshotRefUpdate.model_validate(branch)
     kept = {each.snapshot_id for each in mine.snapshots}
+    # After `main` has moved on: with a snapshot the references to it go as well.
     if gone := [each.snapshot_id for each in theirs.snapshots if each.snapshot_id not in kept]:
         yield RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone})
 

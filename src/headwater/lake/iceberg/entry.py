@@ -57,6 +57,7 @@ def publish(log: TableLog) -> None:
         HeadwaterError, OSError: nothing of it is visible, or all; the next call does what is left.
     """
     if is_published(log.state):
+        # The folder first: it is the table, and a catalog that is away must not hold it back.
         _library(log).publish(log)
         _follow(log)
 

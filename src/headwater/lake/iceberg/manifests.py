@@ -237,6 +237,8 @@ def decode(content: bytes, manifest: ListedManifest) -> list[Listed]:
     for record in _records(content):
         status, entry = _entry(record)
         entry = _inherited(status, entry, manifest)
+        # A row id that is null is the manifest's first, plus the rows of the entries before it that have none either
+        # (spec.md, "First Row ID Inheritance").
         if manifest.content is Content.DATA and entry.first_row is None and next_row is not None:
             entry = replace(entry, first_row=next_row)
             next_row += entry.rows
@@ -271,6 +273,8 @@ def _entry(record: Mapping[str, Any]) -> Listed:
 def _inherited(status: EntryStatus, entry: ManifestEntry, manifest: ListedManifest) -> ManifestEntry:
     if entry.snapshot is None:
         entry = replace(entry, snapshot=manifest.snapshot)
+    # Only added files inherit a sequence number; every other entry must have its own (spec.md, "Sequence Number
+    # Inheritance").
     if status is not EntryStatus.ADDED:
         return entry
     file_sequence = manifest.sequence if entry.file_sequence is None else entry.file_sequence
@@ -297,6 +301,8 @@ def described(
     for status, entry in listed:
         files[status] += 1
         rows[status] += entry.rows
+    # An added file has none yet and gets the snapshot's. The bound must not be too high, for writers of Iceberg drop
+    # deletes that are older than all data.
     least = min((number if number is not None else sequence for number in live), default=sequence)
     counts = (files[0], files[1], files[2]), (rows[0], rows[1], rows[2])
     return ListedManifest(path, len(content), kind, sequence, least, snapshot, *counts, first_row)

@@ -41,6 +41,8 @@ def begun_anew(before: Metadata | None, table: str, location: str) -> Metadata:
     if before is None or (before["format-version"], before["table-uuid"]) != (FORMAT_VERSION, table):
         return fresh
     kept = ("last-sequence-number", "next-row-id", "last-column-id", "schemas", "current-schema-id")
+    # Going on with these numbers keeps readers safe: a row id or a sequence number that is given twice would make two
+    # rows one.
     return fresh | {name: before[name] for name in kept} | {"last-updated-ms": before["last-updated-ms"]}
 
 

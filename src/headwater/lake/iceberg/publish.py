@@ -108,8 +108,10 @@ def publish(log: TableLog) -> None:
     while True:
         place = place_of(log)
         head = _heads.get(log) or read_head(place)
+        # After the head, see above: the other order could publish an older version behind newer metadata.
         state = _refreshed(log)
         if head.metadata is not None and is_shown(head.metadata, state, place):
+            # A process that died between its commit and its hint left the hint behind.
             _hint(place, head)
             _heads[log] = head
             return
@@ -119,7 +121,10 @@ def publish(log: TableLog) -> None:
             failpoint("iceberg.before_commit")
             put(place, head, then)
         except BaseException as error:
+            # What this process remembers is of no use after a lost race or an answer that did not come: the head is
+            # read anew.
             _heads.pop(log, None)
+            # The files stay: the metadata that names them may have been put, and only its answer lost.
             if not isinstance(error, _PartedError):
                 raise
             following.discard()
@@ -143,6 +148,7 @@ def expire(log: TableLog, seconds: float, now: float) -> None:
         if left is None:
             return
         then = replace(head, number=head.number + 1, content=metadata.encode(left), metadata=left)
+        # Another process published meanwhile; its metadata is the base of the next try.
         with suppress(_PartedError):
             put(place, head, then)
             _heads[log] = then
@@ -179,6 +185,7 @@ def read_head(place: IcebergPlace) -> MetadataHead:
         numbers = (_METADATA.fullmatch(each.path.rpartition("/")[2]) for each in store.list(place.own))
         number = max((int(match[1]) for match in numbers if match), default=0)
         content = _content(store, place.file_of(number)) if number else None
+    # The hint is written after the commit and may be behind, or a process may have died before it.
     while (following := _content(store, place.file_of(number + 1))) is not None:
         number, content = number + 1, following
     if content is None:
@@ -304,6 +311,8 @@ class _Publication:
                 for each in {entry.path for manifest in loaded for entry in manifest.entries if _is_vector(entry)}:
                     self._sources |= sources_of(self._store, each)
             return before, loaded
+        # Whatever is lost of the Iceberg table can be made from the log again; only an outage, which may pass, goes on
+        # to the caller.
         except (CorruptStore, FileNotFoundError):
             return metadata.begun_anew(before, self._state.id, place), []
 
@@ -330,6 +339,7 @@ class _Publication:
         snapshot = self._snapshot_of(loaded)
         before = uri(self._store, self._place.file_of(self._head.number)) if self._head.number else None
         then = metadata.with_snapshot(with_columns, snapshot, int(time.time() * 1000), before)
+        # As late as possible before the metadata names them.
         self._check_written()
         sources = self._sources_of(loaded)
         return MetadataHead(self._head.number + 1, metadata.encode(then), then, self._head.hinted, loaded, sources)
@@ -362,6 +372,8 @@ class _Publication:
         marked = {path: identity(file.add)[1] for path, file in wanted.items() if file.vector}
 
         def stays(entry: ManifestEntry) -> bool:
+            # A vector stays only if it was copied from exactly the one that the log has now. Of another writer's nobody
+            # knows what it was made of, so it is replaced.
             source = self._source(entry) if _is_vector(entry) else None
             return source is not None and source == marked.get(entry.data_file or "")
 
@@ -428,6 +440,8 @@ class _Publication:
         for entry in (entry for each in rewritten for entry in each.entries):
             if stays(entry):
                 listed.append((EntryStatus.EXISTING, entry))
+            # Deletes by value have no place in a list of vectors; they were another writer's, and the log knows nothing
+            # of them.
             elif entry.content < 2:
                 listed.append((EntryStatus.DELETED, replace(entry, snapshot=self._snapshot)))
         listed += [(EntryStatus.ADDED, replace(entry, snapshot=self._snapshot)) for entry in added]
@@ -437,6 +451,7 @@ class _Publication:
     def _manifest(self, listed: list[Listed], content: Content, schema: dict[str, Any]) -> LoadedManifest:
         packed = manifests.encode(listed, content, schema, secrets.token_bytes(manifests.SYNC_BYTES))
         place = self._put(f"{self._token}-m{len(self._written)}.avro", packed)
+        # The manifest's first id is taken before its own files count it up.
         first = self._next_row if content is Content.DATA else None
         described = manifests.described(place, packed, content, listed, self._sequence, self._snapshot, first)
         return LoadedManifest(
@@ -502,6 +517,7 @@ class _Publication:
     def _put(self, name: str, content: bytes) -> str:
         """Write a file, durably; return its location."""
         path = f"{self._place.own}/{name}"
+        # Noted before it is written, so that `discard` also finds the file of a write whose answer was lost.
         self._written.append(path)
         self._store.write(path, content)
         return uri(self._store, path)
@@ -516,6 +532,7 @@ class _Publication:
     def discard(self) -> None:
         """Remove the files that were written, as far as that is possible."""
         for path in self._written:
+            # What is left is removed by its age; the error that ends the publication is the one that counts.
             with suppress(Exception):
                 self._store.remove(path)
 
@@ -539,6 +556,7 @@ def _bounds(values: dict[str, Any], columns: dict[str, tuple[int, int]]) -> dict
     packed = {4: struct.Struct("<i"), 8: struct.Struct("<q")}
     bounds = {}
     for name, (number, size) in columns.items():
+        # A bool is an int to Python, and no bound of a number.
         if type(value := values.get(name)) is int:
             bounds[number] = packed[size].pack(value)
     return bounds
@@ -561,6 +579,8 @@ def unneeded(log: TableLog, now: float) -> list[ListedFile]:
         now: Unix seconds.
     """
     place = place_of(log)
+    # Listed before the head is read: a file of a publication that commits in between is in the list, and needed by the
+    # head that is read.
     listed = log.store.list(place.own)
     head = read_head(place)
     if head.metadata is None:

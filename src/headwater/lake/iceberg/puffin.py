@@ -87,6 +87,7 @@ def blobs_of(content: bytes) -> list[Blob]:
     if len(content) < 2 * len(MAGIC) + _TAIL or content[:4] != MAGIC or content[-4:] != MAGIC:
         raise ValueError(f"no Puffin file: {len(content)} bytes, its magic number is missing at an end")
     (length,) = _LENGTH.unpack_from(content, len(content) - _TAIL)
+    # The length comes from the file, so it is checked before anything is read at the place that it gives.
     begin = len(content) - _TAIL - length
     if length < 0 or begin < 2 * len(MAGIC) or content[begin - len(MAGIC) : begin] != MAGIC:
         raise ValueError(f"a footer of {length} bytes does not begin in its file of {len(content)}")

@@ -59,6 +59,8 @@ class FieldIds:
         return [self._field(column, before.get(column["name"])) for column in described]
 
     def _field(self, column: Mapping[str, Any], before: Field | None) -> Field:
+        # A number must never mean two types: files written before are read by it, and would show values of the old
+        # column.
         if before is not None and not _stays(before["type"], column["type"]):
             before = None
         number = self._next() if before is None else before["id"]
