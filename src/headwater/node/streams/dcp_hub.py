@@ -70,6 +70,8 @@ class DcpHub:
     def enter(self, name: bytes, session: NamedSession) -> None:
         """Register a connection's name; an older connection of that name is closed (dcp 2.1, duplicate names)."""
         older = self.sessions.get(name)
+        # The new session takes the name before the older is dropped: the older one's `leave` then finds that the name
+        # is another's.
         self.sessions[name] = session
         if older is not None:
             older.connection.drop(f"another connection took the name {name!r}", fault=False)
@@ -101,5 +103,6 @@ class DcpHub:
                 yield f"{prefix}:{name}", value
 
     def _batch_lost(self, error: BaseException, _: list[int]) -> None:
+        # Consumers alone act on it: their streams count changes as received that the store has just undone.
         for session in tuple(self.sessions.values()):
             session.batch_lost(error)

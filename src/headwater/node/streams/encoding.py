@@ -86,6 +86,7 @@ class Encoding:
     def _slow(self) -> int:
         whole = self.xattrs and self.deleted_user_xattrs and not self.no_value
         looks_inside = not whole and (self.xattrs or not self.no_value)
+        # "Without SNAPPY everything is sent inflated" (wire 5); a value that is not sent need not be.
         inflates = not self.snappy and not self.no_value
         return Datatype.XATTR * looks_inside | Datatype.SNAPPY * inflates
 
@@ -123,8 +124,11 @@ class Encoding:
         opcode, extras = self._layout(frame)
         value, datatype = self._value(frame, memoryview(stored)[value_at:])
         head = Frame(
+            # Stream ids travel in framing extras, which only the flexible layout has (dcp 2.21).
             magic=Magic.CLIENT_REQUEST if self.framing is None else Magic.FLEXIBLE_REQUEST,
             opcode=opcode,
+            # With Collections every key begins with the id of its collection; the default one's, 0, is not stored (wire
+            # 8).
             key=frame.key if not self.collections or frame.opaque & NAMED_MARK else b"\0" + frame.key,
             extras=extras,
             value=cast("bytes", value),  # which is measured, no more
@@ -170,6 +174,7 @@ class Encoding:
         if self.upr:
             is_mutation = frame.opcode == Opcode.DCP_MUTATION
             return frame.opcode, frame.extras[:_UPR_MUTATION_END] if is_mutation else _numbers(frame)
+        # "Otherwise TTL deletions are DELETIONs" (dcp 2.10): a client that never asked for the opcode need not know it.
         if frame.opcode == Opcode.DCP_MUTATION or (frame.opcode == Opcode.DCP_EXPIRATION and self.expiry_opcode):
             return frame.opcode, frame.extras
         if self.delete_times:
@@ -179,6 +184,7 @@ class Encoding:
     def _value(self, frame: Frame, stored: memoryview) -> tuple[memoryview | bytes, int]:
         """Return value and datatype, by the decision table of dcp 11; `frame` has all but the value."""
         datatype, looks_inside = frame.datatype, self._looks_inside(frame)
+        # The compression covers attributes and body together (wire 4), so a part can't be taken out of it.
         if datatype & Datatype.SNAPPY and (not self.snappy or self.no_value or looks_inside):
             stored, datatype = snappy.inflated(stored), datatype & ~Datatype.SNAPPY
         value: memoryview | bytes = stored
@@ -188,6 +194,7 @@ class Encoding:
             value, datatype = b"", datatype & Datatype.JSON if self.keep_datatype else 0
         if self.compress and 0 < len(value) <= COMPRESSED_BYTES_MAX and not datatype & Datatype.SNAPPY:
             smaller = snappy.compress(value)
+            # "If compression makes them smaller" (wire 5).
             if len(smaller) < len(value):
                 value, datatype = smaller, datatype | Datatype.SNAPPY
         return value, datatype
@@ -213,6 +220,7 @@ class Encoding:
         """Return the value of a deletion: it has no body, only the attributes that are sent (dcp 2.9)."""
         if not self.xattrs:
             return b"", 0
+        # User attributes of a tombstone are pruned unless OPEN had 0x100 (dcp 11).
         kept: memoryview | bytes = value if self.deleted_user_xattrs else xattr.only_system(value)
         return (kept, int(Datatype.XATTR)) if kept else (b"", 0)
 

@@ -95,6 +95,7 @@ class Handover:
             self.deadline = None
             if self.on_silence is not None and self.stage in (HandoverStage.ASKED_PENDING, HandoverStage.ASKED_ACTIVE):
                 self.on_silence()
+            # Later stages have no writes to refuse: the vbucket is dead here.
             elif self.stage in (HandoverStage.CATCHING_UP, HandoverStage.ASKED_PENDING):
                 self._vbucket.back_up(True)
 
@@ -102,6 +103,8 @@ class Handover:
         """Return True if the next state may be sent: all durable changes are sent (in the end all there are), and
         earlier durable writes are settled.
         """
+        # The high seqno, durable or not: aborts that the hand-over itself has staged must be sent before the other side
+        # serves.
         if self.stage is HandoverStage.DRAINING:
             return position >= self._vbucket.high_seqno
         if self.stage is not HandoverStage.CATCHING_UP or position < self._vbucket.durable_seqno:
@@ -111,6 +114,8 @@ class Handover:
     def next_state(self) -> State:
         """Return the state to be sent now: steps 6 and 10."""
         if self.stage is HandoverStage.CATCHING_UP:
+            # The vbucket is still active here: should the answer never come, nothing has happened (failover 4, "lost
+            # between 6 and 7").
             self.stage = HandoverStage.ASKED_PENDING
             return State.PENDING
         state = self._vbucket.state
@@ -136,17 +141,22 @@ class Handover:
         is_asked = self.stage in (HandoverStage.ASKED_PENDING, HandoverStage.ASKED_ACTIVE)
         node_invariant(is_asked, "vbucket {}: a state is answered while {}", self._vbucket.id, self.stage.value)
         if self.stage is HandoverStage.ASKED_PENDING:
+            # A target that refuses to be pending (it lacks changes) costs nothing: the owner never stopped serving.
             if status != Status.SUCCESS:
                 return EndReason.STATE_CHANGED
             failpoint("takeover.pending_acked")
             # A batch with what was settled may have been lost by now, or a fence may have come.
             if not self._bucket.may_hand_over(self._vbucket.id):
                 return EndReason.STATE_CHANGED
+            # Step 8 stands before step 10, and DEAD is durable before ACTIVE leaves: at no instant can both nodes take
+            # a write.
             self._bucket.hand_over(self._vbucket.id)
             failpoint("takeover.dead")
             self.stage = HandoverStage.DRAINING
             return None
         if status != Status.SUCCESS:
+            # The target has said that it is not active, so serving again can't make two owners; silence would not say
+            # that.
             self._vbucket.take_back()
             return EndReason.STATE_CHANGED
         failpoint("takeover.active_acked")
@@ -157,7 +167,11 @@ class Handover:
         """Undo or complete the hand-over, for its stream is over."""
         self.deadline = None
         if self._vbucket.handover is self:
+            # Cleared before the streams hear of the end: whoever asks again at once must not find a hand-over under
+            # way.
             self._vbucket.handover = None
             self._vbucket.back_up(False)
+            # Broken off behind step 8: whether the target became active is not known here, and to take the vbucket back
+            # on a guess could make two owners. The mover decides (failover 4, failures).
             if self._vbucket.state is State.DEAD:
                 self._vbucket.handed_over()

@@ -96,6 +96,8 @@ class Outlet:
         """
         size = len(head) + len(value)
         if size > self.room:
+            # The order of a stream is the order on the wire: what is in the arena leaves before a message that goes
+            # past it.
             self.flush()
             self.is_over = True
         if size > self.room:

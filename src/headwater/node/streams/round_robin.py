@@ -56,5 +56,6 @@ class RoundRobin(Generic[Reader]):
         while self._waiting and not outlet.is_full and not outlet.is_late() and not is_stopped():
             reader, _ = self._waiting.popitem(last=False)
             reader.take_turn(outlet, OUTLET_BYTES)
+            # Asked behind the turn, which may have ended the reader.
             if reader.has_work:
                 self._waiting[reader] = None

@@ -93,6 +93,7 @@ class SnapshotSender:
         self._hides_over = hides_over
         self._bits = encoding.bits | NO_DELETES * without_deletions
         self._without_deletions = without_deletions
+        # Without its last change the end of the range would be no state that ever was (decision 0090).
         last = view.change(last_seqno) if without_deletions and not view.nothing else b""
         self._ends_left_out = bool(last) and last[OPCODE_AT] != Opcode.DCP_MUTATION
         # Kept until all else is sent, so this one is copied: it is a deletion, and those have attributes at most.
@@ -121,6 +122,8 @@ class SnapshotSender:
         """
         if self._view.nothing:
             return self._close(outlet, opaque) if self._closing else self._moved(0, 0)
+        # The kernel knows no commits: a document that ends a prepare would leave as a document, and the replica's
+        # prepare would wait for ever.
         if not self._encoding.plain and not self._commits:
             space = self._encoding.space(outlet)
             filled = self._view.fill(space, opaque, self._bits, budget_bytes, self._encoding.slow)
@@ -160,6 +163,8 @@ class SnapshotSender:
         if self._prepared is None:
             return self._encoding.encode(stored, opaque)
         seqno = seqno_of(memoryview(stored)[HEADER_BYTES:])
+        # A prepare that this stream never sent is answered with the document: "a COMMIT is also sent as MUTATION if the
+        # stream never saw the prepare" (dcp 8.2).
         begun = self._commits.pop(seqno, None)
         if begun in self._prepared:
             self._prepared.discard(begun)

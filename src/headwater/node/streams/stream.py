@@ -124,6 +124,8 @@ class Stream:
         self.handover = handover
         self._caught_up = _IN_MEMORY if handover is None else StreamPhase.TAKEOVER_SEND
         self.position: int = entry.last_seqno  # everything up to here is sent, or need not be
+        # A consumer that lacks nothing gets no disk snapshot: an empty one would only make it begin a checkpoint (dcp
+        # 8.1).
         self.phase = _BACKFILLING if self.position < vbucket.durable_seqno else self._caught_up
         self.sent_bytes: int = 0
         self.sent_changes: int = 0
@@ -131,10 +133,13 @@ class Stream:
         self._producer = producer
         self._encoding = encoding
         self._wanted = wanted
+        # Only from seqno 0: a consumer that holds documents must hear that they were deleted (dcp 2.1, bit 0x200).
         self._skip_deletes = skip_deletes and self.position == 0
         self._ready = ready
         self._ended = ended
         self._snapshot: SnapshotSender | None = None
+        # Of this stream alone: a COMMIT whose PREPARE came by another stream would be refused, and end the connection
+        # (dcp 8.2, 10).
         self._prepared: set[int] | None = set() if wanted.prepares else None
         asks, speaks = producer.settings.every_version, entry.dialect is not _UPR
         self._asks_versions = asks and speaks
@@ -148,6 +153,8 @@ class Stream:
         # of the loop, so nothing can have happened in between.
         vbucket.readers.add(self)
         if handover is not None and entry.dialect is Dialect.UPR:
+            # "A UPR producer that gets no reply within its time-out proceeds" (dcp 14): the text of that time says that
+            # a state is not answered.
             handover.on_silence = lambda: self.state_answered(Status.SUCCESS)
         if handover is not None and self.phase is self._caught_up:
             handover.begin()
@@ -213,6 +220,7 @@ class Stream:
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
         """Send up to `quantum_bytes`, as far as outlet and flow-control window allow (one message may overshoot)."""
         until, flow = self.sent_bytes + quantum_bytes, self._producer.flow
+        # Tested before each message and not behind it: "one message may overshoot" the window (dcp 7).
         while self.sent_bytes < until and not flow.is_full and not outlet.is_full:
             if self.phase in _SENDING_NOTHING:
                 return
@@ -236,6 +244,8 @@ class Stream:
     def end(self, reason: EndReason) -> None:
         """End the stream and tell the consumer why."""
         if self.phase is not _DEAD:
+            # The STREAM_END comes before `close`, which forgets the stream: no message with its opaque may follow it
+            # (dcp 2.6).
             self._producer.end_stream(self.entry, reason)
             self.close()
 
@@ -244,6 +254,7 @@ class Stream:
         if self.phase is _DEAD:
             return
         self._enter(_DEAD)
+        # The reader leaves before the hand-over is closed, which tells all readers that are left.
         self.vbucket.readers.discard(self)
         if self.handover is not None:
             self.handover.close()
@@ -263,6 +274,8 @@ class Stream:
         """Handle the consumer's answer to a state; "responses that do not belong to the expected state are
         ignored".
         """
+        # A late answer to an earlier state must not pass for the answer to this one: it could declare a consumer active
+        # that never said so (failover 4).
         if self.handover is None or self.phase is not StreamPhase.TAKEOVER_WAIT:
             return
         reason = self.handover.answered(status)
@@ -279,12 +292,16 @@ class Stream:
         """
         if self.handover is None or self.phase is not StreamPhase.TAKEOVER_SEND or self._snapshot is not None:
             return False
+        # A marker that is not answered may cover changes that the consumer refuses; becoming owner without them would
+        # lose acknowledged writes.
         return self.entry.unanswered_markers == 0 and self.handover.may_go_on(self.position)
 
     def _send_state(self) -> None:
         if self.handover is not None:
             unanswered, vb = self.entry.unanswered_markers, self.vbucket.id
             invariant(not unanswered, "vbucket {}: a state behind {} markers without an answer", vb, unanswered)
+            # This call also holds the output back until DEAD is on the disk here; `set_state` below only queues the
+            # message.
             state = self.handover.next_state()
             lacks = state is _ACTIVE and self.vbucket.high_seqno - self.position
             invariant(not lacks, "vbucket {} is handed over without its last {} seqnos", vb, lacks)
@@ -297,6 +314,8 @@ class Stream:
     @property
     def _is_complete(self) -> bool:
         """True if the whole snapshot with the requested end is sent (dcp 8.5)."""
+        # Inside a snapshot the end is not reached: "items beyond the end (up to snapshot end) may be sent" (dcp 8.5),
+        # and a consumer that stopped inside would hold no whole state.
         return self.position >= self.entry.accepted.end_seqno and self.entry.state is _BETWEEN
 
     def _begin_snapshot(self, outlet: Outlet) -> None:
@@ -306,6 +325,7 @@ class Stream:
         invariant(covers <= durable, "vbucket {}: seqno {} is sent, {} is durable", vb, covers, durable)
         is_inside = self.entry.state is ProducerState.INSIDE
         passes = self._wanted.aware and (is_inside or self._skip_deletes or self._store.index.is_mixed(self.vbucket.id))
+        # "No marker is sent if there is nothing for this stream" (dcp 8.2).
         if snapshot.last_seqno <= self.position and (not passes or self._goes_on_inside):
             snapshot.close()
             self._reach_end(outlet, snapshot.covers_seqno)
@@ -322,15 +342,22 @@ class Stream:
         # the marker names the end that was announced to it, and the rest will come under this marker (dcp 8.2).
         if snapshot.covers_seqno > self._whole_seqno:
             end_seqno = self.vbucket.snapshot_end
+            # This range joins a whole state with a part of the next one, so a key may come twice in it.
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES if self.position < self.vbucket.complete_seqno else 0
         if self.phase is StreamPhase.TAKEOVER_SEND:
+            # Disk markers of the backfill are not answered (failover 4, step 4); what follows must be, as the hand-over
+            # rests on it.
             flags |= SnapshotFlag.ACK
         purged = self._purged_to_tell(flags)
         if self._wanted.prepares:
             purged = purged._replace(visible=self._visible(snapshot.covers_seqno, flags))
+        # The marker begins at the state that the consumer holds, not at the first item: told to roll back to the start,
+        # the consumer must have a whole state there (decision 0089).
         marker = self._producer.marker(self.entry, min(self._next_start, end_seqno), end_seqno, flags, purged)
         outlet.write(marker)
         self.sent_bytes += len(marker)
+        # "0x04 at a new checkpoint and on the first memory snapshot after a backfill" (dcp 8.2): there the consumer's
+        # dedup window must not reach back into the disk snapshot.
         self._next_flags = FIRST_IN_MEMORY if flags & SnapshotFlag.DISK else SnapshotFlag.MEMORY
 
     def _look_at_history(self) -> None:
@@ -356,6 +383,8 @@ class Stream:
         so is the one that goes on from there.
         """
         after_gap, self._lacked_versions = self._lacked_versions, not self._has_versions
+        # Without the flags a reader knows that versions are missing here; claimed once too often, History would be kept
+        # by it for ever.
         if self._lacked_versions:
             return DISK
         return (DISK if after_gap else flags) | EVERY_VERSION
@@ -370,6 +399,8 @@ class Stream:
         if not settings.purge_seqnos or self.entry.dialect is _UPR:
             return NOTHING_PURGED
         purged = vbucket.purge_seqno
+        # What the consumer was sent of tombstones it has; only a purge above that hides a deletion from it (decision
+        # 0033).
         has = min(self.position, self.entry.snapshot_end_seqno)
         if purged <= has and not flags & SnapshotFlag.DISK:
             return NOTHING_PURGED
@@ -385,6 +416,8 @@ class Stream:
             seqno = view.end_seqno
         if not flags & SnapshotFlag.DISK:
             return Visible(seqno)
+        # Below the first waiting prepare all are over: a replica drops those it still holds, since a disk snapshot does
+        # not say how they ended (dcp 2.7).
         return Visible(seqno, min(vbucket.prepares.pending.values(), default=covers_seqno + 1) - 1)
 
     def _is_short(self, durable_seqno: int) -> bool:
@@ -404,6 +437,8 @@ class Stream:
         changes need no inspection.
         """
         vbucket, entry, encoding = self.vbucket, self.entry, self._encoding
+        # Elsewhere a durable seqno need not end a snapshot, and a marker that named it would declare half a state
+        # whole.
         own = vbucket.state is _ACTIVE and self.position >= vbucket.snapshot_end
         as_stored = not encoding.collections and not self._store.index.is_mixed(vbucket.id)
         whole = entry.state is _BETWEEN and last_seqno <= entry.accepted.end_seqno
@@ -416,6 +451,7 @@ class Stream:
             or self._purged_to_tell(self._next_flags).seqno
         ):
             return False
+        # All or nothing: the kernel must not stop in the middle of a snapshot for which no view is open.
         window = self._producer.flow.budget_bytes
         room = outlet.room if window is None else min(outlet.room, window)
         flags = int(self._next_flags | EVERY_VERSION if self._every_version else self._next_flags)
@@ -440,6 +476,7 @@ class Stream:
         shown = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
         every_version = self._every_version and self._has_versions
         view = self._store.view(vb, self.position, upto, shown, every_version=every_version)
+        # A copy: commits that come while this snapshot is sent belong to the next one.
         commits = dict(self.vbucket.prepares.committed(self.position, upto)) if self._wanted.prepares else None
         return SnapshotSender(
             view,
@@ -497,6 +534,8 @@ class Stream:
         if (whole := self._whole_seqno) < durable:
             return whole if self.position < whole else durable
         end_seqno = max(accepted.end_seqno, accepted.partial_end_seqno)
+        # Where compaction has dropped versions, the state at the requested end can't be told any more; the newest state
+        # is whole and includes it (dcp 8.5).
         end_seqno = end_seqno if end_seqno < durable and self.vbucket.is_exact(end_seqno) else durable
         in_parts = self._every_version and not self._leaves_out_deletions
         return self._end_without_versions(end_seqno) if in_parts else end_seqno
@@ -535,6 +574,8 @@ class Stream:
         budget = quantum_bytes if window is None else min(quantum_bytes, window)
         try:
             moved = snapshot.move(outlet, self.entry.opaque, min(budget, UNLIMITED_BYTES))
+        # One document must not take the connection with it, on which all other streams run; skipped, it would leave a
+        # hole in a snapshot that looks whole.
         except UnreadableChange as unreadable:
             vb = self.vbucket.id
             fields = event("stream.unreadable", vbucket=vb, seqno=unreadable.seqno)
@@ -544,6 +585,8 @@ class Stream:
         last, end = moved.last_seqno, snapshot.last_seqno
         invariant(last <= end, "vbucket {}: seqno {} of a snapshot to {}", self.vbucket.id, last, end)
         if moved.bytes:
+            # Counted as they go into the outlet: the window must be full before the next turn, not after the socket has
+            # taken them.
             self._producer.sent_changes(self.entry, moved.bytes, moved.last_seqno)
             self.sent_bytes += moved.bytes
             self.sent_changes += moved.changes
@@ -555,11 +598,15 @@ class Stream:
         snapshot.close()
         self._snapshot = None
         self._reach_end(outlet, snapshot.covers_seqno)
+        # `covers_seqno` and not the last change's: rows that this stream is not shown are passed as well, or they would
+        # be looked at again each time.
         self._passed(snapshot.covers_seqno)
 
     def _reach_end(self, outlet: Outlet, seqno: int) -> None:
         """End an announced snapshot whose last change is not for this stream (dcp 2.18)."""
         entry = self.entry
+        # Without Collections the marker ended at the last visible change, so there is nothing to lead the consumer past
+        # (dcp 8.2).
         if self._wanted.aware and entry.state is ProducerState.INSIDE and seqno == entry.snapshot_end_seqno:
             advanced = self._producer.seqno_advanced(entry, seqno)
             outlet.write(advanced)
@@ -571,6 +618,8 @@ class Stream:
             self._enter(self._caught_up)
             self._next_flags = FIRST_IN_MEMORY
             if self.handover is not None:
+                # dcp_takeover_max_time counts "since entering takeover-send" (failover 4): a long backfill must not
+                # refuse writes.
                 self.handover.begin()
         is_whole = self.entry.state is _BETWEEN and self.entry.last_seqno > self.entry.accepted.start_seqno
         if is_whole:  # at the last seqno that the consumer knows; it may not have heard of `seqno`
@@ -578,6 +627,7 @@ class Stream:
         before, vb = self.position, self.vbucket.id
         invariant(before <= seqno, "vbucket {}: a stream goes from seqno {} back to {}", vb, before, seqno)
         self.position = seqno
+        # Only behind the drop event itself, which this stream has now been sent (dcp 5, FilterEmpty).
         if self.vbucket.collections.is_over(self._wanted, seqno):
             self.end(EndReason.FILTER_EMPTY if self._wanted.aware else EndReason.OK)
 
