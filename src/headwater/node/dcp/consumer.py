@@ -173,8 +173,10 @@ class ConsumerSession(DcpEnd[Consumer]):
         """Let the kernel take as many changes as it can; return the offset where it stopped."""
         end = self.intake.take(data, offset, self._loop.time())
         if self.intake.is_full and end == offset and self._has_room(whole_frame(data, offset)):
+            # Once more: asking the store for the room of this one change may have made it.
             end = self.intake.take(data, offset, self._loop.time())
         if end > offset:
+            # Only behind the kernel's changes: a document among them may be the end of a prepare.
             self._settle_prepares()
             self._close_gaps()
             self._answer_markers()
@@ -198,6 +200,8 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def _wait_for_room(self) -> None:
         """Read on after the next commit; if the disk is full, look again and again ("never skip it", dcp 9)."""
+        # Reading stops, and with it the acknowledgements: "hold back the ack: that is the back-pressure mechanism" (dcp
+        # 7).
         if not self._bucket.store.full:
             self._kv.parking.wait_for_room(self._kv.server.committer)
             return
@@ -206,11 +210,15 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def _answer_markers(self) -> None:
         if self.consumer.answer_markers():
+            # A producer in a takeover counts the answer as "the snapshot is here", so it leaves behind the batch with
+            # the snapshot's last change.
             self._hold_until(self._committer.gate())
 
     # --- everything else --------------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame) -> None:
+        # The room is checked before the protocol object sees the frame: it has no way to take a half-handled frame
+        # again.
         needed = len(frame) + self._prepared_bytes(frame) + RECORDS_BYTES
         if not self._has_room(needed):
             raise NoRoom
@@ -251,6 +259,8 @@ class ConsumerSession(DcpEnd[Consumer]):
                 self._change(event)
             case Advanced(stream=stream, seqno=seqno):
                 self.streams[stream.vbucket].vbucket.pass_seqno(seqno)
+                # `applied` comes behind the staging: it moves the stream's last seqno, which must never be ahead of the
+                # store.
                 self.consumer.applied(event)
             case CollectionsChanged(stream=stream, message=message):
                 self.streams[stream.vbucket].change_collections(message)
@@ -299,6 +309,8 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.streams[vbucket] = inbound
         if vbucket_.refused_changes:
             self._gaps.add(vbucket)
+            # A mover would not know of a second stream, so its stream begins before the gap; a node's own follower
+            # fetches again by itself.
             inbound.refetches = mover is not None and vbucket_.needs_all_anew
         inbound.entry, events = self.consumer.add(vbucket, flags, mover)
         for event in events:
@@ -323,6 +335,8 @@ class ConsumerSession(DcpEnd[Consumer]):
     def _follow(self, inbound: InboundStream, log: FailoverLog) -> None:
         inbound.follow(log)
         self._close_gaps()  # a newer version may be here, and the record that the gap is closed had no room
+        # ADD_STREAM is answered once the producer's log is on the disk here: a mover that takes the copy for a follower
+        # must find one after a crash.
         self._hold_until(inbound.vbucket.gate)
         if self._listener is not None:
             self._listener.stream_opened(inbound.vbucket.id)
@@ -372,11 +386,16 @@ class ConsumerSession(DcpEnd[Consumer]):
     def _set_state(self, event: StateWanted) -> None:
         inbound = self.streams[event.stream.vbucket]
         status = inbound.set_state(event.state)
+        # From ACTIVE on the vbucket is its clients': changes that the former owner still sends are refused.
         if inbound.vbucket.state is State.ACTIVE:
             self.consumer.stop_changes(event.stream)
+            # A stream without prepares has no aborts either. The former owner aborted what waited; kept here, an
+            # aborted write would come to life with the next commit.
             if not self.consumer.takes_durable_writes:
                 self._bucket.durable_writes.abort_of_before(inbound.vbucket.id)
         self.consumer.answer_state(event, status, inbound.lacks)
+        # The answer is what lets the source go on to its next step; it must not promise a state that a crash takes
+        # back.
         self._hold_until(inbound.vbucket.gate)
 
     def _lack(self, frame: Frame) -> None:
@@ -395,10 +414,13 @@ class ConsumerSession(DcpEnd[Consumer]):
             return
         held = vbucket.high_seqno
         seqno = seqno_of(frame.extras) if len(frame.extras) >= SEQNO_BYTES else 0
+        # A refused seqno at or below what is held casts doubt on everything from there on.
         whole = min(held, seqno - 1) if seqno else held
         if self._listener is None or not self._listener.fetches_again(vbucket.id, whole):
             self._miss(vbucket, whole, frame, seqno)
             return
+        # The stream ends before the rollback: a change that is already in the buffer would otherwise be staged behind
+        # the hole.
         self.close_stream(vbucket.id)
         if whole < held:
             vbucket.roll_back(whole)
@@ -459,6 +481,7 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def _ended(self, event: Refused | Ended) -> None:
         vb = event.stream.vbucket
+        # Out of the list first: the listener may begin the next stream of this vbucket within its call.
         inbound = self.streams.pop(vb, None)
         if inbound is not None:
             inbound.close()

@@ -116,6 +116,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         magic, opcode, _, _, _, vbucket, _, opaque, _ = HEADER.unpack_from(data)
         head = _Head(magic, opcode, vbucket, opaque)
         if head.magic in ANSWERS:
+            # Controls are negotiated once, by this worker; the others get its answers (`answer_controls`).
             call = None if head.opcode == Opcode.DCP_CONTROL else self._calls.get(head.opaque // OPAQUES_EACH)
         elif head.opcode in _STREAM_MESSAGES:
             call = self._of_stream(head)
@@ -221,6 +222,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
     def passed(self, barrier: _Barrier) -> None:
         """A worker has handled all that came before; answer the no-ops for which all have."""
         barrier.awaited -= 1
+        # In their order: an answered no-op says that all before it was handled.
         while self._barriers and not self._barriers[0].awaited:
             if (noop := self._barriers.popleft().noop) is not None:
                 self._consumer.receive_frame(noop, self._now)
@@ -240,6 +242,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
                 self._consumer.refuse_stream(StreamWanted(frame.vbucket, 0, frame), Status.ETMPFAIL, AWAY)
             else:
                 self.pass_on(self._consumer.refusals.answer(frame, Status.KEY_ENOENT, AWAY))
+        # "Count every counted message, also those it rejects" (dcp 7): nobody else would ever acknowledge these bytes.
         self.acknowledged(call.unacknowledged_bytes)
         for barrier in call.barriers:
             self.passed(barrier)

@@ -227,6 +227,8 @@ class DcpEnd(ABC, Generic[End]):
             self._log_refusals()
         data = self._end.data_to_send()
         if data:
+            # One gate for all that has gathered: output that depends on a batch drags along what was said before it,
+            # which keeps the order of the wire.
             self.connection.send(data, self._gate)
             self._gate = 0
         self.deadline = self._next_deadline()

@@ -72,6 +72,8 @@ class InboundStream:
         self._left = left
         self._acknowledge = acknowledge
         self._acknowledged = 0
+        # One inbound stream for a vbucket, on any connection: two producers would interleave their seqnos (dcp 2.2,
+        # status 02).
         vbucket.inbound = self
 
     @property
@@ -104,11 +106,15 @@ class InboundStream:
                 up, and the next stream begins elsewhere.
         """
         if self.refetches:
+            # A compaction since the request has raised the floor: rolled back further than the stream begins, the copy
+            # would have a hole between the two.
             if self.position != self.entry.request_position:
                 raise StorageError("the state before the gap, where the stream begins, is not in the store any more")
             self.refetches = False
             self.vbucket.roll_back(self.vbucket.gap.whole_seqno)
         self.vbucket.follow(list(log))
+        # The producer forgets acknowledgements with the old stream, so what is on the disk is acknowledged again
+        # (decision 0068).
         self._acknowledged = 0
         self.prepares_durable()
 
@@ -123,6 +129,7 @@ class InboundStream:
 
         In a vbucket that was taken over nothing moves: its stream may still end, and an end is a boundary in UPR.
         """
+        # A marker from the former owner would open the way for its changes over those of clients here.
         if self.vbucket.state is State.ACTIVE:
             return
         match event:
@@ -147,6 +154,8 @@ class InboundStream:
         """Apply a system event: documents of a dropped collection are not shown from here on."""
         vb = self.vbucket.id
         self.vbucket.add_event(message, self._bucket.next_cas(vb))
+        # A replica learns of a manifest by system events alone (kv.md 4); the node's own list must follow, or a
+        # promotion would serve unknown collections.
         self._bucket.collections.look_at(vb)
 
     def change_durability(self, message: Prepare | Commit | Abort, *, collections: bool) -> bool:
@@ -160,11 +169,15 @@ class InboundStream:
         vbucket, prepares, now = self.vbucket, self.vbucket.prepares, self._bucket.now()
         key = key_of(message.key)
         if isinstance(message, Prepare):
+            # An older prepare of the key may be over without a mark: in front of a new one it would still count as
+            # waiting.
             prepares.settle(now)
             prepares.add(message)
             self._bucket.durable_writes.held.add(vbucket.id)
         elif isinstance(message, Abort):
             prepares.abort(key, now, message.abort_seqno)
+        # The seqno is compared as well: with an older prepare of the key, the document would get that one's value under
+        # the newer seqno.
         elif not prepares.can_commit(key, message.prepared_seqno):
             return False
         else:
@@ -177,6 +190,8 @@ class InboundStream:
         Acknowledgements stop before a change that was refused or found damaged: it may be a prepare, and a failover
         ranks this copy no higher (decision 0107).
         """
+        # Up to the last whole snapshot on the disk: "a replica acks a snapshot only when the complete snapshot was
+        # received" (dcp 10).
         newest = self.vbucket.prepares.newest(self.vbucket.readable_seqno)
         if newest > self._acknowledged:
             self._acknowledged = newest
@@ -203,6 +218,8 @@ class InboundStream:
             # It lacks what the owner has, whose copy goes once this one owns the vbucket. As long as it is not pending
             # the owner serves on; else it would be dead for a moment, and have aborted its durable writes.
             return Status.EINVAL
+        # The stream stays through its own change of state (failover 3), so the vbucket must not end it as it does with
+        # a producer's stream on becoming active.
         vbucket.inbound = None
         try:
             vbucket.set_state(state, new_branch=False)

@@ -67,6 +67,7 @@ class Intake:
                 delete_time,
                 collections,
             )
+            # Each time, before the index grows: rows already point at these bytes.
             store.staging.use(int(used), unread=unread)
             count += int(taken)
             if code == kernel.GROW:

@@ -43,6 +43,8 @@ def open_session(session: Session, frame: Frame) -> None:
         request = read_open(frame)
     except BadMessage as bad:
         raise CommandRefused(bad.status, str(bad)) from None
+    # Taking a name closes the connection that has it (dcp 2.1), so with another user's name anybody could cut his
+    # streams.
     older = session.server.dcp.sessions.get(request.key)
     if older is not None and not session.access.is_administrator and older.user != session.user:
         raise CommandRefused(Status.EACCESS, "a connection of another user has this name")
@@ -51,6 +53,7 @@ def open_session(session: Session, frame: Frame) -> None:
     session.named_at = session.named_at or monotonic_ns()
     negotiated, now = negotiated_by(request, session.features), session.server.loop.time()
     negotiated.upr_states_as_printed = session.server.config.upr_states == "text"
+    # The answer goes out through the old session: from the next line on the new one owns the connection's bytes.
     session.reply(frame, Done())
     if request.flags & OpenFlag.PRODUCER:
         producer = Producer(negotiated, now)

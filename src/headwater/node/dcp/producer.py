@@ -107,6 +107,8 @@ class ProducerSession(DcpEnd[Producer]):
         """Send at most an arena's worth: the streams take turns; one that fills an arena has it alone."""
         super().pump()
         relay, sent_bytes = self._relay, self.producer.flow.sent_bytes
+        # The two sides take turns at being first: with a small window the first one would use all of it each time, and
+        # the other would starve.
         if relay is not None and self._others_first:
             relay.pump()
         self._pump_own()
@@ -160,6 +162,8 @@ class ProducerSession(DcpEnd[Producer]):
         return offset
 
     def _take(self, frame: Frame) -> None:
+        # The answer to a state makes the vbucket dead here, which needs a record; without room the answer waits rather
+        # than fail half-way.
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE and not self._bucket.has_room_for_record():
             raise NoRoom
         if frame.opcode == Opcode.DCP_SEQNO_ACKNOWLEDGED and not self._may(frame):
@@ -228,20 +232,27 @@ class ProducerSession(DcpEnd[Producer]):
         if vbucket is None:
             self.producer.answer_stream(request, None, b"")
             return
+        # Refused from before the damage and served from behind it: a stream must not pass over rows that nobody can
+        # read.
         if self._bucket.store.quarantine.after(vbucket.id, request.request.start_seqno):
             reason = f"changes after seqno {request.request.start_seqno} are damaged on disk and can not be read"
             self.producer.refuse(request.frame, Status.EINTERNAL, reason)
             return
+        # A reader of this copy would get whole-looking snapshots without the refused change, and resume behind it at
+        # the owner.
         if vbucket.refused_changes and vbucket.state is not State.ACTIVE:
             reason = f"this copy refused {vbucket.refused_changes} changes and lacks them: read its owner"
             self.producer.refuse(request.frame, Status.ETMPFAIL, reason)
             return
+        # The answer carries the failover log. A branch that a crash takes back must never have been given out: a
+        # consumer would name a uuid that nobody knows.
         self._hold_until(vbucket.gate)
         entry = self.producer.answer_stream(request, self._facts(vbucket), vbucket.failover.encode())
         if entry is None:
             return
         if self.producer.settings.sync_writes:
             name, begins_at = self.producer.settings.consumer_name, entry.accepted.start_seqno
+            # Only a stream that was accepted counts, and its start is the truth about what the replica still has.
             self._bucket.durable_writes.follows_from(vbucket.id, name, begins_at)
         stream = Stream(
             vbucket,
@@ -260,6 +271,8 @@ class ProducerSession(DcpEnd[Producer]):
         self._ready(stream)
 
     def _facts(self, vbucket: VBucket) -> Facts:
+        # The durable seqno stands for the high one: what is not on the disk must not decide a rollback, since a crash
+        # gives those seqnos another content.
         durable, collections = vbucket.durable_seqno, vbucket.collections
         is_mixed = self._bucket.store.index.is_mixed(vbucket.id)
         return Facts(
@@ -267,6 +280,7 @@ class ProducerSession(DcpEnd[Producer]):
             high_seqno=durable,
             purge_seqno=vbucket.purge_seqno,
             failover_log=vbucket.failover.entries,
+            # Check 15 (dcp 2.4): there is no whole state yet that could be sent.
             receives_first_snapshot=vbucket.snapshot_end > 0 and vbucket.complete_seqno == 0,
             is_being_handed_over=vbucket.handover is not None,
             is_fenced=vbucket.id in self._bucket.fenced,

@@ -73,6 +73,8 @@ class _Held:
     def __init__(self, data: bytes, ends: NDArray[np.int64]) -> None:
         """Args: whole messages one behind the other; where each of them ends."""
         starts = np.concatenate(([0], ends[:-1]))
+        # "PREPARE: 57, 2 more than the wire size; both ends use 57" (dcp 7): counted otherwise, the client's window
+        # would drift until it stalls.
         prepares = np.frombuffer(data, np.uint8)[starts + 1] == Opcode.DCP_PREPARE
         counted = ends + PREPARE_COUNTS_MORE * np.cumsum(prepares) if prepares.any() else ends
         self._data, self._ends, self._counted, self._left = data, ends, counted, 0
@@ -197,6 +199,8 @@ class StreamRelay(DcpCalls[str, "_Call"]):
     def control(self, frame: Frame) -> None:
         """Pass a setting on that was accepted here."""
         if frame.key not in _OWN_CONTROLS:
+            # Kept for a worker that is called later: it must get the same settings, in the order in which the client
+            # made them.
             self._controls = [each for each in self._controls if each.key != frame.key] + [frame]
             for call in self._calls.values():
                 call.ask(frame)
@@ -281,7 +285,10 @@ class StreamRelay(DcpCalls[str, "_Call"]):
         for frame in call.owed:
             if frame.opcode in FOR_THE_CLIENT:
                 self._producer.refuse(frame, Status.ETMPFAIL, AWAY)
+        # Answered above; the deque must be empty before `hold` and `say` below can lead back here.
         call.owed.clear()
+        # The ends stand behind the messages that came before, which are still held: the client loses nothing that was
+        # sent.
         ends = _held([self._end(key, opaque) for key, opaque in call.streams.items()])
         call.streams.clear()
         if ends is not None:
@@ -336,6 +343,7 @@ class _Call(DcpCall):
     def acknowledge(self, counted_bytes: int) -> None:
         """Count so much of what it sent as the client's, or nobody's."""
         self._unacknowledged_bytes += counted_bytes
+        # A quarter of the window at a time, so the worker never waits while the client reads.
         if self._unacknowledged_bytes >= ACKNOWLEDGED_BYTES and not self.is_closed:
             self.tell(dcp.BufferAck(acked_bytes=self._unacknowledged_bytes).encode())
             self._unacknowledged_bytes = 0
@@ -356,6 +364,8 @@ class _Call(DcpCall):
             if not is_said[at]:
                 self._forget((frame.vbucket, frame.framing))
                 continue
+            # Messages keep their place before the answer that follows them; answers overtake only what waits for the
+            # client's window.
             self._hold_between(whole, ends, begin, at)
             begin = at + 1
             self._heard(frame)
