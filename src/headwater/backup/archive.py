@@ -84,6 +84,8 @@ class Archive:
         self.unfinished: list[str] = []
         self.index = ArchiveIndex.read(place)
         names = place.names(BACKUPS)
+        # An archive's first act is its index, so manifests without one mean that the index was lost, and with it the
+        # knowledge of what was there.
         if self.index is None and any(place.size(f"{BACKUPS}/{name}/{MANIFEST}") is not None for name in names):
             self.problems.append(f"{INDEX}: the file is missing")
         self._load(names)
@@ -93,6 +95,7 @@ class Archive:
         removing = self.index.removing if self.index else ()
         for name in sorted({*names, *known}):
             path = f"{BACKUPS}/{name}/{MANIFEST}"
+            # Half of it may be gone already: it must count neither as a backup nor as one that is damaged.
             if name in removing:
                 continue
             try:
@@ -110,6 +113,8 @@ class Archive:
             except BackupError as error:
                 self.problems.append(str(error))
                 continue
+            # A manifest that the index does not know yet is of a run that died before it entered it; it counts by its
+            # own checksum.
             if sha256 != known.get(name, sha256) or manifest.id != name:
                 self.problems.append(f"{path}: it is another manifest than the index names")
                 continue
@@ -130,6 +135,8 @@ class Archive:
         wanted, sha256 = backup, self.digests.get(backup, "")
         while wanted:
             manifest = self.backups.get(wanted)
+            # The child knows its parent by the SHA-256, so another backup under the same name can't take its place in
+            # the chain.
             if manifest is None or self.digests[wanted] != sha256:
                 known = "" if chain else f"; there are {', '.join(self.backups) or 'none'}"
                 needed = f", which {chain[-1].id} goes on from," if chain else ""
@@ -146,6 +153,7 @@ class Archive:
         """Replace the index."""
         name = self.index.archive if self.index else uuid.uuid4().hex
         self.index = ArchiveIndex(name, dict(sorted(backups.items())), tuple(removing))
+        # Replaced whole: a process that dies here leaves the old index or the new one.
         self.place.write(INDEX, self.index.to_bytes())
 
     def require_sound(self) -> None:
@@ -179,6 +187,7 @@ def folder(backup: str, *names: Any) -> str:
     """Return the path of a backup's folder, or of a file in it; BackupError for a name that leads elsewhere."""
     parts = (backup, *map(str, names))
     for each in parts:
+        # Names come from files that anybody with access to the place may have written.
         if each in ("", ".", "..") or "/" in each or "\0" in each:
             raise BackupError(BACKUPS, f"{each[:100]!r} is no name in an archive")
     return "/".join((BACKUPS, *parts))

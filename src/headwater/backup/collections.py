@@ -85,6 +85,7 @@ def routed(batch: pa.RecordBatch, upto: NDArray[np.int64], routes: Mapping[int, 
     named = [None if path == DEFAULT_PATH else path for path in paths]
     batch = _with(batch, "scope", [path.scope if path else None for path in named], where)
     batch = _with(batch, "collection", [path.collection if path else None for path in named], where)
+    # Rows of a collection that no longer existed at the point stay away: its id is never given again.
     kept = np.array([path is not None for path in paths], np.bool_)[where]
     return batch if kept.all() else batch.filter(pa.array(kept))
 
@@ -108,6 +109,7 @@ def lacking(client: Client, manifests: Manifests, chosen: frozenset[str] | None)
     if not wanted:
         return []
     there = client.manifest(UID_MAX)
+    # A uid of 0 says either that there never was a collection, or that the node knows none.
     if not there.uid and not knows_collections(client):
         names = ", ".join(str(each.path) for each in wanted)
         problem = f"it knows no collections, and the backup has {names}; --collections {DEFAULT_PATH} restores the rest"

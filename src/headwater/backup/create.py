@@ -241,6 +241,7 @@ class _Run:
         backup as made, or the manifest was there before the mark, and is found here.
         """
         begun = _Begun(name, [], "")
+        # The mark has no parent and no notes, so that `_resumed` of any other run refuses it, too.
         self.place.write(folder(name, BEGUN), sealed({"format": FORMAT, "run": begun.run}))
         self._clear(begun)
 
@@ -252,6 +253,8 @@ class _Run:
         """
         there = self.place.names(folder(begun.id))
         self._remove(begun, [name for name in there if name != BEGUN])
+        # The mark goes last: a process that dies before leaves a folder that the next run still knows for an unfinished
+        # backup.
         self.place.remove(folder(begun.id, BEGUN))
         self.place.remove_empty(folder(begun.id))
 
@@ -275,6 +278,7 @@ class _Run:
             run = unsealed(self.place.read(path), path).get("run")
         except FileNotFoundError:
             run = None
+        # A mark that is gone means the same: another run has cleared the folder.
         if run != begun.run:
             problem = "another run has taken this backup over; one at a time, and this one is of no use any more"
             raise BackupError(f"{self.place.name}/{folder(begun.id)}", problem)
@@ -296,6 +300,7 @@ class _Run:
         if (
             (mark.get("parent"), mark.get("vbuckets")) != same
             or ("collections" in mark) != self._reads_all
+            # A backup that sorts below the newest would be found as its predecessor by the next one.
             or name <= max(self.archive.backups, default="")
         ):
             return None
@@ -304,9 +309,11 @@ class _Run:
         begun.parts = list(_connected(begun, (each for each in self._noted(name) if each[0] in counted)))
         # A run that was taken over may write the note at which it was behind its last look at the mark: not counted.
         self._require_ours(begun)
+        # From now on these notes count by name alone; the runs before may write no more that count.
         self._mark(begun, _Counted(tuple(note for note, _ in begun.parts)))
         self._sweep(begun)
         numbers = [int(note.split("-")[1].partition(".")[0]) for note, _ in begun.parts]
+        # Behind all that count, for the order of the notes is the order in which the parts were read.
         begun.numbers = count(max(numbers, default=-1) + 1)
         return begun
 
@@ -315,6 +322,7 @@ class _Run:
         for note in self.place.names(folder(name)):
             if not _is_note(note):
                 continue
+            # A note that is damaged, or whose files are cut, is as if the part had never been read; it is read anew.
             with suppress(BackupError, KeyError, TypeError, ValueError):
                 part = BackupPart.from_json(unsealed(self.place.read(folder(name, note)), note))
                 if all(self.place.size(folder(name, file.path)) == file.bytes for file in part.files):
@@ -382,6 +390,7 @@ class _Run:
         between two parts. No stream says so, as no vbucket was open; another attempt reads these vbuckets again.
         """
         read = joined(part for _, part in begun.parts).ends
+        # Only vbuckets that the bucket has still: one with fewer was made anew, which `_finish` refuses.
         logs = self.client.failover_logs(vb for vb in read if vb < self.client.map.vbuckets)
         return any(read[vb].seqno and read[vb].vb_uuid not in {uuid for uuid, _ in log} for vb, log in logs.items())
 
@@ -393,6 +402,7 @@ class _Run:
         starts = {}
         for vb in wanted:
             if vb in read:
+                # Before the place of a rollback: what was read after it has been noted since.
                 starts[vb] = read[vb]
             elif vb in self._from:
                 starts[vb] = self._from[vb]
@@ -417,6 +427,8 @@ class _Run:
         return [
             vb
             for vb, start in starts.items()
+            # An equal seqno alone says nothing: after a failover the same number of other changes may be there. A
+            # stream tells, by the failover log.
             if ends[vb] != start.seqno or (start.seqno and tuple(logs[vb]) != start.failover_log)
         ]
 
@@ -443,6 +455,8 @@ class _Run:
         lost = tuple(self.lost[vb] for vb in sorted(starts) if vb in self.lost)
         part = BackupPart({vb: start.seqno for vb, start in starts.items()}, reached, files, out.changes, lost)
         note = f"part-{number:05d}-{begun.run}.json"
+        # The files were written before this look, under names with our own run's id: where the backup was taken over
+        # they are in nobody's way.
         self._require_ours(begun)
         self.place.write(folder(begun.id, note), sealed(part.to_json()))
         begun.parts.append((note, part))
@@ -476,6 +490,8 @@ class _Run:
                     out.add(maker.rows(batch.records))
                 if time.monotonic() >= self._told_at + TELL_SECONDS:
                     self._say(done + _seqnos_passed(starts, batch.positions), out)
+            # Each vbucket is at the end of a snapshot here: a stream with an end runs to the end of the snapshot that
+            # contains it (dcp 8.5).
             return batches.positions
 
     def _say(self, done: int, out: PartFiles | None = None) -> None:
@@ -498,12 +514,15 @@ class _Run:
 
     def _read_again(self, begun: _Begun, start: Position, requested: int, common: int, purged: int) -> None:
         vb = start.vbucket
+        # A part holds several vbuckets. All of it goes, and with it the later parts that continue one of its vbuckets;
+        # what is left has no gap.
         kept = list(_connected(begun, (each for each in begun.parts if vb not in each[1].ends)))
         self._drop(begun, [each for each in begun.parts if each not in kept])
         begun.parts = kept
         # A place that was refused itself is none to return to; one that was only left behind is.
         futile = start if requested <= start.seqno else None
         self._from[vb] = place = safe_point((p for p in _points(begun, vb) if p != futile), vb, common)
+        # A second rollback may have found a place at which nothing of the backup before is lost.
         self.lost.pop(vb, None)
         if begun.chain and vb in (ends := begun.chain[-1].part.ends) and ends[vb].seqno > place.seqno:
             self.lost[vb] = RolledBack(vb, ends[vb].seqno, common, place.seqno, purged)
@@ -521,6 +540,8 @@ class _Run:
         now_there.require_sound()
         newest = now_there.newest
         mine = self.archive.newest
+        # On a place without a lock another run may have finished: this one continues a chain that is not the newest any
+        # more.
         if (newest and newest.id) != (mine and mine.id):
             raise BackupError(self.place.name, "another backup was made meanwhile; make this one again")
         if self.client.map.vbuckets != self._vbuckets:
@@ -558,6 +579,8 @@ class _Run:
         before, and those that a failover left empty."""
         read = joined(part for _, part in begun.parts)
         before = begun.chain[-1].part.ends if begun.chain else {}
+        # All vbuckets of the chain, read or not: a vbucket that a later backup does not name would begin at 0 for a
+        # restore, and all its rows count as void.
         places = {**before, **self._starts(begun)}
         starts = {**{vb: place.seqno for vb, place in places.items()}, **read.starts}
         lost = {each.vbucket: each for each in read.rolled_back} | self.lost

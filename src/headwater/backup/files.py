@@ -97,6 +97,7 @@ class PartFiles:
         path, hashed, writer, rows = self._open
         self._open, self._file_held = None, 0
         writer.close()
+        # The file is synced and gets its name here; only then may a note name it.
         self._stack.close()
         self.files.append(BackupFile(path, rows[0], hashed.size, hashed.sha256))
         self.bytes += hashed.size

@@ -64,11 +64,13 @@ def unsealed(data: bytes, path: str, *, is_sound: bool = False) -> dict[str, Any
     """
     try:
         content = read_json(data)["content"]
+        # The canonical form is made again and compared byte for byte, so that nothing in the file escapes the checksum.
         whole = isinstance(content, dict) and (is_sound or sealed(content) == data)
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:
         raise BackupError(path, "the file is damaged: it does not match its own SHA-256")
+    # After the checksum: a newer format is told from damage.
     if content.get("format") not in _KNOWN:
         known = f"this headwater knows {FORMAT} and {FORMAT_OF_COLLECTIONS}"
         problem = f"it has format {content.get('format')}, {known}; use the one that wrote it"
@@ -151,6 +153,7 @@ def joined(parts: Iterable[BackupPart]) -> BackupPart:
     changes: dict[str, int] = {}
     lost: dict[int, RolledBack] = {}
     for part in parts:
+        # The first part's start stays, the last part's end counts.
         starts = {**part.starts, **starts}
         ends |= part.ends
         files += part.files

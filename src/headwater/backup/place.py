@@ -120,6 +120,8 @@ class Folder:
             BackupError: another process holds it.
         """
         make_folder(Path(self.name), 0o700, above=0o700)
+        # The file stays for ever: if it were removed, a second process could lock the new one while the first still
+        # holds the old.
         held = os.open(Path(self.name, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:

@@ -45,6 +45,7 @@ def plan(
     chains: dict[str, list[BackupManifest]] = {}
     roots: dict[str, str] = {}
     for name, manifest in archive.backups.items():
+        # Backups come by name, so a parent stands before its increments.
         roots[name] = roots.get(manifest.parent, manifest.parent) if manifest.parent else name
         chains.setdefault(roots[name], []).append(manifest)
     ordered = sorted(chains.values(), key=lambda chain: chain[-1].id, reverse=True)
@@ -52,6 +53,7 @@ def plan(
     for place, chain in enumerate(ordered):
         many = keep is not None and place >= keep
         old = older_than is not None and datetime.fromisoformat(chain[-1].ended) < moment - older_than
+        # The newest chain is number 0 and stays, whatever the options say.
         if place and (many if older_than is None else old if keep is None else many and old):
             gone += chain
     names = {manifest.id for manifest in gone}
@@ -90,9 +92,12 @@ def carry_out(place: BackupPlace, keep: int | None, older_than: timedelta | None
         going = sorted({*chosen.backups, *chosen.leftovers})
         if going:
             kept = {name: archive.digests[name] for name in chosen.kept}
+            # First the index says what goes: a process that dies among the removals leaves nothing that a restore would
+            # take for whole.
             archive.write_index(kept, going)
             failpoint("backup.removing")
             for name in going:
+                # The manifest first, for without it the folder is no backup.
                 place.remove(folder(name, MANIFEST))
                 place.remove(folder(name))
             failpoint("backup.removed")

@@ -83,6 +83,7 @@ class RestorePoint:
         for vb, count in self.upto.items():
             if backup < count and vb in self.chain[backup].part.ends:
                 later = [self.chain[n].part.starts.get(vb, 0) for n in range(backup + 1, count)]
+                # What a later backup read again from further back is void here, see `manifest.py`.
                 limits[vb] = min([self.chain[backup].part.ends[vb].seqno, *later])
         return limits
 
@@ -129,6 +130,7 @@ def point_at(
         places = [0, *(each.part.ends[vb].seqno if vb in each.part.ends else 0 for each in point.chain)]
         # A later backup that read again from further back has taken back what lies above.
         fitting = [count for count, place in enumerate(places) if place <= seqno]
+        # Of equal seqnos the later backup, which knows the newer history.
         upto[vb] = max(fitting, key=lambda count: (places[count], count))
         if places[upto[vb]] != seqno and not nearest and seqno < places[-1]:
             known = ", ".join(map(str, sorted(set(places))))
@@ -176,6 +178,8 @@ def rows_of(
         for file in manifest.part.files[::step]:
             path = folder(manifest.id, file.path)
             data = archive.place.read(path)
+            # The whole file is hashed before a row is written: a damaged one must not leave half of itself in the
+            # bucket.
             if problem := differs(path, file, data):
                 raise BackupError(archive.place.name, problem)
             with reading_parquet(pa.BufferReader(data)) as opened:
@@ -183,6 +187,8 @@ def rows_of(
                     true = batch.column("seqno").to_numpy() <= bounds[batch.column("vbucket").to_numpy()]
                     kept = batch if true.all() else batch.filter(pa.array(true))
                     if newest_first and len(point.chain) > 1:
+                        # The full backup is read last, and its own keys need not be remembered: memory holds the keys
+                        # of increments only.
                         kept = _newest(kept, seen, remember=place > 0)
                     yield kept if manifest.collections is None else routed(kept, upto, routes)
 
@@ -253,6 +259,7 @@ def _written(
     archive: Archive, point: RestorePoint, collections: frozenset[str] | None, *, force: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes that a restore writes, in its order."""
+    # By force the order of writing decides, so nothing may be left out and nothing need be remembered.
     for part in [point] if force else point.portions:
         yield from rows_of(archive, part, collections, newest_first=not force)
 

@@ -158,6 +158,8 @@ class BulkWriter:
 
     def _plan(self) -> Steps[None]:
         """Take the newest map, and look the collection's id up in the bucket of that map."""
+        # Connections for durable writes have a map of their own: both must plan by the newer one, before the
+        # collection's id is looked up in that bucket.
         self._given.catch_up(self._cluster)
         if self._collection is not None:
             self._prefix = yield from self._collection.prefix()
@@ -189,6 +191,7 @@ class BulkWriter:
         """Retry temporarily refused items, with growing delays, for as long as one operation may take."""
         if not self._again:
             return
+        # All answers first: what is under way may be refused as well, and items of one key go out again in their order.
         yield from self._flush()
         began, backoff = self._cluster.clock(), for_requests()
         while self._again:
@@ -218,6 +221,7 @@ class BulkWriter:
         Raises:
             CollectionMadeAnew: the collection has another id, and documents were written under the old one.
         """
+        # Once in a run: if the collection is gone each further refusal would cost a request.
         self._looked_up = True
         if self._collection is not None:
             before = self._collection.number
@@ -274,17 +278,22 @@ class BulkWriter:
         try:
             link = yield from self._cluster.link(owner)
         except (TransportError, StatusError) as error:
+            # A node that was emptied, as by a new disk, has no such bucket; its vbuckets have gone to others, or will.
             if not error.retriable and not (yield from self._cluster.was_emptied(error, self._cluster.deadline())):
                 raise
             for item in chunk.items:
                 self._put_off(item, error)
             return
+        # A new connection brings a newer map. By an old one these requests would reach a bucket, or a node, that they
+        # were not planned for.
         if not (self._cluster.map.is_same_bucket(self._map) and self._cluster.leads_to(link, self._map)):
             self._put_off_misplaced(owner, chunk)
             return
         if self._durability is not None:
             check_granted(link.greeting.features, self._name(chunk.items[0]), owner)
+        # Before the first byte leaves: after a failure in the middle nobody knows what has arrived.
         self._has_sent = True
+        # One more than there are items, for the no-op whose answer ends the chunk.
         first = link.reserve(len(chunk.items) + 1)
         requests = b"".join(self._encode(chunk, first))
         try:
@@ -351,6 +360,7 @@ class BulkWriter:
                 )
             else:
                 refusals[place] = refused(self._name(item), frame)
+        # Quiet writes are answered only when they fail (kv 2), so whatever was not refused is written.
         self._has_written = self._has_written or (len(refusals) < len(sent.items) and not self._reads)
         if refusals or self._again:
             self._sort(sent.items, refusals)

@@ -440,6 +440,7 @@ class ChangeFeed:
 
     def _moved(self, change: Change) -> Change:
         stands, seqno = self._places[change.vbucket], change.seqno
+        # Before anything moves: an interrupt behind this line must find what there is to take back.
         self._remember(change.vbucket, stands)
         if (change.snapshot_start, change.snapshot_end) == stands.snapshot and seqno <= stands.held_end:
             stands.last = seqno  # as `move` would, for nearly all
@@ -460,6 +461,8 @@ class ChangeFeed:
             case Ended(vbucket=vbucket, reason=int(reason)):
                 return StreamEnd(vbucket, reason)
             case ReadAgain(vbucket=vbucket):
+                # The position goes back to 0 with the event. A restart at the old one would never bring the deletions
+                # that are missing.
                 self._places[vbucket] = Foothold(Position.beginning(vbucket))
                 return _loss(occurrence)
         return None

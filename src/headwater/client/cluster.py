@@ -95,6 +95,7 @@ class Cluster(Nodes):
             elif not (yield from self.was_emptied(error, deadline)):
                 raise
             return error
+        # Once more: the connection may have brought the map of a bucket that was made anew.
         self._check_bucket(planned)
         if planned is not None and not self.leads_to(link, planned):
             yield from self.look_around(without=owner, until=deadline)
@@ -106,6 +107,7 @@ class Cluster(Nodes):
     ) -> Steps[Frame | StatusError | TransportError]:
         """Return the answer, or an error that is worth another attempt."""
         if request.framing:
+            # Before a byte is sent: a node that knows no durable writes would carry it out as a plain one.
             check_granted(link.greeting.features, what, link.address)
             request = within(request, deadline - self.clock())
         try:
@@ -114,6 +116,7 @@ class Cluster(Nodes):
             if not reads:
                 raise lost_write(error, what) from None
             return error
+        # No second try, even of a read: the silence lasted up to the operation's deadline.
         except PeerSilent as error:
             raise error if reads else lost_write(error, what) from None
         if answer.status == Status.SUCCESS:
@@ -135,6 +138,7 @@ class Cluster(Nodes):
         map"); if it is not newer than ours, request the map from the nodes.
         """
         before = self.map
+        # The value is a map only for clients that are to be given one; of others it is empty (kv 1.4).
         if config.startswith(b"{"):
             self.learn(config, source)
         if self.map is before:
@@ -213,6 +217,8 @@ class Cluster(Nodes):
                     raise
                 trouble = error
             else:
+                # Only of the vbuckets that this map gives to the node: one that was failed over still reports the
+                # others, with old seqnos.
                 highs |= {vb: seqno for vb, seqno in answer.items() if known.owner(vb) == address}
         return highs, trouble
 

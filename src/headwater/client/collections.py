@@ -189,6 +189,7 @@ def resolve_again(
     Raises:
         OptionError, UnknownCollection, UnknownScope: as `resolve`.
     """
+    # An older manifest says nothing of what was dropped since.
     if manifest.uid >= held.manifest_uid:
         if scope is not None and held.scope is not None and manifest.scope(scope) is None and held.has_gone(manifest):
             return held
@@ -410,6 +411,7 @@ def check_start(start: Mapping[int, Position], choice: Coverage | None, manifest
         OptionError: the choices differ; the message has the saved one.
     """
     for position in start.values():
+        # A position at 0 has left nothing out yet, so any choice may follow it.
         if position.seqno and not _goes_on(position.coverage, choice, manifest):
             raise OptionError("collections", _described(choice, manifest), _needed(position.coverage, choice, manifest))
 

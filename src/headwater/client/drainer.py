@@ -204,6 +204,8 @@ class Drainer:
         self._waited_since = now = self.clock()
         self._forget_callers_time(now - self._left_at)
         for worker in self._workers.values():
+            # Bytes are acknowledged when the caller is done with them, not when they were read: so a slow caller slows
+            # the nodes down, and memory stays bounded (dcp 7).
             worker.processed(now, 0 if self._gate is None else self._gate.held_bytes(worker.vbuckets))
         while not self._over:
             more = yield from self._run_workers()
@@ -211,6 +213,7 @@ class Drainer:
                 yield from self._pass(self._gate)
                 if self._gate.is_ready:
                     return self._hand_out()
+            # What came before a failure is handed out first; the failure is raised by the next call.
             if self.arena.rows or self._events:
                 if more or not self._worth_waiting():
                     return self._hand_out()
@@ -318,6 +321,8 @@ class Drainer:
             self._break_off(error)
             return False
         except (TransportError, StatusError) as error:
+            # Whether the bucket is gone, or the node was emptied, is found out before its vbuckets are given away
+            # (`_look_for_bucket`).
             if not error.retriable and not isinstance(error, BucketNotFound):
                 self._failure = error
             self._lose(address, error)
@@ -381,6 +386,7 @@ class Drainer:
         if self.arena.rows or self._events:
             self._moved_at, self._last_error = self._left_at, None
         parts = [worker.part() for worker in self._workers.values() if worker.drain]
+        # The numbers are copied here, with the rows: the workers read on while the caller has the batch.
         self.positions = Positions(self._resting, parts, self._logs, self._coverage)
         events, self._events = self._events, []
         last, rows = events[-1][0] if events else 0, self.arena.rows
@@ -519,6 +525,7 @@ class Drainer:
                 firsts.setdefault(owner, vbucket)
         starts = {vb: replace(Position.beginning(vb), coverage=Coverage()) for vb in firsts.values()}
         options = DrainOptions(
+            # A name of its own: a connection of the same name would end the drain's (dcp 2.1).
             name=f"headwater-{secrets.token_hex(6)}",
             noop_interval_seconds=self.options.noop_interval_seconds,
             patience_seconds=self.options.patience_seconds,
@@ -564,6 +571,7 @@ class Drainer:
         """
         now, self._last_error = self.clock(), error or self._last_error
         delays = [self.progress[vb].stumble(now) for vb in vbuckets]
+        # Together, at the pace of the slowest: they mostly fail for one reason, and are requested over one connection.
         retry_at = now + max(delays, default=0.0)
         for vbucket in vbuckets:
             self._unassigned[vbucket] = Unassigned(retry_at, error, stale_map)
@@ -576,6 +584,7 @@ class Drainer:
     def _lose(self, address: Address, error: HeadwaterError) -> None:
         """Drop a lost connection: its unfinished vbuckets continue elsewhere, or here again."""
         worker = self._workers.pop(address)
+        # First what the streams said before the loss: their positions must cover it.
         missed = self._take_events(worker)
         for vbucket in worker.vbuckets:
             self._rest(worker, vbucket, self.arena.rows)
@@ -609,6 +618,7 @@ class Drainer:
         # Not for a position that the gate puts back: deletions that were dropped with it may be gone by now.
         self.progress[vbucket].purge_seqno = worker.purge_seqno(vbucket)
         invariant(before <= position.seqno, "vbucket {}: from {} back to {}", vbucket, before, position.seqno)
+        # The caller's last batch refers to this mapping, and must go on showing its own positions.
         if self._resting is self.positions.resting:
             self._resting = dict(self._resting)
         self._resting[vbucket] = position
@@ -638,6 +648,8 @@ class Drainer:
                     self._logs = dict(self._logs)
                 self._logs[vbucket] = event.failover_log
             case Ended(reason=int(reason)):
+                # Behind a gate the last rows may still wait, or be dropped and requested again: the vbucket is done
+                # when they are released (`_finish`).
                 if self._gate is None or not self._is_final(vbucket, reason):
                     self._rest(worker, vbucket, row)
                     worker.release(vbucket)
@@ -656,6 +668,7 @@ class Drainer:
                 worker.release(vbucket)
                 requested = event.stream.request_seqno
                 self._refusals[vbucket] = refusal = RollbackRequired(vbucket, requested, common, reason)
+                # The first failure is told; the others may be of the same kind, and come up again at the next start.
                 self._failure = self._failure or refusal
             case Refused():
                 worker.release(vbucket)
@@ -692,6 +705,7 @@ class Drainer:
         hint = event.said
         what = f"stream request for vbucket {event.vbucket} to {worker.address}" + (f" ({hint})" if hint else "")
         error = error_for(event.status, what)
+        # A dropped collection ends only its own part of the choice, so the manifest is looked at before anything fails.
         if event.status in GONE and self.streamed is not None:
             self._displace([event.vbucket], error, stale_map=False)
             self._unassigned[event.vbucket].stale_manifest = True

@@ -95,6 +95,7 @@ def within(write: Frame, left_seconds: float) -> Frame:
 def _framing_within(framing: bytes, left_seconds: float) -> bytes:
     (info,) = decode_framing(framing)
     level, timeout_ms = decode_durability(info.data)
+    # A timeout of 0 is illegal (wire 1.4).
     most = max(1, min(int(left_seconds * SHARE * 1000), DURABILITY_TIMEOUT_MS_MAX))
     return durability_framing(level, most if timeout_ms is None else min(timeout_ms, most))
 

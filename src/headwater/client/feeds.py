@@ -83,6 +83,8 @@ class _BatchPositions(_Feed):
 
     def _return(self, handout: Handout) -> ChangeBatch:
         """Return a handout as a batch and move the positions behind it; an interruption undoes the move."""
+        # Everything that takes long happens before the positions move: an interrupt in there leaves the drain torn, and
+        # the rows uncounted.
         batch, before = batch_of(handout), self._returned
         try:
             self._returned, self._torn = handout.positions, False
@@ -167,6 +169,7 @@ class Changes(_EventPositions, Iterator[Event]):
         one.
         """
         since = None
+        # This call means that the caller has the event before; from here on nothing may take it back.
         self._feed.settle()
         try:
             while (event := self._next_event()) is None:
@@ -178,6 +181,7 @@ class Changes(_EventPositions, Iterator[Event]):
                 self._take(handout)
             return event
         except BaseException:
+            # Also for StopIteration and NothingCame: they return no event, so none may be counted.
             self._take_back()
             raise
 

@@ -29,6 +29,8 @@ class Foothold:
         self.last: int = position.seqno
         self.held_start: int = position.snapshot_start
         self.held_end: int = position.snapshot_end
+        # The request says "nothing received" by start == snapshot start, and producers then ignore the end (failover 2,
+        # rule 5).
         if self.held_start == self.last:
             self.held_end = self.last
         self.snapshot: tuple[int, int] | None = None
@@ -38,6 +40,8 @@ class Foothold:
         enter_snapshot).
         """
         self.snapshot = start, end
+        # A marker in the middle of a snapshot replaces it (dcp 9). What is held is then consistent at the end of both,
+        # so the range must span both.
         if self.held_start < self.last < self.held_end:
             self.held_start, self.held_end = min(self.held_start, start), max(self.held_end, end)
         else:

@@ -290,6 +290,8 @@ class Operations:
             raise cluster.made_anew(self.cluster.map)
         request = replace(request, vbucket=cluster.map.vbucket_of(request.key))
         what = f'{name_of(request.layout.opcode).lower()} "{request.key.decode(errors="backslashreplace")}"'
+        # Only these change nothing, so only these may be sent again after an answer was lost. GAT is a read that sets
+        # an expiry.
         reads = isinstance(request, documents.Get | GetMeta | subdoc.SubdocGet) and not isinstance(
             request, documents.GetAndTouch
         )

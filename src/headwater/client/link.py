@@ -104,6 +104,8 @@ class Link:
             try:
                 yield from self._reach(target, self.tls, min(deadline, now + max(share, ADDRESS_SECONDS_MIN)))
             except TlsError as error:
+                # An error of the certificate, not of the connection: other addresses of the name would show the same
+                # one.
                 if error.code:
                     raise (yield from self._refused(error, target, deadline)) from None
                 lost = error
@@ -173,6 +175,7 @@ class Link:
             frame = yield from self.frame(deadline)
             if frame.is_response or frame.opcode != Opcode.DCP_NOOP:
                 return expect(numbered, frame)
+            # A no-op of the peer may come before the answer, and a peer without its answer hangs up (dcp 2.13).
             self.channel.send(replace(frame, magic=0x81).encode())
 
     def statistics(self, group: str, deadline: float) -> Steps[dict[str, str]]:
@@ -228,6 +231,7 @@ class Link:
         """Receive the bytes available now; as `Inbox.fill`."""
         unread = self.inbox.unread
         if not needed and len(unread) >= HEADER_BYTES:
+            # Room for the whole frame that has begun: else a large one would never fit.
             needed = lengths(unread).frame
         count = self.inbox.fill(self.channel, needed or HEADER_BYTES)
         if count:

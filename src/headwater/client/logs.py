@@ -37,6 +37,7 @@ def failover_logs(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> St
     for owner, mine in owned.items():
         try:
             logs |= yield from _logs_of(cluster, owner, mine)
+        # Its vbuckets are asked for one at a time below, where the wait for their new owner has its patience.
         except (ConnectionLost, BucketNotFound):
             continue
     one_by_one = Operations(cluster)

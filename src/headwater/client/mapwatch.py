@@ -43,6 +43,8 @@ def watch(
         turn += 1
         with suppress(TransportError, StatusError):
             yield from cluster.ask_map_of(cluster.map.servers[turn % len(cluster.map.servers)])
+        # Only what is misplaced at two looks in a row is dropped: a node that has just given a vbucket away ends its
+        # stream by itself, and says more by that.
         misplaced = set(_misplaced_vbuckets(cluster, workers))
         for address, vbucket in sorted(misplaced & suspects):
             if address in workers:

@@ -122,6 +122,7 @@ class Gate:
     def opened(self, vbucket: int, log: FailoverLog) -> None:
         """Begin a stream that was accepted: its changes belong to the newest branch of this log."""
         state = self._vbuckets[vbucket]
+        # What was heard of the branch before says nothing of this one.
         state.log, state.persisted, state.seqnos = log, 0, {}
         self._logs = self._logs | {vbucket: log}
         self._settle(vbucket, state)
@@ -200,6 +201,7 @@ class Gate:
     def release(self, now: float) -> Released:
         """Return the rows and events that enough copies have on disk, about `batch_bytes` at most."""
         rows, events, size = _Rows(), list[tuple[int, StreamEvent]](), 0
+        # The handout before refers to the old mapping.
         self._resting = dict(self._resting)
         for vbucket in sorted(self._ready):
             state = self._vbuckets[vbucket]
@@ -236,6 +238,7 @@ class Gate:
 
     def _settle(self, vbucket: int, state: _Vbucket) -> None:
         stands, coverage = state.place, state.position.coverage
+        # Without a log the stream was never accepted, and the start stands as the caller gave it.
         if state.log:
             state.position = place(vbucket, stands.last, stands.held_start, stands.held_end, state.log, coverage)
             if self._resting.get(vbucket) != state.position:

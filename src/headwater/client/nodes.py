@@ -151,6 +151,8 @@ class Nodes:
         """
         self.check_open()
         deadline = self._connect_deadline(until)
+        # Two tasks must not open two connections to one node: the second would replace the first, with its requests in
+        # flight.
         while address in self._opening and self.clock() < deadline:  # another task is at it
             yield Ready((), min(deadline, self.clock() + OTHER_TASK_SECONDS))
         link = self._links.get(address)
@@ -161,6 +163,7 @@ class Nodes:
         link = self._opening[address] = Pipeline(address, self.clock, self.settings.target.tls)
         try:
             yield from link.open(self.settings.login, self._connect_deadline(until) - self.clock())
+            # `close` may have come while this was waiting; nobody would close the connection later.
             self.check_open()
         except BaseException:
             link.close()
@@ -195,6 +198,7 @@ class Nodes:
     def learn(self, config: bytes, source: Address) -> ClusterMap:
         """Take a map over if it is newer than ours, and return it."""
         newer = self.settings.target.read_map(config, source)
+        # A node that was cut off gives out an old map, which would send us back to owners of before.
         if self._map is None or newer.version > self._map.version:
             self._map = newer
         return newer
@@ -296,8 +300,10 @@ class Nodes:
             if self._map is not before:
                 return
         if not answered:
+            # A silent node may have the bucket, and so may the one that was left out: no conclusion from either.
             if without is None and all(isinstance(error, BucketNotFound) for error in lost):
                 self._missing_until = self.clock() + MISSING_SECONDS
+            # The error that may pass goes to the caller, who then tries again.
             lost.sort(key=lambda error: error.retriable)
             raise lost[-1] if lost else ConnectionLost(str(self.settings.target.seeds[0]), "no other node is known")
 

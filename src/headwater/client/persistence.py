@@ -78,6 +78,7 @@ def observe(nodes: Nodes, address: Address, queries: Mapping[int, int]) -> Steps
 def _seqno_of(frame: Frame, vbucket: int, vb_uuid: int) -> int:
     if frame.opcode != Opcode.OBSERVE_SEQNO:
         raise RemoteProtocolError(f"{name_of(frame.opcode)}: the answer to OBSERVE_SEQNO (opcode 0x91)")
+    # The node does not know this branch, so it has nothing of it.
     if frame.status == Status.KEY_ENOENT:
         return 0
     if frame.status:
@@ -85,6 +86,7 @@ def _seqno_of(frame: Frame, vbucket: int, vb_uuid: int) -> int:
         if refusal.retriable:
             return 0
         raise refusal
+    # The first byte is the format: 1 for a vbucket that has gone on under another uuid since (kv 2).
     failed_over = frame.value[:1] == b"\x01"
     return persisted((ObserveSeqnoFailedOver if failed_over else ObserveSeqnoResponse).decode(frame), vb_uuid)
 

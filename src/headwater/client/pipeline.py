@@ -64,6 +64,7 @@ class Pipeline(Link):
 
     def reserve(self, count: int) -> int:
         """Return the first of `count` consecutive opaques."""
+        # The opaques of a bulk are consecutive and must not wrap around in the middle.
         if self._opaque + count > OPAQUE_MAX:
             self._opaque = 0
         first = self._opaque + 1
@@ -98,11 +99,15 @@ class Pipeline(Link):
         except HeadwaterError:  # it has closed the connection
             raise
         except BaseException:
+            # The caller was cancelled, but its answers will come: they must be known, or they would look like a fault
+            # of the node.
             if not any(map(last, flight.frames)):
                 self._abandoned[opaque] = flight
             raise
         finally:
             del self._flights[opaque]
+            # Whoever reads for all and leaves, by an answer, an error or a cancellation, hands the reading on: else all
+            # others would wait for ever.
             self._pass_on(flight)
         return frames
 

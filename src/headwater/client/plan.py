@@ -74,6 +74,7 @@ def _with_name(options: DrainOptions) -> DrainOptions:
 def _chosen_share(cluster: Cluster, saved: Mapping[int, Position], options: DrainOptions) -> Steps[Streamed]:
     """Return the chosen share of the bucket's collections."""
     covered = [position.coverage.manifest_uid for position in saved.values() if position.coverage is not None]
+    # A node that has not heard of the newest manifest would make a collection of the saved choice look dropped.
     manifest = yield from manifest_of(cluster, max(covered, default=0))
     choice = resolve(manifest, options.collections, options.scope)
     check_start(saved, choice, manifest)

@@ -78,6 +78,7 @@ class Positions:
 
     def by_vbucket(self) -> dict[int, Position]:
         """Make the positions: vbucket to position, ordered by vbucket."""
+        # The open streams go over it: of those it has where they began.
         positions = dict(self.resting)
         for part in self.parts:
             for vbucket, (last, start, end) in zip(part.vbuckets.tolist(), part.rows[:, HELD].tolist(), strict=True):

@@ -121,6 +121,7 @@ def _page(cluster: Cluster, collection: int, wanted: WantedKeys, deadline: float
     except KeyNotFound as error:
         if isinstance(error, BucketNotFound):
             raise
+        # The node answers so when no key lies in the range: there was nothing to scan.
         return KeyPage([], is_last=True)
     except StatusError as error:
         if error.status == Status.RANGE_SCAN_CANCELLED:  # its vbucket changed hands while the node looked

@@ -67,6 +67,7 @@ def settings_for(
         if not seconds > 0:
             raise OptionError(name, seconds, "a number of seconds above 0")
     if mechanisms is None:
+        # PLAIN shows the password to whoever is at the other end, so that must be known to be the node.
         is_safe = target.tls is not None and target.tls.is_verified
         mechanisms = MECHANISMS_KNOWN if is_safe else MECHANISMS
     if unknown := [mechanism for mechanism in mechanisms if mechanism not in MECHANISMS_KNOWN]:

@@ -198,6 +198,8 @@ class TapStream:
                 yield from link.open(self._settings.login, self._settings.connect_timeout_seconds)
                 expects = (yield from self._expected_vbuckets(link)) if self.options.ends else None
                 has_gap = self._was_open and (yield from self._has_gap(link))
+                # Behind the look at the node's sessions: the request itself makes one, which would look like one that
+                # was kept.
                 link.channel.send(self.options.encode())
             except BaseException:
                 link.close()
@@ -281,6 +283,7 @@ class TapStream:
 
     def _next(self, until: float | None) -> Steps[TapMessage | None]:
         link = yield from self._open()
+        # The message before is acknowledged only now: that the caller is back means that it has processed it.
         self.answer()
         while True:
             while (frame := link.next_frame()) is not None:

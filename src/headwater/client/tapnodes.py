@@ -248,6 +248,8 @@ class TapNodes:
             if address in self.deaf:
                 self.deaf.discard(address)
                 self._lock.notify_all()
+            # Under the lock by which owners change: a late message of the old owner must not follow the first one of
+            # the new.
             if not self._owners_only or self.owners.get(message.vbucket) == address:
                 self._take(address, message)
 
@@ -313,6 +315,7 @@ class _Listener(threading.Thread):
         If there is no session at the moment, or the node is away, the next look tries again; a session that begins
         meanwhile has the new list already.
         """
+        # The new list goes in first: a session that is made again meanwhile is asked for with it.
         before, self.vbuckets = self.vbuckets, vbuckets
         nodes = self._nodes
         try:

@@ -182,6 +182,7 @@ class Worker(Task):
             now = self._cluster.clock()
             if self.todo or drain.wants_to_send:
                 self._ask(drain, now)
+            # A full arena is not read into: the bytes stay with the node, whose window then stops it.
             lost = None if drain.full else self._gather(drain)
             if drain.full or len(inbox.unread) >= drain.needed:
                 inbox.consume(drain.receive(inbox.unread, now))
@@ -252,6 +253,7 @@ class Worker(Task):
         return Drain(
             self._arena,
             str(self.address),
+            # A node that refused the window sends without one, so there is nothing to acknowledge.
             window_bytes=options.window_bytes if "connection_buffer_size" in accepted else 0,
             silence_seconds=silence_seconds(accepted, options.noop_interval_seconds),
             answer_seconds=options.answer_seconds,

@@ -101,6 +101,7 @@ class WriteWithMeta:
         )
         code = _DELETEQ_META if deletes else _SETQ_META
         value = b"" if self.value is None else as_value(self.value)
+        # By force a write with metadata replaces any version, and only then makes an earlier one of its key void.
         return BulkItem(as_key(self.key), extras, value, code, 0, self.datatype, place, self.force, has_meta=True)
 
 
