@@ -90,6 +90,8 @@ def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any, collections: A
         (word >> U64(32)) & U64(0xFFFF),
         (word >> U64(16)) & U64(0xFF),
     )
+    # With Collections one byte more, for the shortest id: a longest key behind a longer id goes to Python.
+    # With Collections one byte more, for the shortest id: a longest key behind a longer id goes to Python.
     if key == U64(0) or key > U64(_KEY_MAX) + U64(collections) or extras + key > body:
         return False
     if kind == MUTATION:
@@ -115,9 +117,11 @@ def _judge(streams: Any, table: Table, frame: Any, left: Any, collections: Any) 
     if (word >> U64(56)) != REQUEST or kind < MUTATION or kind > EXPIRATION or body > U64(_BODY_MAX):
         return PLAIN, vb, U(0), U64(0)
     length = HEADER + U(body)
+    # Nothing behind the header is read before the frame is known to be whole.
     if left < length:
         return DONE, vb, length, U64(0)
     cas = load64(frame + CAS_AT)
+    # "A CAS of 0 or all-ones is regenerated" (dcp 9): Python does that.
     if vb >= len(table) or cas == U64(0) or cas > _HELD_MAX:
         return PLAIN, vb, length, U64(0)
     if not _is_whole_change(kind, word, frame, body, collections) or (collections and not _has_collection(frame)):
@@ -126,6 +130,7 @@ def _judge(streams: Any, table: Table, frame: Any, left: Any, collections: Any) 
     if seqno > _SEQNO_MAX or load64(frame + REV_SEQNO_AT) > _HELD_MAX:
         return PLAIN, vb, length, seqno
     row = U(streams.ctypes.data) + U(vb) * U(8 * STREAM_FIELDS)
+    # Above the last seqno of the stream and of the vbucket as well, which may be further than a new stream has begun.
     if judge_seqno(row, U64(load32(frame + OPAQUE_AT)), seqno) != TAKEN or seqno <= U64(table[vb, HIGH]):
         return PLAIN, vb, length, seqno
     return _TAKEABLE, vb, length, seqno
@@ -150,6 +155,7 @@ def _of_collection(out: Any, frame: Any, length: Any) -> Any:
         store32(out + OPAQUE_AT, np.uint32(NAMED_MARK))
         return length
     head = key - frame
+    # The id of the default collection, one byte of 0, is left out: in the log its keys stand as they are.
     copy(out, frame, head)
     store16(out + KEY_LENGTH_AT, np.uint16(load16(frame + KEY_LENGTH_AT) - 1))
     store32(out + BODY_LENGTH_AT, np.uint32(length - HEADER - U(1)))
@@ -224,9 +230,11 @@ def apply(
         code, vb, length, seqno = _judge(streams, table, at, end - at, collections)
         if code == DONE or code == PLAIN:
             break
+        # The layout of the log is three bytes longer at most (`_as_logged`).
         if fill + length + U(3) > U(limit):
             code = ARENA_FULL
             break
+        # Before `find`: growing moves every slot, and the one that it gave would be another's.
         if not has_room(table, vb):
             code = GROW
             break
@@ -241,6 +249,7 @@ def apply(
         hashed = key_hash(table, vb, key, key_length)
         into, old = find(table, vb, segments, key, key_length, hashed, is_named(frame))
         append_row(table, vb, segments, frame, place, hashed, into, old)
+        # Only now, when the change is staged: a frame at which this stops is offered again.
         put(U(streams.ctypes.data) + U(vb) * U(8 * STREAM_FIELDS), LAST, seqno)
         taken += 1
         at = at + length

@@ -48,11 +48,13 @@ def collection_of(key: Any, length: Any) -> Any:
     0 bytes if there is none: cut off, not the shortest form, beyond 32 bits, or without a key after it.
     """
     number, taken, shift = _ZERO, _ZERO, _ZERO
+    # Five groups of seven bits hold 32; a longer number is refused before it shifts beyond the word.
     while taken < length and taken < U(5):
         byte = U(load8(key + taken))
         number = number | ((byte & _LOW7) << shift)
         taken = taken + _ONE
         if byte < _MORE:
+            # A last group of 0 adds nothing. An id of two forms would make two keys of one document (wire 8).
             overlong = taken > _ONE and byte == _ZERO
             if overlong or number > _ID_MAX or taken >= length:
                 return _ZERO, _ZERO

@@ -156,10 +156,12 @@ class Arena:
         columns = self._memory.columns
         with_ids = self.with_ids and streams.with_ids
         if self.with_ids and not with_ids:
+            # The memory still has the ids of an earlier batch.
             columns.arrays["collection_id"][self.rows :] = 0
         self._decoder(view, columns, self._controls, streams.rows, self._progress, streams.checked, with_ids)
         consumed, controls, flow, dropped, needed, stop = self._progress[CONSUMED : STOP + 1].tolist()
         rows = self.rows
+        # An empty arena that has no room for a frame will not have any after the next batch either.
         if stop == Stop.FULL and rows == 0:
             stop = Stop.FRAME_TOO_LARGE
         return Decoded(consumed, rows, self._controls[:controls], flow, dropped, needed, Stop(stop))
@@ -176,6 +178,7 @@ class Arena:
             raise ValueError(f"a frame has at most {HEADER + BODY_MAX} bytes, not {frame_bytes}")
         self._key_bytes = max(self._key_bytes, 0x10000)
         self._value_bytes = max(self._value_bytes, frame_bytes)
+        # Another queue: batches that are still held return their smaller memory to the old one.
         self._memory, self._free = None, self._idle_memory()
 
     def batch(self) -> pa.RecordBatch:

@@ -164,11 +164,14 @@ def survivors(
     """
     seqs, locs, prevs, nexts = columns
     count, floor, purge = 0, _ZERO, _ZERO
+    # Without a purge nobody looks at them, and the empty range costs nothing.
     _find_newest_rows(locs, first, history if before > 0 else first, segments, numbers, newest)
     for row in range(first, end):
         after = U(nexts[row])
         if before > 0 and row + AHEAD_ROWS < min(history, end) and U(nexts[row + AHEAD_ROWS]) == NIL:
             prefetch(frame_at(segments, U(locs[row + AHEAD_ROWS])))
+        # Superseded by a row that nothing takes back any more. States between the two need this version, so the floor
+        # rises to the row behind it.
         if after != NIL and after < U(history):
             floor = max(floor, U(seqs[after]))
             continue
@@ -189,6 +192,7 @@ def survivors(
                 continue
         keep[count] = np.uint32(row)
         count += 1
+    # States below the purge seqno would lack tombstones, so they can't be rebuilt either.
     return count, max(floor, purge), purge
 
 
@@ -297,6 +301,7 @@ def copy_rows(locs: Any, rows: Any, first: Any, segments: Table, out: Any, place
         _fetch_ahead(locs, rows, i + AHEAD_ROWS, segments)
         frame = frame_at(segments, U(locs[rows[i]]))
         length = frame_bytes(frame)
+        # By subtraction, which can't wrap: `at` never passes `end`.
         if length > end - at:
             return np.int64(i - first), np.int64(at - start)
         copy_value(at, frame, length)

@@ -221,11 +221,13 @@ def decode_rows(
     count, count_capacity = U(0), U(len(controls))
     flow, dropped = U(0), 0
     stop, needed = NEED_MORE, U(HEADER)
+    # The first offset of a batch, which has no row before it that would write it.
     put_offsets(to, rows, keys, values)
     while end - position >= U(HEADER):
         head = start + position
         word = load64(head)
         body = U(load32(head + BODY_LENGTH_AT))
+        # No bound is checked: the table has a row for each of the 65,536 numbers that a header can hold.
         row = table + U(word & U64(0xFFFF)) * U(8 * FIELDS)
         if is_ordinary(head, word, body, end - position, row, checked):
             key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
@@ -238,6 +240,7 @@ def decode_rows(
                     break
                 key_at += prefix
                 key -= prefix
+            # By subtractions, which can't wrap: what is used never passes the capacity.
             if rows == row_capacity or key > key_capacity - keys or value > value_capacity - values:
                 stop, needed = FULL, U(HEADER) + body
                 break
@@ -258,6 +261,7 @@ def decode_rows(
         if stop != 0:
             break
         needed = U(HEADER) + body
+        # The frame is not whole yet. `stop` is NEED_MORE here, for that is 0 as well.
         if needed > end - position:
             break
         opcode = np.int64((word >> U64(48)) & U64(0xFF))
@@ -284,6 +288,8 @@ def decode_rows(
                     break
                 key_at += prefix
                 key -= prefix
+            # Behind all checks of the frame itself: what stops here has an intact frame, so the answer is about its
+            # stream.
             code = judge_seqno(row, U64(load32(head + OPAQUE_AT)), load64(extras_at)) if checked else TAKEN
             if code > 0:
                 stop = code
@@ -307,6 +313,8 @@ def decode_rows(
                 values += value
                 rows += U(1)
                 put_offsets(to, rows, keys, values)
+            # A dropped change counts as well: every counted message does, "also those it rejects, ignores or that
+            # belong to dead/closed streams" (dcp 7).
             flow += needed
         else:
             if count == count_capacity:

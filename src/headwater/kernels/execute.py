@@ -219,12 +219,14 @@ def _read(
             bare(out, state, code, _ENOENT, at)
         return _DONE
     datatype = U(load8(frame + DATATYPE_AT))
+    # Python makes a change of what has run out: expiry "creates a new seqno, revision+1, new CAS" (dcp 11).
     if is_expired(frame, state[NOW]) or (datatype & _NOT_PLAIN) != _ZERO:
         return STOP_PLAIN
     named = key_length + prefix if code == _GETK or code == _GETKQ else _ZERO
     value_length = U(load32(frame + BODY_LENGTH_AT)) - MUTATION_EXTRAS - key_length - U(load16(frame + NMETA_AT))
     size = HEADER + FOUND_EXTRAS + named + value_length
     if size > U(len(out)) - state[ANSWERED]:
+        # An answer for which all of `out` is too small would stop the kernel here for ever.
         return STOP_PLAIN if state[ANSWERED] == _ZERO else STOP_OUT_FULL
     if (state[FEATURES] & FEATURE_JSON) == _ZERO:
         datatype = _ZERO
@@ -281,6 +283,7 @@ def _change(
 ) -> Any:
     """Execute SET, ADD, REPLACE, DELETE and their quiet forms (the loud code plus 0x10)."""
     loud = code & U(0x0F)
+    # Before the key is looked up: growing moves every slot, and `find` would have given one of before.
     if not has_room(table, vb):
         state[GROW] = vb
         return STOP_GROW
@@ -308,10 +311,13 @@ def _change(
         return _DONE
     size = DELETION_BYTES + key_length if deletes else MUTATION_BYTES + key_length + value_length
     arena = state[ARENA]
+    # Whatever limit the caller gives, nothing is written behind the arena.
     limit = min(state[LIMIT], segments[arena, 1])
+    # By subtraction, which can't wrap behind the first comparison.
     if state[STAGED] > limit or size > limit - state[STAGED]:
         return STOP_STAGE_FULL
     to = segments[arena, 0] + state[STAGED]
+    # From here on nothing fails: the seqno is taken, and the frame must be staged and indexed with it.
     cas, seqno = next_cas(table, vb, state[NOW_NS]), table[vb, HIGH] + _ONE
     if deletes:
         write_deletion(to, key, vb, key_length, cas, seqno, rev, state[NOW])
@@ -397,16 +403,19 @@ def run(start: Any, size: Any, out: Any, table: Any, segments: Any, uuids: Any, 
     stop = STOP_MORE
     for each in range(ANSWERED, LIMIT):
         state[each] = _ZERO
+    # Columns are found by their numbers: a table of another width would be read and written in the wrong places.
     if table.shape[1] != FIELDS or len(state) != STATE_FIELDS or len(uuids) < len(table):
         return STOP_PLAIN
     while at <= end and end - at >= HEADER:
         body = U(load32(at + BODY_LENGTH_AT))
         magic, extras, key_length = U(load8(at)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
+        # The parts of the body must lie within it before any of them is looked at.
         if magic != REQUEST or extras + key_length > body or body > _BODY_MAX:
             stop = STOP_PLAIN
             break
         if end - at - HEADER < body:
             break
+        # Room for any answer but a hit is made sure of here, so that no other place has to.
         if U(len(out)) - state[ANSWERED] < _ANSWER_MAX:
             stop = STOP_OUT_FULL
             break

@@ -81,6 +81,7 @@ COUNTED: Final = sum(1 << (opcode - STREAM_END) for opcode in COUNTED_OPCODES)  
 def counted_bytes(opcode: Any, size: Any) -> Any:
     """Return the bytes that a stream message takes of the flow-control window: its wire size, and two more for a
     prepare, which both ends count as 57 bytes (dcp.md 7)."""
+    # An opcode below the first one wraps around to a large number, and so takes none.
     place = U64(opcode) - U64(STREAM_END)
     if place > U64(18) or (U64(COUNTED) >> place) & U64(1) == U64(0):
         return U(0)

@@ -192,6 +192,7 @@ def gather(
         prefix = _ONE if encoding & COLLECTIONS and is_named(frame) == _ZERO else _ZERO
         if mixed and is_system(frame):
             return row, np.int64(at - start), frames, PLAIN
+        # Nothing is copied from behind a segment, whatever length a header in memory claims.
         if U(load8(frame + DATATYPE_AT)) & U(slow) or offset + length > segments[slot, 1]:
             return row, np.int64(at - start), frames, PLAIN
         extras = extras_out(kind, encoding)
@@ -200,11 +201,13 @@ def gather(
             value = _ZERO
         sent = HEADER + extras + prefix + key + value
         if sent > end - at:
+            # A frame that an empty buffer does not hold is for Python, which sends it in parts.
             return row, np.int64(at - start), frames, SPACE if at > start else PLAIN
         if sent == length and extras == kept and not strip:
             copy_value(at, frame, length)
         else:
             _reshape(at, frame, kind, extras, value, encoding, prefix)
+        # The stored opaque has marks and counts of ours; a stream's messages carry the one of its request (dcp 2).
         if not encoding & KEEP_OPAQUE:
             store32(at + OPAQUE_AT, np.uint32(opaque))
         at = at + sent

@@ -111,6 +111,7 @@ def make_durable(table: Table, arena: Any, segment: Any, body: Any) -> None:
     for vb in range(len(table)):
         locs = table[vb, LOC]
         row, end = table[vb, DURABLE_ROWS], table[vb, FROZEN_ROWS]
+        # Only the frozen rows: those staged since lie in the other arena, and are not on disk.
         while row < end:
             offset = load64_native(locs + row * _EIGHT) & OFFSET_MASK
             store64_native(locs + row * _EIGHT, location(U(segment), U(body) + offset))
@@ -140,6 +141,8 @@ def _free_slot(table: Table, vb: Any, slot: Any) -> None:
         if row == NIL:
             break
         home = U(load32_native(hashes + row * _FOUR)) & mask
+        # A row may move up only if its home is not behind the hole, or a probe from there would miss it. The mask makes
+        # distances of places that wrap around.
         if ((at - home) & mask) >= ((at - hole) & mask):
             store32_native(slots + hole * _FOUR, np.uint32(row))
             hole = at
@@ -158,6 +161,7 @@ def _undo(table: Table, vb: Any, segments: Table, keep: Any) -> None:
             _free_slot(table, vb, slot)
             table[vb, KEYS] -= _ONE
         else:
+            # The slot led to the row that goes; from now on the version before is the newest again.
             store32_native(table[vb, TABLE] + slot * _FOUR, np.uint32(before))
             store32_native(table[vb, NEXT] + before * _FOUR, np.uint32(NIL))
             count_in(table, vb, frame_of(table, vb, segments, before))
@@ -189,6 +193,7 @@ def undo_staged(table: Table, segments: Table) -> None:
     for vb in range(len(table)):
         if table[vb, ROWS] > table[vb, DURABLE_ROWS]:
             _undo(table, vb, segments, table[vb, DURABLE_ROWS])
+        # The seqnos of what is undone are given again: nobody has seen them, for answers and streams wait for the disk.
         table[vb, HIGH] = table[vb, DURABLE_HIGH]
         table[vb, FROZEN_ROWS] = table[vb, DURABLE_ROWS]
         table[vb, FROZEN_HIGH] = table[vb, DURABLE_HIGH]
@@ -214,6 +219,7 @@ def count_frames(frames: Any, used: Any) -> Any:
 @inline_kernel
 def check_frame(frame: Any, end: Any) -> Any:
     """Return DONE for a document frame that lies before `end`, with its opcode's extras; CONTROL, or its error."""
+    # The header must lie before the end before its length is read, and then the body.
     if end - frame < HEADER or end - frame - HEADER < U(load32(frame + BODY_LENGTH_AT)):
         return BAD_LENGTH
     kind, extras = opcode(frame), U(load8(frame + EXTRAS_LENGTH_AT))
@@ -290,6 +296,7 @@ def replay(
                 ends = is_system(frame) and opcode(frame) != MUTATION
                 if seqno < last or (seqno == last and not ends):
                     return BAD_SEQNO, batch, np.int64(at), vb
+            # Behind all checks of the frame: what stops here is offered again once there is room.
             if rows >= table[vb, CAPACITY]:
                 return GROW, batch, np.int64(at), vb
             hashed = key_hash(table, vb, key_address(frame), U(load16(frame + KEY_LENGTH_AT)))

@@ -288,10 +288,12 @@ def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: 
     """
     slots, mask, hashes = table[vb, TABLE], table[vb, MASK], table[vb, HASH]
     slot = hashed & mask
+    # The probe ends: a table always has fewer keys than slots (KEYS_MAX).
     while True:
         row = U(load32_native(slots + slot * _FOUR))
         if row == NIL:
             return slot, np.int64(-1)
+        # Two keys may share 32 bits of their hash, so the frame decides; it is read only here, for it is a cache miss.
         if U(load32_native(hashes + row * _FOUR)) == hashed:
             if has_key(frame_of(table, vb, segments, row), key, length, named):
                 return slot, np.int64(row)
@@ -341,6 +343,8 @@ def add_row(table: Table, vb: Any, frame: Any, place: Any, hashed: Any) -> None:
     count_in(table, vb, frame)
     table[vb, ROWS] = row + _ONE
     table[vb, HIGH] = load64(frame + SEQNO_AT)
+    # The highest of all tombstones, as they may be purged: a new document of such a key must win against copies of the
+    # old one elsewhere.
     if opcode(frame) != MUTATION and U(load64(frame + REV_SEQNO_AT)) > table[vb, DELETED_REV]:
         table[vb, DELETED_REV] = load64(frame + REV_SEQNO_AT)
     cas = U(load64(frame + CAS_AT))
@@ -358,6 +362,8 @@ def link_row(table: Table, vb: Any, segments: Table, row: Any, slot: Any, old: A
         before = U(old)
         count_out(table, vb, frame_of(table, vb, segments, before))
         store32_native(table[vb, PREV] + row * _FOUR, np.uint32(before))
+        # Views that began before go on showing the older version: to them a row at or beyond their end has superseded
+        # nothing.
         store32_native(table[vb, NEXT] + before * _FOUR, np.uint32(row))
     else:
         store32_native(table[vb, PREV] + row * _FOUR, np.uint32(NIL))

@@ -25,6 +25,7 @@ def loading(bits: int, native: bool) -> Any:
     def load(typing_context, address):  # type: ignore[no-untyped-def]
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             value = builder.load(builder.inttoptr(arguments[0], word.as_pointer()))
+            # A field of a frame stands at any address. Without this LLVM may choose instructions that fault there.
             value.align = 1
             return builder.bswap(value) if swap else value
 

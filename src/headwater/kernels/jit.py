@@ -87,6 +87,7 @@ def cache_folder() -> Path | None:
             if folder.is_dir() and not os.access(folder, os.W_OK) and any(folder.iterdir()):
                 return folder
             folder.mkdir(parents=True, exist_ok=True)
+            # By this time `prune` knows which folders were used last.
             os.utime(folder)
             prune(folder.parent)
         except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
@@ -112,6 +113,7 @@ def temporary_home() -> Path:
     home = Path(tempfile.gettempdir()) / f"headwater-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
     status = home.lstat()
+    # Looked at by `lstat` after it is there: somebody else may have made the folder, or a link, before us.
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
         raise PermissionError(f"{home} is not this user's alone")
     return home
@@ -194,6 +196,7 @@ class _KernelCache(_caching.FunctionCache):  # type: ignore[misc]
             self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:  # a folder that can only be read
             return False
+        # A thread that serves must not stand still for another process: it compiles, or does without.
         until, waited = time.monotonic() + (0 if cached.does_without() else WAIT_SECONDS), False
         while True:
             try:

@@ -89,6 +89,7 @@ def _after_number(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _is_hex(byte: Any) -> Any:
+    # This bit makes a letter lower case; no other byte becomes a hex digit by it.
     folded = byte | _SPACE
     return _is_digit(byte) or (folded >= U(ord("a")) and folded <= U(ord("f")))
 
@@ -126,6 +127,8 @@ def _after_character(at: Any, end: Any) -> Any:
     second = U(load8(at + _ONE))
     if first < U(0xE0):
         return at + _TWO if _continues(second) else _FAIL
+    # The bounds of the second byte: E0 and F0 would begin overlong forms below them, ED half of a surrogate pair and F4
+    # a character beyond U+10FFFF above.
     low, high = U(0x80), U(0xBF)
     if first == U(0xE0):
         low = U(0xA0)
@@ -147,6 +150,8 @@ def _after_character(at: Any, end: Any) -> Any:
 @inline_kernel
 def has_special(word: Any) -> Any:
     """Return True if any of eight bytes is a quote, a backslash, below 0x20 or above 0x7f."""
+    # Eight bytes at once. A byte below the one that is subtracted borrows, which sets its highest bit; `& ~` takes that
+    # bit from bytes that had it. A borrow goes only into the byte above a marked one, so "any" stays true.
     quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
     marked = word | (word - _SPACES) & ~word
     marked = marked | (quotes - _ONES) & ~quotes

@@ -73,8 +73,10 @@ def gather_live(
     after, last, rows = numbers[0], numbers[1], table[vb, DURABLE_ROWS]
     seqs, locs, nexts = table[vb, SEQ], table[vb, LOC], table[vb, NEXT]
     first = rows
+    # From the end: there are one or two new rows as a rule, and ROWS_MAX bounds what counts.
     while first > U(0) and load64_native(seqs + (first - U(1)) * U(8)) > after:
         first -= U(1)
+    # The last seqno is the caller's: had another batch become durable since, the marker would not cover it.
     if first == rows or rows - first > U(ROWS_MAX) or load64_native(seqs + (rows - U(1)) * U(8)) != last:
         return nothing
     start, of_all = U(out.ctypes.data), (numbers[3] & HISTORY) != U64(0)
@@ -98,6 +100,7 @@ def gather_live(
         store32(at + OPAQUE_AT, np.uint32(opaque))
         at += length
         count += 1
+    # The marker last, into the room kept for it: only now it is known that all of its changes are there.
     store64(start, U64(MARKER_HEAD) | U64(vb))
     store32(start + BODY_LENGTH_AT, np.uint32(MARKER_EXTRAS))
     store32(start + OPAQUE_AT, np.uint32(opaque))

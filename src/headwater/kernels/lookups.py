@@ -125,6 +125,7 @@ def _index(path: Any, end: Any) -> Any:
     """Return (behind the bracket, index) of the component at `path`, an opening bracket; NOWHERE if it is unusual."""
     path = path + _ONE
     index, digits = np.int64(0), 0
+    # Nine digits stay far from overflow; no array has more elements.
     while path < end and digits < _DIGITS_MAX:
         byte = U(load8(path))
         if byte < _DIGIT_ZERO or byte > _NINE:
@@ -202,6 +203,7 @@ def _results(spec: Any, specs_end: Any, text: Any, end: Any, to: Any, room: Any)
         if status == _UNUSUAL:
             return STOP_PLAIN, used, failed
         size = after_value(value, end) - value if status == _ZERO and code == _GET else _ZERO
+        # By subtractions, which can't wrap: `used` never passes `room`.
         if room - used < LOOKUP_RESULT or room - used - LOOKUP_RESULT < size:
             return STOP_OUT_FULL, used, failed
         failed = failed or status != _ZERO
@@ -221,6 +223,7 @@ def _in_document(at: Any, body: Any, frame: Any, key_length: Any, out: Any, scra
         return STOP_PLAIN
     specs, specs_end = at + HEADER + key_length, at + HEADER + body
     walk = (end - text) * (_ONE + _simple_specs(specs, specs_end))
+    # The text is checked here, whatever its datatype says: what steps through it (paths.py) trusts it to be JSON.
     if walk > _REQUEST_MAX or state[WALKED] > _WALKED_MAX or not is_json(text, end - text, scratch):
         return STOP_PLAIN
     state[WALKED] += walk

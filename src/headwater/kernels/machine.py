@@ -37,10 +37,12 @@ def functions() -> Kernels | None:
         return None
     try:
         library = _load(path)
+    # One that nobody chose may be for another system; numba compiles then.
     except ImportError:
         if chosen:
             raise
         return None
+    # Machine code of other sources would follow other rules, or other places of fields, than the Python around it.
     if source_hash() == library.SOURCES:
         kernels: Kernels = library.KERNELS
         return kernels

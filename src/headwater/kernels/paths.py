@@ -57,6 +57,7 @@ def _after_string(at: Any, end: Any) -> Any:
         byte = U(load8(at))
         if byte == QUOTE:
             return at + _ONE
+        # The byte behind a backslash ends nothing; the digits of an escape by number are ordinary bytes.
         at = at + (_TWO if byte == BACKSLASH else _ONE)
     return end
 
@@ -108,6 +109,8 @@ def _escape(at: Any) -> Any:
     if kind == _U:
         code = _hex(at + _TWO)
         follows = at + _ESCAPE_BYTES
+        # No bound is checked: in a text that is JSON the string goes on, by its closing quote at least, and a backslash
+        # is followed by a whole escape.
         if _HIGH <= code < _LOW and U(load8(follows)) == BACKSLASH and U(load8(follows + _ONE)) == _U:
             low = _hex(follows + _TWO)
             if _LOW <= low < _LOW_END:

@@ -152,14 +152,17 @@ def _answer(who: Any, members: Any, out: Any, state: Any, turn: Any, entries: An
     if gate != _ZERO and (
         state[ANSWERED] == _ZERO or state[ANSWERED] > _KEPT_BYTES or turn[TAIL] - turn[HEAD] >= _KEPT
     ):
+        # Before anything is counted: Python finds all of it as if it had executed the requests itself.
         return ROUND_TAKE
     if (state[FLAGS] & FLAG_WROTE) != _ZERO:
+        # A read from here on may show this change, so it waits for the same batch.
         turn[WROTE], turn[READ_GATE] = _ONE, turn[OPEN_GATE]
     _sum_up(state, turn, kind)
     if gate != _ZERO:
         _keep(who, gate, members, out, state, turn, entries, kept)
     elif state[ANSWERED] != _ZERO:
         sent = send(who, U(out.ctypes.data), state[ANSWERED])
+        # Of an error nothing has left: Python sends the answer again, and meets the error itself.
         turn[SENT] = U(sent) if sent > 0 else _ZERO
         turn[SENT_BYTES] += turn[SENT]
         if turn[SENT] != state[ANSWERED]:
@@ -183,6 +186,7 @@ def _serve(
     kept: Any,
 ) -> Any:
     """Receive and answer what one connection has sent."""
+    # While an answer waits nothing more is read: a later one would overtake it.
     if who >= U(len(members)) or members[who, READY] == _ZERO or members[who, WAITING] != _ZERO:
         return ROUND_ASK
     got = receive(who, U(arena.ctypes.data), U(len(arena)))
@@ -193,6 +197,7 @@ def _serve(
     state[FEATURES] = members[who, READY] & turn[MASK]
     stop = run(U(arena.ctypes.data), turn[GOT], out, table, segments, uuids, scratch, state)
     turn[STOP] = U(stop)
+    # The beginning of another request stays in the arena, which the next connection overwrites: Python takes it over.
     if stop != STOP_MORE or state[OFFSET] != turn[GOT]:
         return ROUND_TAKE
     end = _answer(who, members, out, state, turn, entries, kept)

@@ -127,6 +127,7 @@ def check_header(word: Any, body: Any) -> Any:
     magic = word >> np.uint64(56)
     if (magic & np.uint64(0xFC)) != REQUEST and not is_flexible(word):
         return BAD_MAGIC
+    # The sum can't wrap: each length has 16 bits at most.
     if framing_bytes(word) + extras_bytes(word) + key_bytes(word) > body:
         return LENGTHS_EXCEED_BODY
     if body > U(BODY_MAX):

@@ -83,11 +83,13 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
         arena: the slot of the staging arena, filled up to `staged` and to be filled up to `limit` at most.
         now_ns: Unix time in nanoseconds.
     """
+    # The deletions that are appended here lie behind `end`, and are not looked at again.
     row, used, end = U(first), U(staged), table[vb, ROWS]
     most = min(U(limit), segments[U(arena), 1])
     while row < end:
         frame = _live_frame(table, vb, segments, row)
         if frame != _ZERO:
+            # Before `find`: growing moves every slot.
             if not has_room(table, vb):
                 return GROW, row, used
             length = U(load16(frame + KEY_LENGTH_AT))

@@ -105,6 +105,8 @@ class StreamTable:
 
     def open(self, vbucket: int, opaque: int, seqno: int = 0, snapshot_start: int = 0, snapshot_end: int = 0) -> None:
         """Expect a stream: the request that goes out now carries this opaque and these numbers."""
+        # A start equal to the snapshot's says that nothing of it was received, so nothing is held in part (failover 2,
+        # rule 5).
         held = (snapshot_start, snapshot_end) if snapshot_start < seqno else (seqno, seqno)
         _ROW.pack_into(self._pages, vbucket * 8 * FIELDS, OPEN, opaque, seqno, snapshot_start, snapshot_end, *held)
 
@@ -162,6 +164,7 @@ def judge_seqno(row: Any, opaque: Any, seqno: Any) -> Any:
     ERANGE", after the stream itself was found and its opaque compared.
     """
     last, state = get(row, LAST), get(row, STATE)
+    # The rule for nearly all changes, first and in one comparison; whichever part of it fails is named below.
     if state == U64(IN_SNAPSHOT) and get(row, OPAQUE) == opaque and last < seqno:
         return TAKEN if get(row, START) <= seqno <= get(row, END) else SEQNO_OUTSIDE_SNAPSHOT
     if state == U64(DROPPING):

@@ -37,12 +37,14 @@ def is_snappy(data: Any, length: Any) -> Any:
     size, at, end = _ZERO, data, data + length
     more: Any = True
     while more:
+        # The bound keeps the shift below 32 bits.
         if at == end or at - data == U(_SIZE_BYTES):
             return False
         byte = U(load8(at))
         size = size | ((byte & U(0x7F)) << (U(7) * (at - data)))
         more = byte >= U(0x80)
         at = at + _ONE
+    # A few bytes that claim to become many would cost whoever inflates them.
     if size > U(_VALUE_MAX) or size > U(_GROWTH_MAX) * length:
         return False
     if size == _ZERO:
@@ -74,10 +76,12 @@ def is_snappy(data: Any, length: Any) -> Any:
             if kind == _ONE:
                 back = back | ((tag >> U(5)) << U(8))
                 count = ((tag >> _TWO) & U(7)) + _FOUR
+            # A copy from before the beginning would read memory that is not the value's.
             if back == _ZERO or back > inflated:
                 return False
             at = at + wide
         inflated = inflated + count
+        # At once, so that the sum stays below 2^33 and can't wrap.
         if inflated > size:
             return False
     return inflated == size
@@ -115,10 +119,12 @@ def _have_one_name(first: Any, other: Any) -> Any:
 @inline_kernel
 def has_attributes(data: Any, length: Any) -> Any:
     """Return True if a value begins with extended attributes, few of them and each with a name of its own."""
+    # The section's length counts what follows it (wire 9), and must lie within the value.
     if length < _FOUR or U(load32(data)) > length - _FOUR:
         return False
     at, end, pairs = data + _FOUR, data + _FOUR + U(load32(data)), 0
     while at < end:
+        # By subtractions, which can't wrap. Few pairs only: each is compared with all before it.
         if end - at < _FOUR or U(load32(at)) > end - at - _FOUR or pairs == _PAIRS_MAX:
             return False
         if not _is_attribute(at + _FOUR, U(load32(at))):
