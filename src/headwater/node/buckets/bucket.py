@@ -252,6 +252,7 @@ class Bucket:
 
     def _flush(self, vb: int) -> bool:
         store, row = self.store, 0
+        # Writes that wait for replicas end first: one that was committed behind the sweep would leave its document.
         self.durable_writes.abort_all(vb)
         while True:
             arena, used = store.staging.room()
@@ -277,6 +278,8 @@ class Bucket:
 
         Returns None if the damage is known already.
         """
+        # Noted before: the rows of the damage are about to go, and what a replica has acknowledged of them has counted
+        # in majorities.
         acknowledged = {vb: vbucket.acknowledged_seqno for vb, vbucket in self.vbuckets.items()}
         hit = self.store.take_out(damage)
         for vb in hit or ():
@@ -359,6 +362,8 @@ class Bucket:
             if vbucket is not None:
                 vbucket.restore(record)
             elif record is not None:
+                # Its drop was in the lost batch, so the vbucket is there again as the disk has it. Nothing of its
+                # history is in doubt, so no new branch begins.
                 self.vbuckets[vb] = VBucket.recover(
                     record, vb, self.store, self._wrote(vb), clean=True, new_uuid=self._new_uuid
                 )

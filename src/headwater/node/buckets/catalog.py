@@ -128,6 +128,7 @@ class Catalog:
             CorruptStore, StorageError: a bucket can't be opened.
         """
         self._known = self._file.load()
+        # Before any bucket is opened: remains may take the room that the others need.
         self._finish()
         try:
             for entry in self._known.in_state(SERVED):
@@ -149,6 +150,7 @@ class Catalog:
             try:
                 folder.remove(self._disk, entry.folder(self._config.data), entry)
                 self._save(self._known.without(entry.number))
+            # No reason to refuse the start: nobody can use such a bucket, and the next start tries again.
             except (OSError, StorageError) as error:
                 self._complain(entry, error)
 
@@ -190,6 +192,7 @@ class Catalog:
         """
         async with self._changing:
             entry = self._entry(wish)
+            # Listed before it has a folder: what is in the folder of a bucket in this state may always be removed.
             await self._in_thread(self._save, self._known.with_entry(replace(entry, state=MAKING)))
             failpoint("buckets.listed")
             store: Store | None = None
@@ -200,6 +203,7 @@ class Catalog:
                 opened = self._opened(entry, store)
                 await self._fill(opened, 0 if wish.is_empty else entry.vbuckets)
                 failpoint("buckets.filled")
+                # From here on the bucket exists, and a start opens it: its vbuckets are on the disk.
                 await self._in_thread(self._save, self._known.with_entry(entry))
             except (OSError, StorageError) as error:
                 if opened is not None:
@@ -237,6 +241,7 @@ class Catalog:
                 await self._withdraw(opened, error)
             failpoint("buckets.drop_listed")
             del self._open[name]
+            # No session may use the store any more when its files go.
             await self._leave(opened)
             await self._in_thread(self._removed, opened.store, entry)
             log.info('bucket "%s" is dropped', name, extra=event("bucket.dropped", bucket=name))
@@ -281,9 +286,11 @@ class Catalog:
             if quota_mib and used > quota_mib << 20:
                 why = f"its files take {-(-used >> 20)} MiB: delete documents or drop collections, compact, try again"
                 raise CommandRefused(Status.EINVAL, f"a quota of {quota_mib} MiB is less than the bucket has: {why}")
+            # Durable before it is in force: what was answered holds after a restart.
             await self._in_thread(self._save, self._known.with_entry(entry))
             if isinstance(disk, QuotaDisk):
                 disk.set_quota(quota_mib)
+                # A store that was full by the old quota takes documents again at once.
                 opened.store.log.look_at_disk()
             self._open[name] = replace(opened, entry=entry)
             fields = event("bucket.quota", bucket=name, quota_mib=quota_mib)
@@ -302,6 +309,7 @@ class Catalog:
             opened = self._open.get(bucket.name)
             if bucket.name != self._config.bucket and (opened is None or opened.bucket is not bucket):
                 raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
+            # Blocking, so in a thread; `_changing` keeps a drop of the bucket away meanwhile.
             await self._in_thread(bucket.store.declarations.keep_history, seconds, size)
             kept, name = bucket.store.declarations.history, bucket.name
             fields = event("bucket.history", bucket=name, seconds=kept.seconds, bytes=kept.bytes)
@@ -399,6 +407,7 @@ class Catalog:
             for vb in range(first, min(first + VBUCKETS_PER_TURN, vbuckets)):
                 bucket.create_vbucket(vb, State.ACTIVE)
             bucket.refresh()
+            # Some at a time: a batch holds only so many records.
             if not await committer.wait(committer.wrote()):
                 raise StorageError(f'bucket "{opened.entry.name}": its vbuckets could not be written')
 
@@ -410,6 +419,7 @@ class Catalog:
             bucket = Bucket(entry.name, store, committer, clock=self._clock)
             bucket.recover(config)
         except BaseException:
+            # Its thread would keep the process alive.
             committer.close()
             raise
         return OpenBucket(entry, config, store, bucket, committer)

@@ -175,6 +175,7 @@ class Collections:
         """
         for vbucket in self._bucket.vbuckets.values():
             self._learn(vbucket.collections.manifest)
+        # The start goes on: a node that refused to begin for want of room could not be made room on.
         with suppress(ArenaFull, DiskFull):
             for vb in filter(self._may_lack, self._bucket.vbuckets):
                 self._bring_up(vb)
@@ -227,6 +228,8 @@ class Collections:
         same ids to another collection.
         """
         known = self.manifest
+        # Also one that only a vbucket has brought so far: until it is in the file, a node that loses the vbucket
+        # forgets it.
         if manifest != known or manifest != self._saved:
             await self._save(manifest)
             if self.manifest is not known:
@@ -309,6 +312,7 @@ class Collections:
                     if isinstance(refused, DiskFull) and bucket.store.staging.is_blank:
                         raise  # else a commit may bring the next piece of what is kept for deletions
                     await committer.wait(committer.wrote())
+            # All events at once: most vbuckets' are in one batch.
             if not await committer.wait(committer.gate()):
                 raise StorageError(
                     "the change is in force, but the batch with its events could not be written: repeat it"
@@ -360,6 +364,7 @@ class Collections:
         """Stage events again after a batch could not be written, which may have undone some."""
         if self.manifest.uid:
             for vb, vbucket in self._bucket.vbuckets.items():
+                # The vbucket may count events that were in the lost batch; the log says which are left.
                 if self._bucket.store.index.is_mixed(vb):
                     vbucket.read_events()
             self._settle_later()

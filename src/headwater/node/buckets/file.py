@@ -95,6 +95,8 @@ class BucketsFile:
         try:
             names = self._disk.names(self._folder)
             if NAME not in names:
+                # An empty list would give out a number again whose folder is still there, with another bucket's
+                # documents.
                 if FOLDERS in names and self._disk.names(self._folder / FOLDERS):
                     raise CorruptStore(self.path, 0, f"the list is missing, though {FOLDERS}/ has folders")
                 return BucketList()

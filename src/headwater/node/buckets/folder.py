@@ -67,12 +67,14 @@ def remove(disk: Disk, folder: Path, entry: BucketEntry) -> None:
     except FileNotFoundError:
         return
     uuid = _uuid(disk, folder)
+    # A folder without a name is ours if it has nothing but the draft of one: its making ended in between.
     if uuid != entry.uuid and not (uuid is None and set(names) <= {_NEXT_NAME}):
         raise StorageError(f'{folder}: not the folder of bucket "{entry.name}": nothing was removed; look at it')
     for name in names:
         if name != NAME:
             disk.remove(folder / name)
             failpoint("buckets.removing")
+    # All other names are gone for good before the one goes by which the folder is known as ours.
     disk.sync_directory(folder)
     with suppress(FileNotFoundError):
         disk.remove(folder / NAME)

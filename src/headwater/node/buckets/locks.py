@@ -59,6 +59,7 @@ class Locks:
 
     def any(self, now: float) -> bool:
         """Return True if there may be a lock; forget all locks once the last is over."""
+        # All at once, so that the kernel serves again (kv/fast.py).
         if now >= self._last:
             self.held.clear()
             self._count = 0

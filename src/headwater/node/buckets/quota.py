@@ -124,6 +124,7 @@ class _CountedFile:
         self._count()
 
     def _count(self) -> None:
+        # What the file system has set aside counts, not the file's length: files are made longer than they are.
         self._disk.note(self._path, self._file.allocated())
 
     def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:

@@ -164,6 +164,7 @@ class RangeScan:
             key, seqno = self._waiting.popleft()
             self._keep(-_bytes_of(key))
             self._after = key
+            # By the seqno in the view, and not by the key: the scan shows the vbucket as it was when it began.
             document = StoredDocument.decode(self._view.change(seqno), durable=True)
             if not times.is_expired(document.expiry, now):
                 return key, document
@@ -199,6 +200,7 @@ class RangeScan:
             self._waiting.clear()
             self._in_order = iter(())
             self._keep(-self._kept_bytes)
+            # Files that compaction has replaced go with the last view of them.
             self._view.close()
             self._scans.ended(self)
 
@@ -256,6 +258,7 @@ class RangeScan:
 
     def _keep(self, size: int) -> None:
         """Count `size` bytes more, or fewer, as kept; a cancelled scan keeps nothing."""
+        # A coroutine that was cancelled while it waited may still come here with what it read.
         size = -self._kept_bytes if self.is_cancelled else size
         self._kept_bytes += size
         self._scans.kept_bytes += size
@@ -279,8 +282,11 @@ class RangeScan:
             if len(loose) >= SORTED_AT_ONCE or self._keeps_too_much:
                 runs += await self._packed_runs(loose, pause)
                 loose = []
+            # A scan that gets no more room still keeps this many, or it would look over the view for ever and return
+            # nothing.
             if self._keeps_too_much and sum(map(len, runs)) > KEYS_AT_LEAST:
                 runs = await self._cut(runs, pause)
+                # Keys above the bound are left for another look, so what was kept is complete up to it.
                 bound = runs[-1].last if runs else bound
             await pause()
         return runs + await self._packed_runs(loose, pause)

@@ -60,10 +60,12 @@ class MachineCode:
         self._left = missing(MODULES) if builds.compiling() else []
         if not self._left:
             return
+        # The helper first: it compiles beside this process, from the other end of the list.
         self._helper = self._started()
         for name in [name for name in FIRST if name in self._left]:
             warm_up(name)
             self._left.remove(name)
+        # From here on no call waits for a compiler: requests take the plain path until a kernel is there.
         cached.serving = True
         self._tell(logging.WARNING)
         self._thread = threading.Thread(target=self._run, name="kernels", daemon=True)
@@ -112,6 +114,7 @@ class MachineCode:
         """Load each module when the helper has compiled it; return when the helper is done, or gone."""
         with lines:
             for name in map(str.strip, lines):
+                # The helper's word is not enough: an entry that could not be kept, or is torn, is compiled here.
                 if name in self._left and not missing((name,)):
                     self._left.remove(name)
                     if self._left:

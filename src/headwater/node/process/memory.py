@@ -135,6 +135,7 @@ class Trimmer:
 
     def _begin(self) -> None:
         self._working = self._loop.run_in_executor(None, self._look)
+        # The next look begins after this one has ended, so two never run.
         self._working.add_done_callback(lambda _: self._arm())
 
     def _look(self) -> None:

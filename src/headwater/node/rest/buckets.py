@@ -55,6 +55,7 @@ async def drop(server: Services, _: tuple[str, ...], __: bytes) -> Made:
     try:
         if _is_of_several(server):
             return _refused(_OF_SEVERAL, 400)
+        # The bucket object as well as the name: one that was made anew meanwhile is another, and stays.
         await server.catalog.drop(server.bucket.name, server.bucket)
     except CommandRefused as refused:
         return _refused(refused.context, _STATUS.get(refused.status, 400))
@@ -72,6 +73,7 @@ async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
             return _refused(_OF_SEVERAL, 400)
         form = _form(body)
         history = _history(form)
+        # Both are read before either is changed: a form with a mistake changes nothing.
         quota = _quota(form, may_lack=any(each is not None for each in history))
         if quota is not None:
             await server.catalog.set_quota(server.bucket.name, quota)

@@ -43,6 +43,7 @@ def unwelcome(server: Services, request: HttpRequest, *, by_tls: bool) -> Unwelc
     host = request.host or ""
     if request.method not in READING and not is_own(host, request.origin, request.site, "https" if by_tls else "http"):
         return Unwelcome(403, "another page sent this; nothing was done")
+    # A client that sends no Host is no browser, which always sends one.
     if request.host is not None and not server.users.required and not is_own_name(server, name_of(host)):
         return Unwelcome(
             421, "a node without users is called by its address, or by a name that it knows; with users by any"

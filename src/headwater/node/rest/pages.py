@@ -233,6 +233,7 @@ def _match(server: Services, pattern: str, path: str, user: str | None) -> _Matc
         return _Match(next(iter(server.buckets.values())), match.groups())
     name, *others = match.groups()
     named = server.buckets.get(name)
+    # The same answer for both: whether there is such a bucket is nothing for a user without a right in it.
     if named is None or (user is not None and not server.users.may_enter(user, name)):
         return None
     return _Match(named, tuple(others))

@@ -66,6 +66,7 @@ def read(data: memoryview) -> HttpRequest | None:
     Raises:
         RemoteProtocolError: it is not HTTP/1, or larger than REQUEST_BYTES_MAX.
     """
+    # No more than this is looked at, however much has come.
     start = bytes(data[:REQUEST_BYTES_MAX])
     head, end, _ = start.partition(_END)
     if not end:
@@ -145,10 +146,12 @@ def _chunked_body(start: bytes, at: int, fields: dict[str, str], version: str) -
         if line < 0 or not _CHUNK_SIZE.fullmatch(size_text):
             raise RemoteProtocolError(f"{size_text!r} is no size of a chunk of HTTP/1.1")
         at, end = line + 2, _allowed(line + 2 + int(size_text, 16) + 2)
+        # What is there of the two bytes must be theirs; the rest may still come.
         if not b"\r\n".startswith(start[end - 2 : end]):
             raise RemoteProtocolError("a chunk of HTTP/1.1 that is longer than it says, or a trailer")
         if end > len(start):
             return None
+        # The chunk of size 0 ends the body.
         if end == at + 2:
             return _Body(content, end)
         content += start[at : end - 2]

@@ -70,8 +70,11 @@ class HttpSession:
             request_ = self._next(data[offset:])
             if request_ is None:
                 break
+            # Where the request came from is looked at before who sent it: a browser adds a login that its user once
+            # typed.
             if self._is_turned_away(request_) or not self._is_welcome(request_):
                 break
+            # Only now: a request whose password is still being checked stays in the inbox, and is read again.
             offset += request_.size
             self._answer(request_)
             if self.connection.gives_way():
@@ -127,6 +130,7 @@ class HttpSession:
         users, connection = self.server.users, self.connection
         if pages.needed(self.server, request_.method, request_.path) == NONE:
             return True
+        # Refused whether it is right or not: it has crossed the network, and must not be used from there again.
         if users.required and request_.login and not self.server.hears_passwords(connection):
             why = "a password without TLS from another machine; --plain anywhere takes it (HTTP)"
             self._refuse(why, request_.login[0])
@@ -141,6 +145,7 @@ class HttpSession:
         elif users.was_refused(user, password):
             self._send_refusal(user)
         else:
+            # Nothing behind it is read meanwhile, so answers keep their order.
             connection.pause("judging")
             self._judging = self.server.loop.create_task(self._judge(user, password))
         return False

@@ -186,6 +186,7 @@ class Compactor:
             await self._exchange(job)
             if job.is_whole or enough() or self._stopping:
                 return
+            # The next stretch leaves alone what this run has written, or it would never end.
             new_segments.update(job.written)
             await self._wait_until_forgotten()
 
@@ -210,6 +211,8 @@ class Compactor:
             while worth and job.spare_tombstones():
                 worth = await asyncio.to_thread(job.survey)
             if worth:
+                # Purge seqnos and rollback floors rise, durably, before anything is dropped. Too high for a while only
+                # makes a consumer start over; too low would hide a deletion.
                 job.announce()
                 if not await committer.wait(committer.wrote()):
                     raise StorageError("the records of a compaction could not be written")
@@ -228,6 +231,8 @@ class Compactor:
         except BaseException:
             job.cancel()  # which ends the swap: a store that is halfway through one begins no other
             raise
+        # Behind the swap: until then vbuckets read the old files. A crash leaves files of one manifest or the other,
+        # and the next start removes the superfluous ones.
         await asyncio.to_thread(job.remove)
         self._forgetting = self._loop.create_task(asyncio.to_thread(job.forget))
         self.dropped.compacted()
@@ -323,6 +328,7 @@ class Compactor:
             before = max(0, self._bucket.now() - self._purge_age)
             await self.run(before, self._needed, rows, lambda: not self._is_urgent())
         except StorageError as error:
+            # A disk that had no room will hardly have it at the next look, and each try reads all of the log.
             self._again_at, self._again_dead = self._loop.time() + GAVE_UP_SECONDS, self._dead_bytes
             self._gave_up_with_history = not is_full
             log.error("compaction gave up, the log stays as it is: %s", error, extra=event("compaction.failed"))

@@ -37,6 +37,8 @@ class DroppedDocuments:
     def look(self, now: float) -> None:
         """Count the documents in a task if there is a drop that has settled; to be called every few seconds."""
         known = sum(vbucket.collections.uid for vbucket in self._bucket.vbuckets.values())
+        # The sum of the manifests' uids changes with each drop in any vbucket; the clock begins anew with the last of
+        # them.
         if known != self._known:
             self._known, self._count_at = known, now + SETTLED_SECONDS if known else None
         elif self._count_at is not None and now >= self._count_at and not self._is_counting:
@@ -63,6 +65,7 @@ class DroppedDocuments:
                 if size_of_all:
                     total, drops[vb] = total + size_of_all, (int(dropped[:, 1].max()), size_of_all)
                 await asyncio.sleep(0)
+        # Both at the end: a compaction that looks meanwhile sees the counts of before as a whole.
         self.bytes, self._drops = total, drops
 
     def rows_since(self, vbucket: int) -> int | None:

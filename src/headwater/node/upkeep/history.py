@@ -64,6 +64,7 @@ class KeptHistory:
             return None
         since = bucket.clock.time_ns() - kept.seconds * NANOSECONDS
         here = kept.bytes * len(bucket.vbuckets) // bucket.vbucket_count
+        # 0 would mean no limit in time at all.
         return HistoryLimits(max(1, since) if kept.seconds else 0, here if kept.bytes else FOREVER)
 
     def is_due(self, now: float) -> bool:

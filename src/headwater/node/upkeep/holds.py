@@ -46,6 +46,7 @@ class Holds:
         """
         store = self._bucket.store
         oldest, held = store.slots.oldest_retired, store.slots.retired_bytes
+        # The time counts for the oldest file alone; when that one is gone, the next one's begins.
         if oldest != self._oldest:
             self._oldest, self._since = oldest, now
         if oldest is None:

@@ -79,12 +79,14 @@ class Scrubber:
                 self._report(step)
             else:
                 self.bytes += step
+                # After each slice, so that the mean rate holds however fast the disk is.
                 await self._sleep(step / self._bytes_per_second)
         self.runs += 1
         log.info("the log is verified: %d bytes so far", self.bytes, extra=event("log.verified", bytes=self.bytes))
 
     async def _next(self, findings: Iterator[int | Damage]) -> int | Damage | None:
         steps: list[int | Damage | None] = []
+        # In the committer's thread: nothing is being written then, so a batch that is read is whole.
         await self._bucket.committer.run_alone(lambda: steps.append(next(findings, None)))
         return steps[0]
 

@@ -63,6 +63,7 @@ def sees(sock: TlsSocket | None, called_at: object, names: Container[str], kind:
     """
     if sock is not None:
         end_point = sock.engine.end_point
+        # An empty end point matches nothing: two ends without a certificate would otherwise agree.
         return kind == END_POINT and bool(end_point) and data == end_point
     name, _, address = data.decode("utf-8", "replace").partition(" ")
     return kind == ADDRESS and (name in names or (address == _text(called_at) != ""))

@@ -77,6 +77,8 @@ class Failures:
             self._judged[address] -= 1
             if not self._judged[address]:
                 del self._judged[address]
+                # An address without a login under way leaves no trace but its failures, of which there are so many at
+                # most.
                 self._lines.pop(address, None)
 
     async def _outcome(
@@ -86,6 +88,7 @@ class Failures:
             if self._judged[address] <= JUDGED_AT_ONCE:
                 return await attempt()
             async with line.lock:
+                # Looked at again with the lock: the login before this one may have been wrong.
                 if not self.delay(address, clock()):
                     return await attempt()
         await line.turn(user, clock)
@@ -127,6 +130,7 @@ class _Line:
         one.
         """
         if not is_right:
+            # A guesser who shares the name must not use the passes that a right login has left.
             self._passes.pop(user, None)
             return
         self._passes[user] = min(self._passes[user] + PASSES, WAITING_MAX)

@@ -64,6 +64,7 @@ class UsersFile:
         """
         try:
             data = self._disk.read(self.path)
+            # Behind the reading: a file that others could write is refused even if they put it there a moment ago.
             self._refuse_others(self.path, "chmod 600 it, and look who is in it")
         except FileNotFoundError:
             return None
@@ -111,6 +112,8 @@ class UsersFile:
         """Replace the list; durable on return. Raises as `save`."""
         body = json.dumps(wanted.as_json(), indent=1).encode()
         data = encode_text_file(_TITLE, _FORMAT, body)
+        # Checked on the new file before it takes its name: the old list stays if this file system can't keep others
+        # away.
         self._whole.replace(data, lambda fresh: self._refuse_others(fresh, _ONE_MODE))
 
     @property
@@ -129,6 +132,8 @@ class UsersFile:
         """Keep other processes from changing the file in a block, and keep a refused list from being taken for the
         present one.
         """
+        # The lock is held from reading to writing. Two nodes that each merged a member's list would lose one of the
+        # changes otherwise.
         with self._alone():
             if not self._whole.settle():
                 raise UnsureFile(self.path, "the disk refuses writes")
@@ -164,6 +169,7 @@ class UsersFile:
         except OSError as error:
             raise StorageError(f"{self._folder}: {error.strerror or error}") from error
         try:
+            # A file of its own is locked, for the list itself is replaced by another file each time.
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:

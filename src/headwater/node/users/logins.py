@@ -107,6 +107,7 @@ class Users:
         signature = self._file.signature() if self._file is not None else None
         if self._file is None or self._file.unsure or signature is None or signature == self._signature:
             return False
+        # Before the reading: a change during it shows at the next look. A damaged file is told of once.
         self._signature = signature
         users = self._file.load_list()
         if users is None:
@@ -216,8 +217,10 @@ class Users:
         if user == CLUSTER_USER:
             return False
         keys, digest = self._right.get(user, (None, b""))
+        # The very keys object: a user whose password was changed, or who was removed and added, has another one.
         if keys is None or not self.knows(user) or keys is not self.keys(_PLAIN_HASH, user):
             return False
+        # Of the password only a digest by a secret of this process is kept, and it is compared in constant time.
         return hmac.compare_digest(digest, self._digest(password))
 
     def was_refused(self, user: str, password: str) -> bool:
@@ -239,6 +242,7 @@ class Users:
             return False
         reads = self._reads
         keys = await self.derivations.run(lambda: self._keys_if_right(user, password))
+        # The user may have been removed while the keys were derived.
         if keys is not None and self.knows(user):
             self._right[user] = (keys, self._digest(password))
             return True

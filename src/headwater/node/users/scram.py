@@ -56,6 +56,7 @@ def read_first(message: bytes) -> First:
     user, nonce = attributes.get("n", ""), attributes.get("r", "")
     if not user or not nonce or "m" in attributes:
         raise Malformed("the first message needs a name and a nonce")
+    # In this order: a name that has "=2C" in it comes as "=3D2C", and must become that again.
     return First(user.replace("=2C", ",").replace("=3D", "="), nonce, bare, f"{parts[0]},,", binding)
 
 
@@ -94,11 +95,13 @@ class Exchange:
     def finish(self, message: bytes) -> bytes | None:
         """The server's final message, `v=...`, if the proof is right; None if it is not."""
         text = _text(message)
+        # The signature is over everything in front of the proof, byte for byte as it came.
         without_proof, separator, proof = text.rpartition(",p=")
         attributes = _attributes(without_proof)
         channel, header = _base64(attributes.get("c", "")), self._first.header.encode()
         bound = channel.removeprefix(header)
         is_whole = channel.startswith(header) and bool(bound) is bool(self._first.binding)
+        # The nonce ties the proof to this exchange: one that was overheard earlier has another.
         if not separator or not is_whole or attributes.get("r") != self._nonce:
             raise Malformed("the final message does not continue this exchange")
         if bound and not self._sees(bound):

@@ -69,6 +69,7 @@ def outcome(mine: UserList | None, theirs: UserList, cluster: str) -> UserList |
     """
     if mine is None or mine.cluster == theirs.cluster:
         return theirs if mine is None else mine.merged(theirs)
+    # A member's list is of its own cluster already; that of another one is nobody's here.
     if mine.cluster == cluster and cluster:
         return None
     return theirs if theirs.cluster == cluster else None
@@ -158,6 +159,7 @@ class Sharing:
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             sock = await place.call(address)
         try:
+            # The called member proves by this login that it knows the secret, too, before anything that it says counts.
             await self._hear(sock, address, greet(bound(place.login(), sock, address)))
             while True:
                 digest = "" if self._users.list is None else self._users.list.digest()
@@ -179,6 +181,8 @@ class Sharing:
             users = _read(text)
         except UserListRefused as error:
             raise RemoteProtocolError(f"{address}: {error}") from None
+        # Lists of members that are merged by themselves must be of this cluster: a node that was moved to another one
+        # still answers at its address.
         if users.cluster and users.cluster == self._cluster:
             await self._merge(users)
 

@@ -108,6 +108,7 @@ class WorkersLayout:
     def check_store(self, folder: Path, number: int) -> None:
         """Refuse (CorruptStore) to make a worker's store anew: it would lack all acknowledged changes."""
         store = folder / f"worker-{number}" / STORE_NAME
+        # Before that a missing store means that the first start was cut short, and nothing was acknowledged yet.
         is_founded = self.complete and number < len(self.ports) - self.joining
         if is_founded and self.has_map and not store.exists():
             raise CorruptStore(
@@ -122,6 +123,7 @@ class WorkersLayout:
         except OSError as error:
             raise StorageError(f"{folder}: {error.strerror or error}") from error
         content = asdict(self)
+        # Older releases read the file again once nobody joins.
         if not self.joining:
             del content["joining"]
         format_ = _FORMAT_OF_JOINING if self.joining else _FORMAT
@@ -157,6 +159,7 @@ def layout_of(config: NodeConfig) -> WorkersLayout:
     if known is None:
         _refuse_plain_store(config)
         known = _planned(config)
+        # Before any worker has a store: another start must make the same map.
         known.save(config.data)
     _refuse_others(config, known)
     for number in range(len(known.ports)):

@@ -46,6 +46,7 @@ def resized(config: NodeConfig, known: WorkersLayout) -> WorkersLayout:
     if count > had:
         _set_aside(config.data, had)
         known = _with_more(config, known, count - had)
+        # The new workers stand in the file before they have a folder; a start that is cut short here goes on with them.
         known.save(config.data)
     else:
         _check_left(config, known, count)
@@ -55,6 +56,7 @@ def resized(config: NodeConfig, known: WorkersLayout) -> WorkersLayout:
             tls_ports=known.tls_ports[:count],
             joining=max(0, known.joining + count - had),
         )
+        # First the file, then the folders: a start between the two sets aside what is left over.
         known.save(config.data)
         _set_aside(config.data, count)
     return known
@@ -104,6 +106,7 @@ def _newest_maps(folder: Path, count: int) -> list[ClusterMap]:
 def _maps(folder: Path, count: int) -> Iterator[ClusterMap]:
     for number in range(count):
         worker = folder / f"worker-{number}"
+        # Every bucket has a map of its own, in the folder of its store.
         for store in (worker, *sorted(worker.glob("buckets/*"))):
             file = MapFile(RealDisk(), store)
             if store.is_dir() and (kept := file.load()) is not None:
@@ -118,6 +121,7 @@ def _set_aside(folder: Path, count: int) -> None:
     for each in sorted(folder.glob("worker-*")):
         number = each.name.removeprefix("worker-")
         if number.isdigit() and int(number) >= count:
+            # The time keeps it from the name of an earlier one.
             aside = each.with_name(f"left-{each.name}-{time.time_ns()}")
             try:
                 each.rename(aside)

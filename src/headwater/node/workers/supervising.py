@@ -93,12 +93,14 @@ def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Star
         pages = _public("http-port", config, config.http_port, layout) if config.http_port >= 0 else None
         for each in filter(None, (with_tls, pages)):
             taken.enter_context(each)
+        # Only now that all addresses are taken: no worker of this folder can be running, so its files may be changed.
         had, layout = layout, resized(config, layout)
         for port in {*layout.ports, *layout.tls_ports} - {*had.ports, *had.tls_ports}:
             taken.enter_context(_bound("worker-port", config.host, port, layout))
         relays = _relay_folder(config.data, layout.uuid)
         descriptor = os.open(relays, os.O_RDONLY | os.O_DIRECTORY)
         taken.callback(os.close, descriptor)
+        # Before the forks, which then share the memory of what was loaded.
         load()
         config = replace(config, group_secret=secrets.token_hex(32))
         group = config.group or layout.group
@@ -174,6 +176,7 @@ class Supervisor:
         """Start all workers, tend them until the end, and return the exit status."""
         for each in (self._wakes, self._woken):
             each.setblocking(False)
+        # The number of a signal goes through a socket, which wakes `select`; a handler in Python might run too late.
         signal.set_wakeup_fd(self._woken.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)  # the number comes by way of the socket
@@ -201,6 +204,8 @@ class Supervisor:
         try:
             pid = os.fork()
             if pid == 0:
+                # Without the parent's clean-up: its open files, locks and `finally` blocks are not this process's to
+                # end.
                 os._exit(self._become(life.number, writer))
         except OSError as error:  # no room for a process, now
             os.close(reader)
@@ -214,6 +219,7 @@ class Supervisor:
 
     def _become(self, number: int, pipe: int) -> int:
         """Run a worker in the fork; return its exit status."""
+        # A worker that outlived its supervisor would have the folder that the next supervisor's worker opens.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._pid:  # it died before that was said
             return 1
@@ -277,6 +283,7 @@ class Supervisor:
         for life in self._lives:
             if not life.pid:
                 continue
+            # Only the workers' own pids: another child's status would be lost to whoever waits for it.
             pid, status = os.waitpid(life.pid, os.WNOHANG)
             if pid:
                 self._bury(life, os.waitstatus_to_exitcode(status))

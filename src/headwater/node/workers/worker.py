@@ -66,10 +66,13 @@ class NodeWorker:
             StorageError, DiskFull: no client has been served; the next start goes on.
         """
         layout, store = self.layout, bucket.store
+        # Never again once all workers have served: the vbuckets of a store that was lost would come back empty, and be
+        # served as such.
         if layout.complete or not layout.has_map or store.recovered:
             return
         first = layout.first_map(self.group)
         file = MapFile(store.disk, store.path)
+        # The map before the vbuckets: a worker that owns some without a map would not know that others own the rest.
         if file.load() is None:
             file.save(first.to_json(layout.addresses[self.number]), [])
         store.declarations.join()
