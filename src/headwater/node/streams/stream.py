@@ -124,8 +124,6 @@ class Stream:
         self.handover = handover
         self._caught_up = _IN_MEMORY if handover is None else StreamPhase.TAKEOVER_SEND
         self.position: int = entry.last_seqno  # everything up to here is sent, or need not be
-        # A consumer that lacks nothing gets no disk snapshot: an empty one would only make it begin a checkpoint (dcp
-        # 8.1).
         self.phase = _BACKFILLING if self.position < vbucket.durable_seqno else self._caught_up
         self.sent_bytes: int = 0
         self.sent_changes: int = 0
@@ -133,13 +131,12 @@ class Stream:
         self._producer = producer
         self._encoding = encoding
         self._wanted = wanted
-        # Only from seqno 0: a consumer that holds documents must hear that they were deleted (dcp 2.1, bit 0x200).
+        # Only from seqno 0: who holds documents must hear of their deletions (dcp 2.1, bit 0x200).
         self._skip_deletes = skip_deletes and self.position == 0
         self._ready = ready
         self._ended = ended
         self._snapshot: SnapshotSender | None = None
-        # Of this stream alone: a COMMIT whose PREPARE came by another stream would be refused, and end the connection
-        # (dcp 8.2, 10).
+        # A consumer takes a COMMIT for a PREPARE of the same stream only (dcp 8.2, 10).
         self._prepared: set[int] | None = set() if wanted.prepares else None
         asks, speaks = producer.settings.every_version, entry.dialect is not _UPR
         self._asks_versions = asks and speaks
