@@ -1,11 +1,12 @@
-"""The origin of an HTTP request, as far as a browser states it: any page that a browser shows can send to any address.
+"""Checks that an HTTP request comes from this server's own pages: any page in a browser can send requests to any
+address.
 
 | what                                   | against                                                               |
 |----------------------------------------|-----------------------------------------------------------------------|
 | the Host field is a name of ours       | a foreign name that suddenly resolves to this machine (DNS rebinding) |
 | Origin and Sec-Fetch-Site              | forms and scripts of other pages                                      |
 
-Programs send none of the last two, and browsers always send Host. Used by the console and by the node's pages.
+Programs send neither Origin nor Sec-Fetch-Site; browsers always send Host. Used by the console and by the node's pages.
 
 Source: RFC 6454 (Origin), W3C Fetch Metadata (Sec-Fetch-Site), RFC 9110, 7.2 (Host).
 """
@@ -27,10 +28,12 @@ def name_of(host: str) -> str:
 
 
 def is_own(host: str, origin: str | None, site: str | None, scheme: str = "http") -> bool:
-    """Return True if a page of this host sent the request, or no page at all, as far as the browser states it.
+    """Return True if the request came from a page of this host, or from no page (a program, an address that the user
+    typed), as far as the browser states it.
 
     Args:
-        host: the Host field. origin, site: the fields Origin and Sec-Fetch-Site; None where they are not sent.
-        scheme: http or https, by which the request came.
+        host: the Host field.
+        origin, site: the fields Origin and Sec-Fetch-Site; None where the request has none.
+        scheme: http or https, the scheme of the request.
     """
     return origin in (None, f"{scheme}://{host}") and site in (None, "same-origin", "none")

@@ -49,7 +49,7 @@ class End(Protocol[Event_co]):
         """The time at which to call `tick`; None for never. Read it again after every other call."""
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event_co]:
-        """Take received bytes, cut anywhere; return their events, oldest first.
+        """Take received bytes, split at any point; return their events, oldest first.
 
         Args:
             data: at least one byte; for the end of the connection call `receive_eof`.
@@ -76,10 +76,10 @@ class End(Protocol[Event_co]):
 def each_frame(
     buffer: FrameBuffer, data: bytes, now: float, receive_frame: Callable[[Frame, float], Sequence[Event]]
 ) -> list[Event]:
-    """Give the frames that `data` completes to `receive_frame`; return the events of all.
+    """Pass each frame that `data` completes to `receive_frame`; return all their events.
 
     Raises:
-        BadFrame: the bytes after them are not a frame.
+        BadFrame: the bytes after these frames are not a frame.
     """
     events = [event for frame in buffer.receive_data(data) for event in receive_frame(frame, now)]
     if buffer.failure is not None:

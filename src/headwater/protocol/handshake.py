@@ -59,7 +59,7 @@ class Login:
         agent: the client's name, shown in the server's statistics.
         bucket: the bucket to select.
         user, password: None for servers without logins.
-        nonce: for SCRAM, new for every connection.
+        nonce: text for SCRAM, different for every connection.
         mechanisms: allowed mechanisms, strongest first; with PLAIN the password crosses the network in clear.
         features: features to request in HELLO. Without any there is no HELLO: after an unknown command with a body,
             plain memcached (1.6) loses its place in the bytes and answers no more.
@@ -90,8 +90,8 @@ def expect(request: Frame, answer: Frame) -> Frame:
     """Return `answer` if it answers `request`.
 
     Raises:
-        RemoteProtocolError: it has another opcode or opaque. With one request in flight this means that the two ends no
-            longer agree on their place in the conversation.
+        RemoteProtocolError: the answer has another opcode or opaque. With one request in flight this means that the two
+            ends disagree about the position in the conversation.
     """
     if not answer.is_response or (answer.opcode, answer.opaque) != (request.opcode, request.opaque):
         raise RemoteProtocolError(
@@ -112,7 +112,7 @@ class Handshake(Generic[Result]):
     """A conversation, driven by bytes and the time.
 
     Args:
-        conversation: one that has at least one request; its errors are raised by `receive_data`.
+        conversation: a generator with at least one request; `receive_data` raises its errors.
         now: seconds of a monotonic clock. seconds_max: the longest time for all of it; None for no limit.
 
     Attributes:
@@ -135,7 +135,7 @@ class Handshake(Generic[Result]):
         """Take received bytes; return `Agreed` once the last answer has come.
 
         Raises:
-            RemoteProtocolError: a frame that is no answer to the request. The conversation's own errors as well.
+            RemoteProtocolError: a frame does not answer the request. The conversation's own errors as well.
         """
         self._buffer += data
         while len(self._buffer) >= HEADER_BYTES and (size := lengths(self._buffer).frame) <= len(self._buffer):
@@ -178,7 +178,7 @@ class Handshake(Generic[Result]):
 
 
 def refused(action: str, answer: Frame) -> StatusError:
-    """Return the error for a response without success, with the server's explanation."""
+    """Return the StatusError for a refused action, with the server's explanation."""
     said = context_of(answer.value)
     return error_for(answer.status, f"{action} ({said})" if said else action)
 
@@ -242,7 +242,10 @@ def _authenticate(login: Login) -> Conversation[None]:
 
 
 def _bound_to(login: Login) -> str:
-    """Return the node for which a proof counts, for a message: its address may be the reason of a refusal."""
+    """Return the end of an error message that names the node to which the proof is bound; empty for an unbound proof.
+
+    A wrong address or certificate is a possible reason of the refusal.
+    """
     if login.binding is None:
         return ""
     data = login.binding.data
@@ -270,8 +273,8 @@ class Opening:
     Args:
         name: unique among the connections of the bucket: a second one of the same name ends the first (dcp.md 2.1).
         flags: flags of DCP_OPEN.
-        optional_flags: flags that a server may not know; if it refuses, they are left out one after the other, the
-            youngest first, which is the highest.
+        optional_flags: flags that a server may not know; after each refusal the highest of them (the most recent one)
+            is dropped, and the request sent again.
         required: controls that must succeed, as (key, value), in the order to send them.
         optional: controls that may be refused; a refusal means "feature absent" (dcp.md 4).
     """

@@ -16,7 +16,10 @@ __all__ = ["contradiction", "is_alike", "only_in", "why_not_from"]
 
 
 def contradiction(mine: CollectionsManifest, other: CollectionsManifest) -> str:
-    """Return why two manifests can't be of one bucket's history; "" if they can. One may be older than the other."""
+    """Return the reason why two manifests can't belong to one bucket's history; "" if they can.
+
+    A manifest may be an older version of the other.
+    """
     ours, theirs = mine.by_id(), other.by_id()
     for number in sorted(ours.keys() & theirs.keys()):
         here, there = (".".join(each.name for each in names[number]) for names in (ours, theirs))
@@ -38,13 +41,15 @@ def is_alike(mine: CollectionsManifest, other: CollectionsManifest) -> bool:
 
 
 def _meaning(manifest: CollectionsManifest) -> object:
-    """Return the content of a manifest without its order."""
+    """Return the scopes and collections of a manifest in a form without order, for comparison."""
     collections = {(scope.id, each) for scope, each in manifest.each_collection()}
     return {(scope.id, scope.name) for scope in manifest.scopes}, collections
 
 
 def why_not_from(source: CollectionsManifest, target: CollectionsManifest) -> str:
-    """Return why a vbucket can't move from a bucket with `source` to a node with `target`; "" if it can."""
+    """Return the reason why a vbucket can't move from a bucket with manifest `source` to one with `target`; "" if it
+    can.
+    """
     if not target.uid:
         return ""
     if problem := contradiction(source, target):
@@ -55,7 +60,7 @@ def why_not_from(source: CollectionsManifest, target: CollectionsManifest) -> st
 
 
 def only_in(manifest: CollectionsManifest, other: CollectionsManifest) -> str:
-    """Return the names of the collections that the other manifest does not have."""
+    """Return the names of the collections of `manifest` that `other` lacks, separated by commas; "" for none."""
     return ", ".join(
         f"{scope.name}.{each.name}" for scope, each in manifest.each_collection() if not other.has(each.id)
     )

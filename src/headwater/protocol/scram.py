@@ -1,15 +1,16 @@
-"""SCRAM, the client's end: prove that we know the password without sending it, and make the server prove it as well.
+"""SCRAM, the client's end: both sides prove that they know the password, and neither sends it.
 
     C: n,,n=user,r=CNONCE
     S: r=CNONCE SNONCE,s=SALT,i=ITERATIONS
     C: c=biws,r=CNONCE SNONCE,p=PROOF
     S: v=SIGNATURE
 
-There is no input or randomness here: the nonce is an argument. The server's messages are checked before they cost
-anything: the nonce must continue ours, and the number of iterations has bounds.
+The module does no I/O and draws no random numbers: the nonce is an argument. The server's messages are checked before
+the costly computation: the nonce must begin with the client's, and the number of iterations has bounds.
 
-A proof may be bound to its connection, as nodes bind theirs (`Binding`): "p=KIND,," and data that both ends see of the
-connection replace "n,," and nothing. Then another server refuses messages that a man in the middle passes on.
+A proof may be bound to its connection, as those of nodes are (`Binding`): the header is then "p=KIND,," instead of
+"n,,", followed by data that both ends know about the connection. A server refuses a bound proof that a man in the
+middle forwards over another connection.
 
 Source: RFC 5802 (SHA-1), RFC 7677 (SHA-256), the same with SHA-512. kv.md 1.2.
 """
@@ -38,7 +39,7 @@ BOUND = "-PLUS"
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The connection of a proof: the kind of data that both ends see of it, and these data (RFC 5802, 6)."""
+    """The channel binding of a proof: the kind, and data about the connection that both ends know (RFC 5802, 6)."""
 
     kind: str
     data: bytes = field(repr=False)
@@ -67,7 +68,7 @@ class Scram:
         self._signature = b""
 
     def first(self) -> bytes:
-        """Return the message of SASL_AUTH; "n,," means that it is not bound to a channel."""
+        """Return the message of SASL_AUTH; it begins with "n,," if the proof is not bound to a connection."""
         return f"{self._header}{self._bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
@@ -87,7 +88,7 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, outcome: bytes) -> None:
-        """Check the server's signature, which requires the password (or its salted form).
+        """Check the server's signature, which only a server that knows the password (or its salted form) can compute.
 
         Raises:
             RemoteProtocolError: the signature is missing or wrong.

@@ -57,7 +57,7 @@ def read_system_event(frame: Frame) -> dcp.SystemEvent:
     """Read a system event, of a collection or of a scope (dcp 2.16).
 
     Raises:
-        BadMessage: it is malformed, or an event of a collection names none.
+        BadMessage: the event is malformed, or is an event of a collection without the collection's id.
     """
     message = dcp.SystemEvent.decode(frame)
     if message.event in _OF_COLLECTIONS and message.collection_id is None:
@@ -67,13 +67,15 @@ def read_system_event(frame: Frame) -> dcp.SystemEvent:
 
 @dataclass(frozen=True, slots=True)
 class SystemNews:
-    """A system event that older versions can't express: a modified collection, or an event that is not known here.
+    """A system event that versions 0 and 1 can't express: a modified collection, or an event unknown here.
 
     Attributes:
-        by_seqno: its place. event, version: as on the wire.
-        manifest_uid, scope_id, collection_id, name, max_ttl, history: of a modified collection, as it is now;
-            `max_ttl` None for no limit, `history` whether its storage keeps versions. None where not understood.
-        key, value: as they came.
+        by_seqno: seqno of the event.
+        event, version: numbers as on the wire.
+        key, value: bytes of the frame, unchanged.
+        manifest_uid, scope_id, collection_id, name, max_ttl, history: the modified collection after the change;
+            `max_ttl` in seconds, None for no limit; `history` is True if its storage keeps versions. For an unknown
+            event all are None, and `name` is empty.
     """
 
     by_seqno: int
@@ -90,8 +92,10 @@ class SystemNews:
 
 
 def read_any_system_event(frame: Frame) -> dcp.SystemEvent | SystemNews:
-    """Read a system event of any version. An event of version 2 that older versions have too becomes a SystemEvent; an
-    unknown event is kept whole, for its seqno counts all the same.
+    """Read a system event of any version.
+
+    An event of version 2 that versions 0 and 1 can express becomes a SystemEvent. An unknown event becomes a SystemNews
+    with its bytes, because its seqno counts too.
 
     Raises:
         BadMessage: an event of version 0 or 1 is malformed.
@@ -112,7 +116,7 @@ def _unread(by_seqno: int, event: int, version: int, frame: Frame) -> SystemNews
 
 
 def _of_version_2(by_seqno: int, event: int, frame: Frame) -> dcp.SystemEvent | SystemNews:
-    """Read the table of an event: uid, scope id, then by kind (kv_engine's events.fbs)."""
+    """Read the flatbuffer table of a version 2 event: uid, scope id, then fields by kind (kv_engine's events.fbs)."""
     if event != MODIFY_COLLECTION and event not in _KINDS:
         return _unread(by_seqno, event, 2, frame)
     table = FlatTable(frame.value)
@@ -141,7 +145,7 @@ def _of_version_2(by_seqno: int, event: int, frame: Frame) -> dcp.SystemEvent | 
 
 
 def label(opcode: int) -> str:
-    """Return an opcode's name and number, with which every error message begins."""
+    """Return an opcode's name and number, the beginning of every error message about a frame."""
     return f"{name_of(opcode)} (opcode 0x{opcode:02x})"
 
 

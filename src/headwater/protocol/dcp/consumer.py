@@ -1,15 +1,16 @@
 """The consumer node's end of a DCP connection, after OPEN: frames in, events out, answers and requests to send.
 
 The same object serves both ways in which a node follows another: a mover that sends ADD_STREAM on the socket over which
-the producer's frames arrive, and a connection that this node opened itself. A kernel takes all changes that are in
-order (kernels/apply.py), so they never pass through here; it shares the table of streams, and the owner reports the
-bytes of these changes (`counted`). Everything else comes one frame at a time to `receive_frame`:
+the producer's frames arrive, and a connection that this node opened itself. A kernel (kernels/apply.py) takes the
+changes that are in order, so they never pass through this object. The kernel shares the table of streams with it, and
+the owner reports the bytes of the kernel's changes (`counted`). Every other frame goes to `receive_frame`:
 
     ADD_STREAM -> StreamWanted, add() -> controls, one at a time -> PositionNeeded, ask() -> STREAM_REQ
     its answer -> Opened | Refused | RollbackNeeded, ask() again; ADD_STREAM is answered only then (dcp 2.2)
 
-A producer that answers the first stream request with EINVAL is asked again in UPR, and then spoken to in UPR (dcp 14).
-There a marker is a Boundary, without numbers: what lies between two of them is whole, and may be resumed from.
+If the producer answers the first stream request with EINVAL, the request is sent again in UPR, and the connection stays
+in UPR (dcp 14). A marker of UPR is a Boundary, without numbers: the changes between two markers are a whole snapshot,
+after which a stream may resume.
 
 A message that does not fit its stream is answered with the error of dcp 9 and changes nothing; a message that no
 consumer may receive ends the connection. Answers are collected for `data_to_send`; the owner holds them back until the
@@ -122,11 +123,11 @@ class Consumer:
 
     @property
     def _silent_at(self) -> float | None:
-        """The time at which the producer has been silent for too long; None if it need not send anything.
+        """The time at which the producer has been silent for too long; None if it owes no message.
 
-        Once no-ops are agreed on, they must come. Before that only the answers to controls are due: a machine that
-        loses power at that moment sends nothing any more, not even the end of the connection, and the stream would wait
-        for ever.
+        With no-ops enabled the producer must send them. Before that it owes only answers to controls. These have a
+        deadline as well: a machine that loses power during the negotiation does not even close its connection, and
+        without a deadline the stream would wait forever.
         """
         if NOOP in self._negotiation.accepted:
             return self.heard_at + self.settings.idle_seconds
@@ -137,7 +138,8 @@ class Consumer:
         return max(self.heard_at, self._owed_since) + self.settings.idle_seconds
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Take received bytes. Apply all returned events, for they count as applied in order; then call `processed`.
+        """Take received bytes. Apply all returned events, which already count as applied in order; then call
+        `processed`.
 
         Raises:
             RemoteProtocolError: the connection must be closed.
@@ -161,7 +163,10 @@ class Consumer:
         return [PeerGone()]
 
     def receive_frame(self, frame: Frame, now: float) -> list[Event]:
-        """Take one frame, for owners that cut frames themselves. Changes are checked against `applied` ones."""
+        """Take one frame, for owners that cut frames themselves; return its events.
+
+        Seqnos of changes are checked against the last change reported by `applied`.
+        """
         self.heard_at = now
         if frame.is_response:
             handler = _ANSWERS.get(frame.opcode)
@@ -185,18 +190,20 @@ class Consumer:
             return []
 
     def counted(self, size_bytes: int, now: float, *, more_waits: bool = False) -> None:
-        """Report that the kernel has processed changes of `size_bytes`. `more_waits`: there are further bytes."""
+        """Report that the kernel has processed changes of `size_bytes`; `more_waits` is True if more bytes came."""
         self.heard_at = now
         self.counted_elsewhere(size_bytes, now, more_waits=more_waits)
 
     def counted_elsewhere(self, size_bytes: int, now: float, *, more_waits: bool = False) -> None:
-        """Report that messages of `size_bytes` were processed at another end, for which this one acknowledges them."""
+        """Report `size_bytes` of messages that another end of this connection processed; this end acknowledges them."""
         self.window.receive(size_bytes)
         self.window.process(now)
         self._core.acknowledge(now, more_waits=more_waits)
 
     def tick(self, now: float) -> list[Event]:
-        """Check the clock, once the deadline has come."""
+        """Act on the deadline: acknowledge bytes that are due; return `PeerGone` if the producer was silent for too
+        long.
+        """
         if self._owed_since is None and self._negotiation.is_under_way:
             self._owed_since = now
         silent_at = self._silent_at
@@ -208,23 +215,28 @@ class Consumer:
     # --- what the owner decides -------------------------------------------------------------------------------------
 
     def add(self, vbucket: int, flags: int, mover: Frame | None = None) -> tuple[ConsumerStream, list[Event]]:
-        """Begin a stream that the owner found possible; its PositionNeeded comes now, or after the controls."""
+        """Add a stream, and begin the controls unless they have begun.
+
+        Returns the stream and its events: PositionNeeded, if the controls are over; otherwise it comes after them.
+        """
         stream = ConsumerStream(vbucket, self._core.next_opaque(), flags, mover)
         self.streams[vbucket] = stream
         self._out += self._negotiation.begin()
         return stream, [PositionNeeded(stream)] if self._negotiation.is_over else []
 
     def negotiate(self) -> None:
-        """Begin to request controls, unless that was done: another end has a stream that this one has not."""
+        """Send the first control, unless it was sent before. For an end whose connection has its streams at another
+        end.
+        """
         self._out += self._negotiation.begin()
 
     @property
     def controls(self) -> Mapping[str, str] | None:
-        """The controls that the producer has taken, with their values; None until it has answered all."""
+        """The controls that the producer accepted, with their values; None until the producer has answered all."""
         return self._negotiation.accepted if self._negotiation.is_over else None
 
     def knows(self, opaque: int) -> bool:
-        """Return True if a stream of this end has an opaque, or had."""
+        """Return True if a stream of this end has this opaque, or had it before it was over."""
         return opaque in self._core.past or any(each.opaque == opaque for each in self.streams.values())
 
     def refuse_stream(self, wanted: StreamWanted, status: Status, reason: str) -> None:
@@ -232,7 +244,11 @@ class Consumer:
         self._out += self.refusals.answer(wanted.frame, status, reason, extras=bytes(4))
 
     def ask(self, stream: ConsumerStream, position: Position) -> list[Event]:
-        """Send the stream request. In UPR, which resumes from whole snapshots only, the rest must be given up first."""
+        """Send the stream request for the changes after `position`.
+
+        Returns a RollbackNeeded instead of sending if the dialect is UPR and the position lies inside a snapshot: UPR
+        resumes from whole snapshots only.
+        """
         needed = self._core.ask(stream, position)
         return [] if needed is None else [needed]
 
@@ -259,9 +275,9 @@ class Consumer:
         self.table.close(stream.vbucket)
 
     def lacking(self, change: Frame) -> ConsumerStream | None:
-        """Return the stream that lacks a refused change; None if the change came too late, after its stream's end.
+        """Return the stream to which a refused change belongs; None if the change came after its stream's end.
 
-        It is the stream with the change's opaque, whatever its vbucket; if there is none, the vbucket's stream.
+        The stream is the one with the change's opaque, whatever its vbucket; without such a stream, the vbucket's.
         """
         if change.opaque in self._core.past:
             return None
@@ -269,12 +285,14 @@ class Consumer:
         return next(by_opaque, self.streams.get(change.vbucket))
 
     def announced(self, vbucket: int) -> int:
-        """Return the number of seqnos of the current snapshot that are still to come; 0 if unknown, as it is in UPR."""
+        """Return the number of seqnos between the last change and the end of the announced snapshot; 0 if the end is
+        unknown (UPR).
+        """
         state, last, end = (int(self.table.rows[vbucket, field]) for field in (STATE, LAST, END))
         return end - last if state == IN_SNAPSHOT and last < end < WIRE_SEQNO_MAX else 0
 
     def applied(self, change: Changed | Advanced | CollectionsChanged | DurabilityChanged) -> None:
-        """Report that a change that came as an event is staged."""
+        """Report that a change returned as an event is staged; its seqno becomes the last seqno of the stream."""
         vb, seqno = change.stream.vbucket, change.seqno
         last = self._core.last(vb)
         invariant(last < seqno, "vbucket {}: seqno {} is applied behind seqno {}", vb, seqno, last)
@@ -293,8 +311,10 @@ class Consumer:
             ).encode()
 
     def answer_state(self, wanted: StateWanted, status: Status = Status.SUCCESS, why: str = "") -> None:
-        """Answer SET_VBUCKET_STATE, which always gets an answer: the takeover depends on it (dcp 2.12). `why` is the
-        reason of a refusal, for people."""
+        """Answer SET_VBUCKET_STATE, which always gets an answer, because the takeover waits for it (dcp 2.12).
+
+        `why` is the reason of a refusal, for people.
+        """
         if status is Status.SUCCESS:
             self._core.succeed(wanted.frame)
         else:
@@ -360,7 +380,9 @@ class Consumer:
         return [StreamWanted(wanted.vbucket, wanted.flags, frame)]
 
     def _close_stream(self, frame: Frame) -> list[Event]:
-        """Answer success or stream not found; later messages of that vbucket have no stream (dcp 2.3)."""
+        """Answer CLOSE_STREAM with success or "stream not found"; later messages of the vbucket have no stream (dcp
+        2.3).
+        """
         stream = self.streams.get(dcp.CloseStream.decode(frame).vbucket)
         if stream is None:
             self._refuse(frame, self._live.no_stream, "no stream")
@@ -393,7 +415,9 @@ class Consumer:
         self._out += self.refusals.answer(frame, status, reason)
 
     def _count(self, frame: Frame, now: float) -> None:
-        """Count a message: "also those it rejects, ignores or that belong to dead streams" (dcp 7)."""
+        """Count the bytes of a message for flow control: "also those it rejects, ignores or that belong to dead
+        streams" (dcp 7).
+        """
         if frame.opcode in COUNTED_OPCODES:
             self.window.receive(len(frame) + 2 * (frame.opcode == Opcode.DCP_PREPARE))
             self.window.process(now)

@@ -1,6 +1,6 @@
-"""Checks of markers and changes at a consumer node before it accepts them, and the form in which it keeps changes.
+"""Checks of markers and changes at a consumer node, and the form in which it stores changes.
 
-Source: dcp 2.7 to 2.10 (layouts, datatypes), 9 (apply verbatim), 11 (what of a tombstone's xattrs survives).
+Source: dcp 2.7 to 2.10 (layouts, datatypes), 9 (apply verbatim), 11 (xattrs of tombstones).
 """
 
 from __future__ import annotations
@@ -38,8 +38,14 @@ _DELETION_DATATYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change in its stored form. `delete_time` is None if the message has none (V1 deletions); tombstones are
-    `deleted` or `expired`; `cas` is 0 if a new one must be made (dcp 9). `collection` is not part of the key."""
+    """A change in its stored form.
+
+    Attributes:
+        cas: 0 if the store must choose a new CAS (dcp 9).
+        deleted, expired: True for a tombstone; `expired` if the document's TTL was over.
+        delete_time: Unix seconds; None if the message has no delete time (V1 deletions).
+        collection: id of the collection, which `key` does not contain.
+    """
 
     key: bytes
     value: bytes
@@ -124,10 +130,10 @@ def check_durable(frame: Frame, *, collections: bool = False) -> None:
 
 
 def _value_problem(frame: Frame) -> str:
-    """Return why a value can't be read by its datatype; empty if it can.
+    """Return the reason why a value can't be read by its datatype; empty if it can.
 
-    If such a document were stored, it could be neither read nor streamed to a consumer that wants it without its
-    compression or its attributes, until somebody wrote it again.
+    A consumer node refuses such a value. Once stored, the document could not be read, nor streamed without its
+    compression or its xattrs, until a client wrote it again.
     """
     try:
         value = snappy.inflate(frame.value) if frame.datatype & Datatype.SNAPPY else frame.value
@@ -139,7 +145,7 @@ def _value_problem(frame: Frame) -> str:
 
 
 def _key_problem(key: bytes) -> str:
-    """Return what is wrong with the id in front of a key; empty if nothing is."""
+    """Return the problem of the collection id in front of a key; empty if the id is valid."""
     try:
         collection, _ = leb128.split_key(key)
     except RemoteProtocolError as error:
@@ -155,7 +161,8 @@ def _metadata_bytes(frame: Frame) -> int:
 
 
 def read_change(frame: Frame, *, deleted_user_xattrs: bool, collections: bool = False) -> Change:
-    """Return the change of a frame that `check_change` accepted; with `collections` its key begins with an id.
+    """Return the change in a frame that `check_change` accepted; with `collections` the frame's key begins with a
+    collection id.
 
     Raises:
         BadMessage: the value can't be decompressed, or its xattrs can't be read.
@@ -183,8 +190,10 @@ def read_change(frame: Frame, *, deleted_user_xattrs: bool, collections: bool = 
 
 
 def _surviving(frame: Frame, deleted_user_xattrs: bool) -> bytes:
-    """Return a tombstone's value without "a body (and, unless deleted-user-xattrs was negotiated, user xattrs)" (dcp
-    2.9)."""
+    """Return the xattrs that a tombstone keeps; empty if it keeps none.
+
+    The tombstone loses its body, and its user xattrs unless deleted-user-xattrs was negotiated (dcp 2.9).
+    """
     if not frame.datatype & Datatype.XATTR:
         return b""
     try:

@@ -1,15 +1,16 @@
 """The core of every DCP consumer: requests streams, reads the answers, acknowledges, and answers the producer.
 
-A client (`Drain`) and a node that follows (`Consumer`) differ in the target of the rows. The client's kernel fills an
-arena and runs ahead of the answers between the rows; the node's kernel fills the store, and all but plain changes comes
-to Python one frame at a time. From the request of a stream to its end the rules are the same, and they are here:
+A client (`Drain`) and a node that follows (`Consumer`) differ in the target of the changes. The client's kernel writes
+rows to an arena, before Python reads the other messages of the same buffer. The node's kernel writes to the store, and
+Python receives all other messages one frame at a time. The rules from the request of a stream to its end are the same
+for both:
 
     ask() -> STREAM_REQ -> answered() -> Opened | Refused
                                       -> RollbackNeeded | PositionNeeded, then ask() again
                                       -> None: the answer made us quote an older history, and that is asked already
 
-A producer that answers the first stream request with EINVAL is asked again in UPR, and then spoken to in UPR (dcp 14).
-Bytes to send gather in `out`. Source: dcp 2.4, 2.7, 6, 7, 9, 14.
+If the producer answers the first stream request with EINVAL, the request is sent again in UPR, and the connection stays
+in UPR (dcp 14). `out` collects the bytes to send. Source: dcp 2.4, 2.7, 6, 7, 9, 14.
 """
 
 from __future__ import annotations
@@ -45,23 +46,24 @@ ROLLBACKS_MAX = 64
 
 
 class ConsumerCore:
-    """The streams of one connection, and the messages that its producer is still owed.
+    """The streams of one connection, and the messages to send to its producer.
 
     Args:
         dialect: AUTO as long as a refusal may mean that the producer only has UPR.
         window: of flow control.
-        runs_ahead: changes are checked before the answers between them are read. Then a stream's row of the table is
-            open from its request on, and every request has an opaque of its own, so that messages for one request are
-            never taken for another's. Otherwise the row opens with the answer, and all requests of a stream have one
-            opaque (dcp 9: "with the same opaque").
+        runs_ahead: True if a kernel checks the changes of a buffer before Python reads the answers in it. Then a
+            stream's row in the table is open from its request on, and every request has its own opaque, so that no
+            message for an earlier request passes for one of a later request. If False, the row opens with the answer,
+            and all requests of a stream have one opaque (dcp 9: "with the same opaque").
         with_ids: Collections were negotiated: keys begin with the id of their collection.
-        opaques: those that may be chosen, each once.
-        unknown_is_rollback: KEY_ENOENT is a rollback to 0 in any dialect; otherwise in UPR only, whose producers answer
-            so for an unknown history (dcp 14, erratum U4).
+        opaques: the opaques of the requests; each is used once.
+        unknown_is_rollback: True if KEY_ENOENT means a rollback to 0 in any dialect; False if in UPR only, where it is
+            the answer to an unknown history (dcp 14, erratum U4).
 
     Attributes:
         streams: by vbucket. table: their rows, which kernels check changes against.
-        awaiting: streams that wait for an answer, by opaque, oldest first; None if the answer does not matter any more.
+        awaiting: streams that wait for an answer, by opaque, oldest first; the value is None if the stream was closed
+            meanwhile.
         past: opaques of streams that are over.
         out: bytes to send.
     """
@@ -94,7 +96,8 @@ class ConsumerCore:
         """Return an opaque that was not used on this connection.
 
         Raises:
-            LocalProtocolError: none is left, and messages for an older stream would be taken for a newer one's.
+            LocalProtocolError: all opaques were used. With a repeated opaque, late messages for an older stream would
+                count as messages of the new one.
         """
         opaque = next(self._unused_opaques, None)
         if opaque is None:
@@ -103,9 +106,10 @@ class ConsumerCore:
         return opaque
 
     def ask(self, stream: ConsumerStream, position: Position) -> RollbackNeeded | None:
-        """Send the request for the changes after `position`.
+        """Send the stream request for the changes after `position`.
 
-        "A UPR consumer may resume only from the last completed boundary" (dcp 14): go back to it first, if need be.
+        Returns RollbackNeeded, and sends nothing, if the dialect is UPR and `position` lies inside a snapshot: "A UPR
+        consumer may resume only from the last completed boundary" (dcp 14).
         """
         if self.dialect is _UPR and not position.complete:
             return RollbackNeeded(stream, position.seqno, "UPR goes on from the end of a snapshot only")
@@ -132,7 +136,12 @@ class ConsumerCore:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def answered(self, frame: Frame) -> Opened | Refused | RollbackNeeded | PositionNeeded | None:
-        """Take the answer to a stream request; None if the request was sent again, or the stream is given up."""
+        """Take the answer to a stream request; return its event, or None if the request was sent again or the stream
+        was closed.
+
+        Raises:
+            RemoteProtocolError: no request has this opaque, or the answer rolls back to a seqno above the request's.
+        """
         if frame.opaque not in self.awaiting:  # "response with unknown opaque: disconnect" (dcp 9)
             raise RemoteProtocolError(
                 f"{label(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
@@ -156,7 +165,7 @@ class ConsumerCore:
         return Refused(stream, frame.status, frame.value)
 
     def accept(self, stream: ConsumerStream, log: FailoverLog) -> None:
-        """Accept a stream whose request was answered and removed from `awaiting`."""
+        """Open a stream whose accepted request was removed from `awaiting`; `log` is the failover log in the answer."""
         stream.step(_ACCEPTED)
         stream.failover_log = log
         self.dialect = stream.dialect
@@ -164,8 +173,14 @@ class ConsumerCore:
             self.table.open(stream.vbucket, stream.opaque, stream.request_seqno)
 
     def _rolled_back(self, stream: ConsumerStream, frame: Frame) -> Refused | RollbackNeeded | None:
-        """dcp 9: "if seqno is 0 and the consumer's newest entry's seqno equals the start it asked with: drop that
-        entry, retry with the previous uuid". Otherwise give up the changes that the producer does not share."""
+        """Retry a rollback to 0 with the previous uuid, as dcp 9 demands if the consumer's newest branch began at its
+        own seqno.
+
+        For any other rollback return the RollbackNeeded, or Refused after too many of them.
+
+        Raises:
+            RemoteProtocolError: the rollback leads to a seqno above the request's.
+        """
         seqno, position = read_rollback(frame), stream.request_position
         if position is None or seqno > position.seqno:
             raise RemoteProtocolError(
@@ -194,7 +209,7 @@ class ConsumerCore:
         return bool(self._acks)
 
     def marked(self, stream: ConsumerStream, end_seqno: int, *, wants_answer: bool) -> None:
-        """Note that a snapshot begins. Its marker replaces an earlier one that was not answered yet."""
+        """Note that a snapshot begins; its wish for an answer replaces that of an earlier, unanswered marker."""
         self._acks.pop(stream.vbucket, None)
         if wants_answer:
             self._acks[stream.vbucket] = (end_seqno, stream.opaque)
@@ -216,11 +231,11 @@ class ConsumerCore:
             self.out += dcp.BufferAck(acked_bytes=due).encode()
 
     def succeed(self, frame: Frame) -> None:
-        """Answer a producer's request with success, as no-ops and states of a takeover always are (dcp 2.12, 6)."""
+        """Answer a producer's request with success: a no-op or a state of a takeover (dcp 6, 2.12)."""
         self.out += response(frame).encode()
 
     def forget(self, stream: ConsumerStream) -> None:
-        """Forget a stream from which nothing more is expected."""
+        """Remove a stream that is over; messages with its opaque are ignored from now on."""
         self._acks.pop(stream.vbucket, None)
         self.table.close(stream.vbucket)
         self.past.add(stream.opaque)
@@ -235,5 +250,5 @@ class ConsumerCore:
 
 
 def ends_whole(stream: ConsumerStream, reason: int) -> bool:
-    """Return True if an end closes the last snapshot as a marker does in UPR (dcp 14), and is no break-off."""
+    """Return True if a stream end of UPR has reason OK: it completes the last snapshot, as a marker does (dcp 14)."""
     return stream.dialect is _UPR and reason == dcp.EndReason.OK

@@ -1,4 +1,4 @@
-"""Handlers of a stream's messages at a consumer node, which check each against its stream (consumer_streams.py).
+"""Handlers of a stream's messages at a consumer node; each checks a message against its stream (consumer_streams.py).
 
 UPR's messages are included: its markers have no numbers, they are boundaries. Source: dcp 2.6 to 2.12, 9, 14.
 """
@@ -57,7 +57,7 @@ def _boundary(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _flush(live: LiveStreams, frame: Frame) -> list[Event]:
-    """Handle FLUSH: served in UPR, retired in DCP (dcp 2.11). Later changes of the stream have higher seqnos still."""
+    """Handle FLUSH: served in UPR, retired in DCP (dcp 2.11). The seqnos of the stream continue to rise after it."""
     if live.core.dialect is not Dialect.UPR:
         return _not_negotiated(live, frame)
     upr.Flush.decode(frame)
@@ -136,7 +136,7 @@ def _end(live: LiveStreams, frame: Frame) -> list[Event]:
 
 
 def _not_negotiated(live: LiveStreams, frame: Frame) -> list[Event]:
-    """Refuse a retired (FLUSH) or unnegotiated message: the error makes the producer close the connection."""
+    """Refuse a retired message (FLUSH) or one that was not negotiated; the error makes the producer disconnect."""
     live.open_for(frame)
     raise refusal(frame, Status.NOT_SUPPORTED, "not negotiated")
 

@@ -66,14 +66,16 @@ class ConsumerStream:
         flags: of the stream request; a node copies those of ADD_STREAM.
         mover: the ADD_STREAM to answer; None if this end itself wanted the stream.
         end_seqno: seqno at which the stream is to end.
-        request_position: position of the last request. requested_at: time at which it was sent, if that is watched.
-        histories: uuids to quote next if the producer does not know the first (dcp 9, ROLLBACK 0).
+        request_position: position of the last request. requested_at: time of the last request, in seconds; kept by
+            clients only.
+        histories: vb uuids for the next requests if the producer does not know the first (dcp 9, ROLLBACK 0).
         failover_log: as of the last answer, or of the requested position.
         rollbacks: number of rollbacks so far.
         dialect: dialect of the last request; UPR if the producer did not understand DCP's.
         marked: whether a marker came; in UPR the first marker closes nothing.
         value: value of the stream request; it chooses collections.
-        purge_seqno: the last one that a marker of this vbucket told, on this stream or an earlier one; 0 for none.
+        purge_seqno: purge seqno of the last marker of this vbucket that had one, on this stream or an earlier one; 0
+            for none.
     """
 
     vbucket: int
@@ -94,11 +96,11 @@ class ConsumerStream:
 
     @property
     def request_seqno(self) -> int:
-        """The seqno after which the last request reads; 0 before the first request."""
+        """The start seqno of the last request; 0 before the first request."""
         return 0 if self.request_position is None else self.request_position.seqno
 
     def step(self, what: Step) -> None:
-        """Take a step of the table; a step that is not in it is a programming error."""
+        """Take a step of the table. A step that the table does not have is a programming error."""
         following = TRANSITIONS[self.phase].get(what)
         if following is None:
             raise LocalProtocolError(f"vbucket {self.vbucket}: {what.value} on a stream that is {self.phase.value}")

@@ -1,8 +1,8 @@
 """The live streams of a consumer's connection, and the checks of each message against them.
 
-Every stream has a row in the kernel's table: last seqno, announced snapshot. Both ways to the store check against it:
-the kernel, which takes changes that are in order, and `judged` here, which names the error of the others. Source: dcp
-9, the table of a consumer's checks.
+Every stream has a row in the kernel's table: last seqno, announced snapshot. The kernel, which takes changes in order,
+and `judged`, which finds the error status of all others, check against the same row. Source: dcp 9, the table of a
+consumer's checks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class LiveStreams:
     """The state against which messages are checked.
 
     Args:
-        core: the streams. states_as_printed: UPR's numbers of states are its text's. knows_collections: they were
-            negotiated.
+        core: the streams. states_as_printed: True if states have the numbers of UPR's text (erratum U9).
+            knows_collections: True if Collections were negotiated.
 
     Attributes:
-        speaks_v7: whether stream errors have codes of their own (control v7_dcp_status_codes).
-        tells_deleted_rev: whether markers have the highest revision of tombstones (control headwater_deleted_rev).
-        takes_durable_writes: whether prepares, commits and aborts may come (control enable_sync_writes).
+        speaks_v7: True if stream errors have their own codes (control v7_dcp_status_codes).
+        tells_deleted_rev: True if markers have the highest revision of tombstones (control headwater_deleted_rev).
+        takes_durable_writes: True if prepares, commits and aborts may come (control enable_sync_writes).
     """
 
     def __init__(self, core: ConsumerCore, states_as_printed: bool = False, *, knows_collections: bool = False) -> None:
@@ -41,7 +41,7 @@ class LiveStreams:
 
     @property
     def no_stream(self) -> Status:
-        """Return the status that answers a message without a stream."""
+        """The status of the answer to a message without a stream."""
         return Status.DCP_STREAM_NOT_FOUND if self.speaks_v7 else Status.KEY_ENOENT
 
     def open_for(self, frame: Frame) -> ConsumerStream:
@@ -65,12 +65,12 @@ class LiveStreams:
         return stream
 
     def judged(self, frame: Frame, seqno: int) -> int:
-        """Return the seqno, if it may come next in its stream.
+        """Return `seqno` if the stream may receive it next.
 
         "By_seqno 0: EINVAL. by_seqno <= last seqno: ERANGE. Outside the current snapshot, or no snapshot yet: ERANGE."
 
         Raises:
-            BadMessage: it may not.
+            BadMessage: the seqno is not valid next in the stream.
         """
         row = self.table.stream(frame.vbucket)
         if not 0 < seqno <= numbers.SEQNO_MAX:
@@ -81,9 +81,13 @@ class LiveStreams:
         return seqno
 
     def enter_snapshot(self, frame: Frame, start: int, end: int, *, ack: bool) -> ConsumerStream:
-        """Enter the snapshot of a marker: "start > end: EINVAL. start < last seqno and end <= last seqno: ERANGE".
+        """Enter the snapshot of a marker; return its stream.
 
-        A marker that comes before the snapshot before it is complete replaces it, including its wish for an answer.
+        A marker that arrives before the previous snapshot is complete replaces that snapshot and its wish for an
+        answer.
+
+        Raises:
+            BadMessage: "start > end: EINVAL. start < last seqno and end <= last seqno: ERANGE", or as in `open_for`.
         """
         stream = self.open_for(frame)
         last = self.core.last(stream.vbucket)

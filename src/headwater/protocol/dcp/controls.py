@@ -41,8 +41,8 @@ CLAIMS = "headwater_claims"
 class Negotiated:
     """The facts settled before the first CONTROL: HELLO features, and the name and flags of OPEN.
 
-    `speaks_dcp`: one of the features does not exist in UPR. `upr_states_as_printed`: states sent to a UPR consumer have
-    the numbers of UPR's text (erratum U9).
+    `speaks_dcp` is True if a feature was negotiated that UPR does not have. `upr_states_as_printed` is True if states
+    are sent to a UPR consumer with the numbers of UPR's text (erratum U9).
     """
 
     snappy: bool = False
@@ -59,7 +59,7 @@ class Negotiated:
 
 @dataclass(slots=True)
 class ControlSettings:
-    """The values a consumer has set; the defaults are the producer's before any CONTROL."""
+    """The settings of a connection; the defaults hold until a CONTROL changes them."""
 
     enable_noop: bool = False
     noop_interval_seconds: float = INTERVAL_SECONDS_DEFAULT
@@ -175,7 +175,7 @@ def _noop_interval(settings: ControlSettings, _: Negotiated, value: str) -> Stat
 
 
 def _force_value_compression(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """Switch forced compression, which a client that can't inflate must not ask for."""
+    """Switch forced compression of values on or off; EINVAL unless SNAPPY was negotiated."""
     if not negotiated.snappy:
         return Status.EINVAL
     settings.force_value_compression = value == TRUE
@@ -183,8 +183,11 @@ def _force_value_compression(settings: ControlSettings, negotiated: Negotiated, 
 
 
 def _stream_ids(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """Switch stream ids on. Each stream then has an id from the request's JSON value, which only Collections allow (dcp
-    5): without them no stream could be opened any more. So the answer is that of a producer without this key."""
+    """Switch stream ids on; EINVAL without Collections, NOT_SUPPORTED with durable writes.
+
+    Every stream request must then have an id in its JSON value, which needs Collections (dcp 5). Without them no stream
+    could be opened, so the answer is the same as from a producer that does not know the key.
+    """
     if value != TRUE or not negotiated.collections:
         return Status.EINVAL
     if settings.sync_writes:
@@ -199,12 +202,12 @@ def _nothing(_: ControlSettings, __: Negotiated, ___: str) -> Status:
 
 
 def _deleted_user_xattrs(_: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """Answer whether OPEN's flag 0x100 is in force; this control is only a query."""
+    """Answer SUCCESS if OPEN's flag 0x100 is in force, otherwise EINVAL; this control changes nothing."""
     return Status.SUCCESS if value == TRUE and negotiated.deleted_user_xattrs else Status.EINVAL
 
 
 def _max_marker_version(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """Choose the version of markers. Version 2.2 exists for Collections only; it has the purge seqno."""
+    """Select markers of version 2.2, which have the purge seqno and need Collections."""
     if not negotiated.collections:
         return Status.NOT_SUPPORTED
     if value != LATEST_MARKER_VERSION:
@@ -214,8 +217,11 @@ def _max_marker_version(settings: ControlSettings, negotiated: Negotiated, value
 
 
 def _flatbuffers(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """Refuse system events of version 2, "feature absent" (dcp 4), where it would matter, with Collections: events here
-    have versions 0 and 1."""
+    """Refuse system events of version 2 on connections with Collections ("feature absent", dcp 4); this node sends
+    versions 0 and 1.
+
+    Without Collections there are no system events, and `true` is accepted.
+    """
     return Status.EINVAL if negotiated.collections or value != TRUE else Status.SUCCESS
 
 
@@ -225,7 +231,7 @@ def _not_supported(_: ControlSettings, __: Negotiated, ___: str) -> Status:
 
 
 def _sync_writes(settings: ControlSettings, _: Negotiated, value: str) -> Status:
-    """Switch durable writes on: prepares, commits and aborts are sent. They exclude stream ids."""
+    """Switch on durable writes: the producer sends prepares, commits and aborts. NOT_SUPPORTED with stream ids."""
     if settings.stream_ids:
         return Status.NOT_SUPPORTED
     if value != TRUE:
@@ -235,7 +241,7 @@ def _sync_writes(settings: ControlSettings, _: Negotiated, value: str) -> Status
 
 
 def _consumer_name(settings: ControlSettings, _: Negotiated, value: str) -> Status:
-    """Keep the name of the replica that acknowledges prepares, as the cluster map has it."""
+    """Set the name, in the cluster map, of the replica that acknowledges prepares."""
     if len(value) > CONSUMER_NAME_BYTES_MAX:
         return Status.EINVAL
     settings.consumer_name = value

@@ -1,7 +1,7 @@
-"""The collections that a history was read with: part of a position, and the value of a stream request (dcp 5).
+"""The collections that a consumer's stream reads: part of its position, and the value of a stream request (dcp 5).
 
 A seqno has a meaning only together with the collections that were read: a reader of two collections up to 900 does not
-hold the changes of a third one. So a position of anything but the default collection alone carries its coverage.
+hold the changes of a third one. So every position carries its coverage, except that of the default collection alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ ALLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The collections that are read. None instead of a Coverage means the default one, as for any old client.
+    """The collections that a stream reads. None in place of a Coverage means the default collection, as for clients
+    without Collections.
 
     Args:
         manifest_uid: uid of the manifest in which the names were looked up.
@@ -44,13 +45,13 @@ class Coverage:
         return other is not None and replace(other, manifest_uid=self.manifest_uid) == self
 
     def within(self, manifest: CollectionsManifest) -> Coverage:
-        """Return this choice without those collections, chosen by id, that a newer manifest does not have."""
+        """Return this choice without the collections, chosen by id, that a newer manifest lacks."""
         if self.collections is None or manifest.uid < self.manifest_uid:
             return self
         return replace(self, collections=tuple(number for number in self.collections if manifest.has(number)))
 
     def has_gone(self, manifest: CollectionsManifest) -> bool:
-        """Return True if a newer manifest has nothing of this choice any more."""
+        """Return True if a newer manifest lacks the scope or all collections of this choice."""
         if manifest.uid < self.manifest_uid:
             return False
         if self.scope is not None:
@@ -70,8 +71,8 @@ class Coverage:
         """Return the value of a stream request, encoded.
 
         Args:
-            purge_seqno: the "purge seqno last seen in a V2.2 marker" (dcp 5), which spares a consumer inside of its
-                first snapshot a rollback to 0; 0 for none.
+            purge_seqno: the "purge seqno last seen in a V2.2 marker" (dcp 5); 0 for none. With it, a consumer inside
+                its first snapshot is not rolled back to 0.
         """
         seen = {"purge_seqno": str(purge_seqno)} if purge_seqno else {}
         return json.dumps(self.as_json() | seen, separators=(",", ":")).encode()

@@ -82,20 +82,20 @@ class Drain:
         arena: target of the rows; may be shared with other connections of the same thread.
         peer: "host:port", for messages.
         window_bytes: the flow-control window that was agreed on; 0 for none.
-        silence_seconds: the longest silence of the producer; None without no-ops.
+        silence_seconds: the time without a message after which the producer counts as gone; None without no-ops.
         answer_seconds: the longest time without an answer to a stream request.
         now: the current time.
         markers: True to get snapshot markers as events.
         with_ids: Collections were negotiated: keys begin with the id of their collection (the arena must have a column
             for it), and system events come.
-        checks_purges: check the purge seqnos of markers for deletions that this drain can't get any more. For streams
-            of the whole bucket on a connection with ids; of some collections alone a producer may rightly leave out
-            what was purged above the start (failover 2, rule 2).
+        checks_purges: True to report DeletionsMissed if a marker's purge seqno shows that deletions after the start
+            were purged. Only for streams of the whole bucket on a connection with ids: for a choice of collections a
+            producer may start below its purge seqno without loss (failover 2, rule 2).
 
     Attributes:
-        events: (row, event) pairs in order: the event came before the row with that number. The caller clears it.
+        events: (row, event) pairs in order: the event came before the row with that number. The caller clears the list.
         full: True if the arena has no room for the next change; take the batch, then call `receive` with the rest.
-        needed: size in bytes of the incomplete frame: the receive buffer must be able to hold it.
+        needed: size in bytes of the incomplete frame, the least size of the receive buffer.
         heard_at: time at which the last bytes arrived.
     """
 
@@ -143,8 +143,12 @@ class Drain:
     # ------------------------------------------------------------------ what the caller asks for
 
     def request(self, position: Position, end_seqno: int, now: float, value: bytes = b"", purge_seqno: int = 0) -> None:
-        """Request the changes of a vbucket after `position`, up to the snapshot that holds `end_seqno`; `value` is the
-        request's value (`Coverage.encode`), `purge_seqno` the one that it quotes."""
+        """Request the changes of a vbucket after `position`, up to the snapshot that contains `end_seqno`.
+
+        Args:
+            value: value of the request (`Coverage.encode`).
+            purge_seqno: the purge seqno in `value`; 0 for none.
+        """
         stream = ConsumerStream(position.vbucket, end_seqno=end_seqno, failover_log=position.failover_log, value=value)
         stream.purge_seqno = purge_seqno
         self.streams[position.vbucket] = stream
@@ -191,8 +195,9 @@ class Drain:
         return next(iter(self._awaiting.values()), None)
 
     def receive_data(self, data: bytes, now: float) -> list[StreamEvent | Rows | PeerGone]:
-        """Take received bytes; return rows and events in the order of the wire. A call also reports that the results of
-        the call before are processed, as `processed` does.
+        """Take received bytes; return rows and events in the order of the wire.
+
+        Each call also reports the results of the previous call as processed, as `processed` does.
 
         Raises:
             RemoteProtocolError: the producer broke the rules.
@@ -208,7 +213,7 @@ class Drain:
         return items
 
     def _hand_out(self, items: list[StreamEvent | Rows | PeerGone]) -> None:
-        """Move rows and events to `items`, each event before the row that it came before."""
+        """Append the rows of the arena and the events to `items`, in the order of the wire."""
         events, self.events = self.events, []
         rows, at = self.arena.rows, 0
         batch = self.arena.batch() if rows else None
@@ -225,8 +230,10 @@ class Drain:
         return [PeerGone()]
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> int:
-        """Take bytes of a caller that shares the arena or has its own buffer: rows stay in the arena, events in
-        `events`. Returns the number of bytes used, always whole frames. Offer the rest again later.
+        """Take received bytes; leave the rows in the arena and the events in `events`. Returns the number of bytes
+        used, whole frames only; pass the rest again with later bytes.
+
+        For callers that share the arena among connections, or have their own buffer.
 
         Raises:
             RemoteProtocolError: the producer broke the rules. Rows not taken yet should be dropped as well.
@@ -299,7 +306,7 @@ class Drain:
             self._accepted(stream, opaque, row)
 
     def _marker(self, head: Head, view: memoryview, row: int, now: float) -> None:
-        """Handle a marker, which the kernel has followed: one without event or answer asks for no more."""
+        """Handle a marker, whose snapshot the kernel has entered; only an event or an answer needs more work."""
         if self._markers or head[2] or head[3] != MARKER_EXTRAS_BYTES or view[MARKER_BYTES - 1] & _ACK:
             self._marked(_frame(view), row)
         elif self._with_ids:
@@ -321,10 +328,11 @@ class Drain:
             self._check_quoted(stream, row)
 
     def _check_quoted(self, stream: ConsumerStream, row: int) -> None:
-        """Check that the purge seqno that let this stream begin below it was learned in the history that is read now.
+        """Report DeletionsMissed if the purge seqno in the request comes from a history that the producer does not
+        share.
 
-        A producer compares the number alone (failover 2, rule 2). After a failover another history may have been purged
-        up to the same seqno, of deletions that this drain never heard of.
+        A producer compares the number alone (failover 2, rule 2). After a failover, another history may have purged, up
+        to the same seqno, deletions that this drain never received.
         """
         position, quoted = stream.request_position, stream.purge_seqno
         log = () if position is None else position.failover_log
@@ -371,11 +379,13 @@ class Drain:
             self.events.append((row, Marked(stream, start, end, flags)))
 
     def _purged(self, stream: ConsumerStream, start: int, purged: int, row: int) -> None:
-        """Learn the purge seqno of a snapshot: "highest tombstone seqno removed by purging" (dcp 8.2).
+        """Record the purge seqno of a snapshot ("highest tombstone seqno removed by purging", dcp 8.2); report
+        DeletionsMissed if this drain lacks purged deletions.
 
-        A producer lets nobody begin between 0 and that seqno who does not quote it (failover 2, rule 2), and "purged
-        tombstones are never sent" (dcp 8.1). So this drain has missed some if the snapshot goes on from below: the
-        first one of a stream from its request, a later one from the end of the one before.
+        A producer rejects a start between 0 and its purge seqno unless the request quotes that seqno (failover 2, rule
+        2), and "purged tombstones are never sent" (dcp 8.1). So deletions are missed if the snapshot continues from
+        below the purge seqno: from the start of the request for the first snapshot, from the end of the previous one
+        for a later snapshot.
         """
         held = stream.request_seqno
         if before := self._snapshots.get(stream.vbucket):

@@ -55,16 +55,16 @@ class Refused(StreamEvent):
 
     @property
     def said(self) -> str:
-        """The part of the body that is meant for people."""
+        """The text in the body that is meant for people."""
         return context_of(self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackNeeded(StreamEvent):
-    """The producer does not have the changes above `seqno`: give them up, then send the request again.
+    """The producer does not share the changes above `seqno`: undo them, then send the request again.
 
     Attributes:
-        reason: why, for people.
+        reason: reason of the rollback, for people.
     """
 
     seqno: int
@@ -77,8 +77,8 @@ class Marked(StreamEvent):
 
     Attributes:
         start_seqno, end_seqno, flags: as announced.
-        purge_seqno: tombstones up to here are missing in the snapshot, as far as the producer says so.
-        deleted_rev: the highest revision of those.
+        purge_seqno: the snapshot lacks purged tombstones up to this seqno; 0 if the producer sent none.
+        deleted_rev: the highest revision of these tombstones; 0 if unknown.
     """
 
     start_seqno: int
@@ -90,8 +90,8 @@ class Marked(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class DeletionsMissed(StreamEvent):
-    """The snapshot that begins lacks deletions above `seqno`, up to which everything was held: those up to
-    `purge_seqno` are purged, and not all of them had been sent. What follows of the stream does not count.
+    """The consumer holds everything up to `seqno`, but the producer has purged deletions between `seqno` and
+    `purge_seqno` that it never sent. The stream is closed; its later changes do not count.
     """
 
     seqno: int
@@ -100,10 +100,10 @@ class DeletionsMissed(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class Boundary(StreamEvent):
-    """UPR: the changes so far are a whole snapshot (dcp 14); its markers and ends say no more than that.
+    """UPR: the changes received so far are a whole snapshot (dcp 14).
 
     Attributes:
-        goes_on: True if the next snapshot begins, its end unknown.
+        goes_on: True if a marker began the next snapshot, whose end is unknown; False if the stream ended.
     """
 
     goes_on: bool
@@ -111,11 +111,10 @@ class Boundary(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class Advanced(StreamEvent):
-    """A seqno was passed that has no change for this consumer (collections, durability).
+    """The stream has passed a seqno without a change for this consumer (of another collection, or of a durable write).
 
     Attributes:
-        snapshot: start and end of the snapshot it lies in; (0, 0) where that is not kept, as it is at a client's
-            connection with Collections.
+        snapshot: start and end of the snapshot that contains the seqno; (0, 0) if the receiver does not record it.
     """
 
     seqno: int
@@ -124,7 +123,7 @@ class Advanced(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class CollectionsChanged(StreamEvent):
-    """A collection or scope was created or dropped; `message` says which (dcp 2.16), `snapshot` is as in Advanced."""
+    """A collection or scope was created or dropped, by the event `message` (dcp 2.16); `snapshot` as in Advanced."""
 
     message: SystemEvent
     snapshot: tuple[int, int] = (0, 0)
@@ -137,7 +136,9 @@ class CollectionsChanged(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class CollectionsTold(StreamEvent):
-    """A collection was modified, or an unknown event came: `news`; otherwise as CollectionsChanged."""
+    """A system event that only `news` can express: a modified collection, an unknown event; `snapshot` as in
+    Advanced.
+    """
 
     news: SystemNews
     snapshot: tuple[int, int] = (0, 0)
@@ -150,7 +151,7 @@ class CollectionsTold(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class Vanished(StreamEvent):
-    """A collection is gone, as the manifest says: the stream was cut off before it could report that."""
+    """A collection is missing in the manifest: it was dropped, but the stream broke off before that event."""
 
     collection_id: int
     manifest_uid: int
@@ -179,7 +180,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class StreamWanted:
-    """A mover asks for a stream; answer with `Consumer.add` or `Consumer.refuse_stream`."""
+    """A mover requests a stream; answer with `Consumer.add` or `Consumer.refuse_stream`."""
 
     vbucket: int
     flags: int
@@ -188,12 +189,12 @@ class StreamWanted:
 
 @dataclass(frozen=True, slots=True)
 class PositionNeeded(StreamEvent):
-    """The stream's request is due: `Consumer.ask` takes the position of its vbucket, or `close` gives the stream up."""
+    """A stream request is due: call `Consumer.ask` with the vbucket's position, or `Consumer.close` to abandon it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed(StreamEvent):
-    """A valid change that the kernel left to Python: apply it."""
+    """A valid change that the kernel did not apply: apply it."""
 
     frame: Frame
     seqno: int

@@ -1,10 +1,11 @@
 """The failover table of a vbucket, and the rollback decision of a producer.
 
-A failover table says at which seqno each branch of a vbucket's history began: entries (vb uuid, seqno), newest first.
-Every seqno above an entry's, up to that of the next newer entry, was written under that entry's uuid. From it a
-producer decides whether a consumer that stopped at some seqno may continue, and if not, where both still agree.
+A failover table lists the seqno at which each branch of a vbucket's history began: entries (vb uuid, seqno), newest
+first. The seqnos above an entry's, up to that of the next newer entry, were written under that entry's uuid. With the
+table a producer decides whether a consumer that stopped at some seqno may continue, and if not, up to which seqno both
+histories agree.
 
-Everything here is arithmetic on numbers: no I/O, no clock; the owner gives a function that makes new uuids.
+Everything here is arithmetic on numbers: no I/O, no clock; the owner passes a function that returns new uuids.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +38,7 @@ class FailoverTable:
     Args:
         entries: (vb uuid, seqno) pairs, newest first. Without any, the table of a new vbucket: (fresh uuid, 0).
         new_uuid: returns 64 random bits; they are cut to 48, and drawn again if they are 0 or known.
-        entries_max: number of branches that are kept.
+        entries_max: the largest number of entries; the oldest are dropped.
 
     Source: failover log; failover 1.
     """
@@ -76,14 +77,14 @@ class FailoverTable:
         return self._entries
 
     def create(self, seqno: int) -> FailoverEntry:
-        """Begin a new branch after `seqno`; entries that claim to begin above it are forgotten."""
+        """Begin a new branch after `seqno`; drop entries that begin above it. Returns the new entry."""
         self._entries = tuple(entry for entry in self._entries if entry.seqno <= seqno)
         return self._push(seqno)
 
     def prune(self, seqno: int) -> None:
-        """Forget the branches that began above `seqno`, to which a rollback returned.
+        """Drop the branches that began above `seqno`, the target of a rollback.
 
-        A rollback to 0 is no pruning: the vbucket then begins again with a new table.
+        After a rollback to 0, begin with a new table instead.
         """
         self._entries = tuple(entry for entry in self._entries if entry.seqno <= seqno) if seqno else ()
         if not self._entries:
@@ -92,14 +93,14 @@ class FailoverTable:
         invariant(highest <= seqno, "a branch from seqno {} is left of a rollback to {}", highest, seqno)
 
     def replace(self, log: Iterable[tuple[int, int]]) -> None:
-        """Take over the log of the producer that this replica now follows (at least one entry)."""
+        """Replace all entries by the log of this replica's producer; `log` has at least one entry."""
         entries = tuple(FailoverEntry(*entry) for entry in log)[: self._entries_max]
         if not entries:
             raise ValueError("a failover log has at least one entry; this one has none")
         self._entries = entries
 
     def sanitize(self, high_seqno: int) -> None:
-        """Repair a table that was loaded: no uuid 0, and no entry that begins after the one that followed it."""
+        """Repair a loaded table: drop entries with uuid 0, and entries that begin above a newer entry."""
         kept: list[FailoverEntry] = []
         for entry in self._entries:
             if entry.vb_uuid and (not kept or entry.seqno <= kept[-1].seqno):
@@ -118,7 +119,7 @@ class FailoverTable:
         return None
 
     def encode(self) -> bytes:
-        """The log as it is sent: 16 bytes an entry, newest first (dcp 2.5)."""
+        """Return the log in its wire form: 16 bytes an entry, newest first (dcp 2.5)."""
         if self._encoded[0] is not self._entries:
             self._encoded = self._entries, encode_log(self._entries)
         return self._encoded[1]
@@ -137,7 +138,8 @@ class FailoverTable:
 class Claim(NamedTuple):
     """A consumer's claim to hold data: the numbers of its stream request (dcp 2.4).
 
-    `branch_seqno` is None in DCP; in UPR it is the seqno at which the branch `vb_uuid` began, by the consumer's log.
+    `branch_seqno` is None in DCP; in UPR it is the seqno at which the branch `vb_uuid` began, according to the
+    consumer's log.
     """
 
     start_seqno: int = 0
@@ -170,7 +172,7 @@ class Erange:
 
 @dataclass(frozen=True, slots=True)
 class KeyEnoent:
-    """UPR only: no branch has this uuid and seqno; the consumer starts over."""
+    """UPR only: no branch has this uuid and seqno; the consumer must start from 0."""
 
 
 Decision = Ok | Rollback | Erange
@@ -187,15 +189,15 @@ def decide(
     strict: bool = False,
     collection_high_seqno: int | None = None,
 ) -> Decision:
-    """Decide whether a consumer may continue: failover 2, rule by rule, the first that fits wins.
+    """Decide whether a consumer may continue, by the first rule of failover 2 that applies.
 
     Args:
         claim: the stream request's numbers.
         table: this vbucket's (vb uuid, seqno) entries, newest first.
         high_seqno: the vbucket's newest seqno.
-        purge_seqno: the highest tombstone seqno that was purged; 0 also for "ignore purged tombstones".
-        remote_purge_seqno: the last purge seqno that the consumer saw; 0 if it named none.
-        strict: check the uuid even of a consumer that starts at 0.
+        purge_seqno: the highest tombstone seqno that was purged; 0 for none, and for "ignore purged tombstones".
+        remote_purge_seqno: the purge seqno in the request; 0 for none.
+        strict: True to check the uuid of a consumer that starts at 0 as well.
         collection_high_seqno: highest seqno of the collections streamed; None for a stream of everything.
     """
     contradiction = check_ranges(claim)
@@ -232,7 +234,10 @@ def check_ranges(claim: Claim) -> Erange | None:
 
 
 def _rollback(claim: Claim, table: list[tuple[int, int]], high_seqno: int) -> Rollback | None:
-    """Apply rules 3 to 8: find the end of the consumer's branch here, and the part of its data that it may keep."""
+    """Apply rules 3 to 8; return the rollback, or None if the consumer may continue.
+
+    The rules find the last seqno of the consumer's branch in `table`, and the part of the consumer's data up to it.
+    """
     start, snap_start, snap_end = claim.start_seqno, claim.snap_start_seqno, claim.snap_end_seqno
     # 3. and 4. From the oldest entry, so that of a uuid listed twice the earlier branch decides.
     upper = _upper(table, lambda entry: entry[0] == claim.vb_uuid, high_seqno)
@@ -255,9 +260,10 @@ def _rollback(claim: Claim, table: list[tuple[int, int]], high_seqno: int) -> Ro
 def decide_upr(
     start_seqno: int, vb_uuid: int, branch_seqno: int, table: Iterable[tuple[int, int]], high_seqno: int
 ) -> Ok | Rollback | KeyEnoent:
-    """Decide for the UPR dialect, which names a branch by its uuid and the seqno at which it began.
+    """Decide for the UPR dialect, which identifies a branch by its uuid and the seqno at which it began.
 
-    A start below the branch is fine: the old "rollback forward" of that case was a mistake (failover 2, UPR variant).
+    A start below the branch's first seqno may continue; UPR once answered it with a "rollback forward", a mistake
+    (failover 2, UPR variant).
     """
     if start_seqno == 0:
         return Ok()
@@ -268,7 +274,7 @@ def decide_upr(
 
 
 def _upr(claim: Claim, table: Iterable[tuple[int, int]], high_seqno: int) -> Rollback | None:
-    """Decide for UPR; an unknown branch is the ROLLBACK 0 of the sample, not KEY_ENOENT (erratum U4)."""
+    """Decide for UPR; for an unknown branch return ROLLBACK 0, as the sample does, not KEY_ENOENT (erratum U4)."""
     match decide_upr(claim.start_seqno, claim.vb_uuid, claim.branch_seqno or 0, table, high_seqno):
         case Rollback() as decision:
             return decision
@@ -278,8 +284,10 @@ def _upr(claim: Claim, table: Iterable[tuple[int, int]], high_seqno: int) -> Rol
 
 
 def _upper(table: list[tuple[int, int]], is_branch: Callable[[tuple[int, int]], bool], high_seqno: int) -> int | None:
-    """Return the end of the oldest fitting branch: the next newer entry's seqno, or the high seqno; None if none
-    fits."""
+    """Return the last seqno of the oldest branch for which `is_branch` is true; None if there is none.
+
+    It is the seqno of the next newer entry, or `high_seqno` for the newest branch.
+    """
     for place in reversed(range(len(table))):
         if is_branch(table[place]):
             return table[place - 1][1] if place else high_seqno

@@ -21,8 +21,8 @@ class FlowLedger:
         window_bytes: `connection_buffer_size`; 0, the initial value, means that flow control is off.
         outstanding_bytes: sent while flow control was on, and not acknowledged.
         sent_bytes: all bytes that were ever sent, with or without a window.
-        acknowledged_bytes: all bytes that were ever acknowledged, as far as they were outstanding.
-        excess_bytes: bytes acknowledged beyond that; shows a consumer that counts wrongly.
+        acknowledged_bytes: all bytes that were ever acknowledged, without the excess.
+        excess_bytes: bytes acknowledged beyond the outstanding ones; not 0 for a consumer that counts wrongly.
         is_full: True if no counted message may be sent until the consumer acknowledges.
     """
 
@@ -50,7 +50,7 @@ class FlowLedger:
         return max(0, self.window_bytes - self.outstanding_bytes)
 
     def send(self, size_bytes: int) -> None:
-        """Count messages that are sent now; only their first byte must fit (dcp 7: one may overshoot)."""
+        """Count the bytes of messages that are sent now; the last message may exceed the window (dcp 7)."""
         if self.is_full:
             raise ValueError(f"{size_bytes} bytes do not go through a window of {self.window_bytes} bytes that is full")
         self.sent_bytes += size_bytes

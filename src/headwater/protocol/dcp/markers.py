@@ -1,8 +1,8 @@
 """The encodings of snapshot markers, in the layout that the connection agreed on, and of stream ends.
 
-    V1      start, end, flags in the extras: nearly all
-    V2.0    to whom durable writes are told
-    V2.2    when there is a purge seqno to tell, to whom asked for it (controls.PURGE_SEQNOS)
+    V1      start, end, flags in the extras: the usual layout
+    V2.0    for consumers that receive durable writes
+    V2.2    if there is a purge seqno, and the consumer requested purge seqnos (controls.PURGE_SEQNOS)
     UPR     neither extras nor body: a boundary
 
 Source: dcp 2.6, 2.7, 14.
@@ -20,16 +20,16 @@ from headwater.wire.dialect import Dialect
 
 
 class Visible(NamedTuple):
-    """The seqno of the last change that is no prepare or abort, and of the last finished prepare (0: unknown)."""
+    """The seqno of the last change other than a prepare or abort, and of the last completed prepare (0: unknown)."""
 
     seqno: int = 0
     completed_seqno: int = 0
 
 
 class Purged(NamedTuple):
-    """The tombstones that a producer lacks: those up to a seqno, with revisions up to `deleted_rev` (0: unknown).
+    """The tombstones that a producer has purged: the highest seqno, and the highest revision (0: unknown).
 
-    `visible`: the numbers for consumers that get durable writes.
+    `visible` has the numbers for consumers that receive durable writes; None for all others.
     """
 
     seqno: int = 0
@@ -49,8 +49,8 @@ def encode_marker(
 ) -> bytes:
     """Return a snapshot marker's bytes.
 
-    In UPR a marker is a boundary, which declares that the changes before it are whole. So a snapshot that was replaced
-    before its end just continues: nothing is sent (dcp 14).
+    In UPR a marker is a boundary: it declares that the changes before it are whole. So for a snapshot that replaces an
+    incomplete one no marker is sent in UPR: the result is empty (dcp 14).
     """
     if stream.dialect is Dialect.UPR:
         marker = upr.SnapshotMarker(vbucket=stream.vbucket, opaque=stream.opaque)
@@ -80,7 +80,7 @@ def encode_marker(
 
 
 def _with_purged(stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int, purged: Purged) -> bytes:
-    """Return a marker in V2.2 "if it has a purge seqno [...] to send. Absent numbers in V2 are 0" (dcp 2.7).
+    """Return a marker of version 2.2, which has the purge seqno. "Absent numbers in V2 are 0" (dcp 2.7).
 
     Between nodes of headwater that agreed on controls.DELETED_REVS, the field of the high prepared seqno holds the
     highest revision of all tombstones.

@@ -32,13 +32,13 @@ class ConsumerSettings:
 
     Attributes:
         window_bytes: of flow control. noop_interval_seconds: interval of the producer's no-ops.
-        idle_seconds: after so long without any message the producer is taken for dead (dcp 6).
+        idle_seconds: the time without a message after which the producer counts as gone (dcp 6).
         deleted_user_xattrs: True to keep users' xattrs in tombstones.
-        takes_movers: True if ADD_STREAM is served; not on a connection that this node opened.
-        dialect: DCP, UPR, or AUTO: DCP, and UPR to a producer that does not understand.
-        consumer_name: this node's name in the cluster map, with which it gets prepares of durable writes and
-            acknowledges them. Empty: it does not.
-        every_version: True to get all versions of documents that the producer keeps on purpose.
+        takes_movers: True to serve ADD_STREAM; False on a connection that this node opened.
+        dialect: DCP, UPR, or AUTO: DCP, then UPR if the producer refuses the first request with EINVAL.
+        consumer_name: this node's name in the cluster map, under which it acknowledges the prepares of durable writes;
+            empty to receive no prepares.
+        every_version: True to receive all versions that the producer's history retention keeps.
     """
 
     window_bytes: int = WINDOW_BYTES_DEFAULT
@@ -52,10 +52,10 @@ class ConsumerSettings:
 
 
 def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
-    """Return the keys and values in the order of dcp 4.
+    """Return the keys and values of the controls to request, in the order of dcp 4.
 
-    Keys whose messages this node could not take are left out: system events of version 2, cache transfer. The last two
-    keys are headwater's own, and refused by all others.
+    The list has no keys whose messages this node could not handle: system events of version 2, cache transfer. The last
+    two keys are headwater's own; other servers refuse them.
     """
     durable = ((SYNC_WRITES, "true"), ("consumer_name", settings.consumer_name)) if settings.consumer_name else ()
     return (
@@ -81,7 +81,7 @@ class Negotiation:
 
     Args:
         wanted: keys and values, in order.
-        next_opaque: gives the opaque of each request.
+        next_opaque: returns the opaque of each request.
 
     Attributes:
         accepted: the keys that took effect, with their values.
@@ -105,7 +105,7 @@ class Negotiation:
         return self._pending is not None
 
     def begin(self) -> bytes:
-        """Return the first request at the first call; afterwards, or if there is no control to request, nothing."""
+        """Return the first request at the first call; nothing at later calls, or without controls to request."""
         if self._begun:
             return b""
         self._begun = True

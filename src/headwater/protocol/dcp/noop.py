@@ -1,10 +1,10 @@
 """No-ops and dead peers, seen from the producer: two deadlines and a counter of opaques.
 
-With no-ops enabled the producer sends one every interval, unless an answer is still owed, whether or not the
-flow-control window is full. Any message that arrives counts as a sign of life. The rule for giving up changed over the
-years: first one unanswered interval, today `dcp_idle_timeout` (360 s). Here: two intervals of silence, but not sooner
-than `SILENCE_SECONDS_MIN` and not later than the idle timeout, so that the interval that a consumer requests decides
-how soon its loss is noticed. Source: DCP, dead-connections.md, no-op.md; dcp 6.
+With no-ops enabled the producer sends one every interval, also while the flow-control window is full, but not while the
+previous no-op is unanswered. Any message that arrives counts as a sign of life. Servers have closed silent connections
+after different times: first one unanswered interval, today `dcp_idle_timeout` (360 s). This producer waits for two
+intervals of silence, at least `SILENCE_SECONDS_MIN` and at most the idle timeout, so that the interval that a consumer
+requests determines how soon its loss is noticed. Source: DCP, dead-connections.md, no-op.md; dcp 6.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,13 @@ OPAQUE_FIRST = 10_000_001
 
 @dataclass(slots=True)
 class NoopTimer:
-    """The times of the next no-op and of giving the consumer up. Times are seconds of one monotonic clock.
+    """The time of the next no-op, and the time at which a silent consumer counts as gone. Times are seconds of one
+    monotonic clock.
 
     Attributes:
-        enabled: off at first; without no-ops only TCP checks that the peer is alive.
+        enabled: False at first; without no-ops only TCP checks that the peer is alive.
         interval_seconds: time between no-ops; half the silence after which the peer counts as gone.
-        idle_timeout_seconds: the longest silence that is ever allowed.
+        idle_timeout_seconds: the upper limit of that silence.
     """
 
     enabled: bool = False
@@ -45,7 +46,7 @@ class NoopTimer:
             self.enabled, self._heard_at, self._sent_at = True, now, now
 
     def disable(self) -> None:
-        """Send no more no-ops; an answer still owed may come or not."""
+        """Send no more no-ops; the answer to the last one may still come."""
         self.enabled = self._answer_owed = False
 
     def heard(self, now: float) -> None:
@@ -74,7 +75,10 @@ class NoopTimer:
 
     def overslept(self, now: float) -> bool:
         """Return True if the deadline passed so long ago that this process itself must have been stopped (SIGSTOP, a
-        paused machine): the peer's answer may be unread, or no no-op was sent."""
+        paused machine).
+
+        Then silence proves nothing: the peer's answer may be unread, or the no-op was never sent.
+        """
         deadline = self.deadline
         return deadline is not None and now >= deadline + SILENCE_SECONDS_MIN
 

@@ -1,4 +1,4 @@
-"""Reads DCP_OPEN: decides which requests open a DCP connection, and which are refused.
+"""Reads DCP_OPEN, and refuses invalid requests.
 
 Source: DCP, open-connection.md; dcp 2.1.
 """
@@ -31,7 +31,8 @@ def read_open(frame: Frame) -> Open:
     """Read an OPEN request.
 
     Raises:
-        BadMessage: it is malformed, or asks for something impossible; answer its status.
+        BadMessage: the request is malformed, or has flags that are unknown or exclude each other; answer with the
+            error's status.
     """
     request = Open.decode(frame)
     problem = _problem(request)
@@ -41,7 +42,7 @@ def read_open(frame: Frame) -> Open:
 
 
 def negotiated_by(request: Open, features: frozenset[int]) -> Negotiated:
-    """Return the facts that hold for the connection from now on; HELLO's features are frozen by OPEN (dcp 1)."""
+    """Return the facts that OPEN fixes for the connection: the features of HELLO, and OPEN's name and flags (dcp 1)."""
     return Negotiated(
         snappy=Feature.SNAPPY in features,
         collections=Feature.COLLECTIONS in features,
@@ -57,12 +58,12 @@ def negotiated_by(request: Open, features: frozenset[int]) -> Negotiated:
 
 
 def consumer_name_in(request: Open) -> str:
-    """Return the name with which the node shall acknowledge prepares; empty for none (dcp 2.1)."""
+    """Return the name under which the consumer acknowledges prepares; empty if OPEN has none (dcp 2.1)."""
     return str(read_json(request.value).get("consumer_name", "")) if request.value else ""
 
 
 def _problem(request: Open) -> str:
-    """Return what is wrong with the request; empty if nothing is."""
+    """Return the problem of the request; empty if it is valid."""
     if len(request.key) > NAME_BYTES_MAX:
         return f"the name has {len(request.key)} bytes, {NAME_BYTES_MAX} are allowed"
     if request.flags & ~_KNOWN:
@@ -77,7 +78,7 @@ def _problem(request: Open) -> str:
 
 
 def _value_problem(request: Open) -> str:
-    """Return what is wrong with the value: it must be absent, or JSON with a consumer's own name and nothing else."""
+    """Return the problem of the value, which must be absent or JSON with the consumer's name alone; empty if valid."""
     if request.datatype not in (Datatype.RAW, Datatype.JSON):
         return f"datatype 0x{request.datatype:02x} is not that of a JSON value"
     if bool(request.value) != (request.datatype == Datatype.JSON):

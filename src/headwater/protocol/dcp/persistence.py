@@ -1,16 +1,16 @@
 """The safe part of a vbucket's history: the seqno up to which enough of its copies have it on disk.
 
-A failover takes back the changes that the promoted replica never had. A client that yields a change only when enough
-copies have persisted it, each under the same vb uuid, never yields a change that a failover among these takes back
-("rollback mitigation"). Each copy reports what it has: OBSERVE_SEQNO (kv.md 2, 0x91), with the uuid of a branch:
+A failover undoes the changes that the promoted replica never had. A client that yields a change only once enough copies
+have persisted it, each under the same vb uuid, never yields a change that a failover to one of these copies undoes
+("rollback mitigation"). Each copy reports its persisted seqno of a branch by OBSERVE_SEQNO (kv.md 2, 0x91):
 
-    format 0     the branch is its newest: all up to `persisted_seqno` counts
-    format 1     it left that branch (a failover): what it had of it then counts, if it is on disk
-    KEY_ENOENT   it does not know the branch (yet): nothing counts
+    format 0     the branch is the copy's newest: everything up to `persisted_seqno` counts
+    format 1     the copy left the branch in a failover: the part that it had and has on disk counts
+    KEY_ENOENT   the copy does not know the branch (yet): nothing counts
 
-While a replica fills up, it has part of a snapshot on disk, without keys that were written again later: a failover to
-it goes back to the last seqno at which it was complete. A headwater node counts up to that seqno on connections with
-the feature COMPLETE_SEQNOS (decision 0086). For other servers, everything that they call persisted is assumed to count.
+A replica in the middle of a snapshot has part of it on disk, without the keys that were written again later: a failover
+to it goes back to the last seqno at which the replica was complete. On connections with the feature COMPLETE_SEQNOS
+(decision 0086), a headwater node reports that seqno. Other servers' persisted seqnos are used as they are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_min_persisted(option: object) -> MinPersisted:
     """Read a user's option, a number or text.
 
     Raises:
-        OptionError: neither a number of copies nor one of the words.
+        OptionError: the value is neither a number of copies nor one of the option's words.
     """
     if option in ("majority", "all"):
         return "majority" if option == "majority" else "all"
@@ -48,12 +48,12 @@ def read_min_persisted(option: object) -> MinPersisted:
 
 
 def copies_needed(wanted: MinPersisted, named: int, configured: int) -> int:
-    """Return the number of copies that must have a change.
+    """Return the number of copies that must persist a change before it is yielded.
 
     Args:
         wanted: the user's option.
-        named: how many copies the cluster map names now. Those that are missing there (a replica that was failed over,
-            a cluster of too few nodes) are not waited for: they can't be promoted, so nothing rolls back to them.
+        named: number of copies that the cluster map names now. Copies missing there (a replica that was failed over, a
+            cluster of too few nodes) do not count: they can't be promoted, so nothing rolls back to them.
         configured: the bucket's configured number of copies, of which a majority is taken.
     """
     most = {"all": named, "majority": majority_of(configured)}
@@ -63,7 +63,7 @@ def copies_needed(wanted: MinPersisted, named: int, configured: int) -> int:
 
 
 def persisted(answer: ObserveSeqnoResponse, vb_uuid: int) -> int:
-    """Return the seqno up to which a copy has the branch `vb_uuid` on disk, by its answer to a question about it."""
+    """Return the seqno up to which a copy has the branch `vb_uuid` on disk, from its answer to OBSERVE_SEQNO."""
     if isinstance(answer, ObserveSeqnoFailedOver):
         known = answer.old_vb_uuid == vb_uuid
         return min(answer.persisted_seqno, answer.last_received_seqno) if known else 0
@@ -71,7 +71,9 @@ def persisted(answer: ObserveSeqnoResponse, vb_uuid: int) -> int:
 
 
 def persisted_by(count: int, copies: Collection[Copy], seqnos: Mapping[Copy, int]) -> int:
-    """Return the seqno up to which `count` of these copies have everything; a copy without an answer counts as 0."""
+    """Return the seqno up to which at least `count` of these copies have everything on disk; a missing copy counts as
+    0.
+    """
     if not 0 < count <= len(copies):
         return 0
     reached = sorted((seqnos.get(copy, 0) for copy in copies), reverse=True)[count - 1]

@@ -11,7 +11,7 @@ that have not arrived yet.
 A position also keeps the failover log of the stream that it came from. The log does not take part in equality, but
 decides which uuid to quote after a rollback.
 
-And it names the collections that were read, unless only the default one was: `coverage.py`.
+Unless only the default collection was read, a position also names the collections: `coverage.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Position:
         vb_uuid: the history that the change belongs to, unsigned 64 bits; 0 only before the first change.
         seqno: the last change held, 0 for none.
         snapshot_start: the last seqno at which the held data was consistent.
-        snapshot_end: the seqno at which it will be consistent again; `seqno` if it is now.
+        snapshot_end: the next seqno at which the held data will be consistent; `seqno` if it is now.
         failover_log: the log of the last successful stream, newest first; may be empty.
         coverage: the collections that were read up to here; None for the default collection alone.
 
@@ -71,7 +71,7 @@ class Position:
             self._complain()
 
     def _complain(self) -> None:
-        """Raise the error that names the wrong number."""
+        """Raise the OptionError that names the invalid number."""
         if not 0 <= self.vbucket <= VBUCKET_MAX:
             raise OptionError("vbucket", self.vbucket, f"a vbucket number, 0 to {VBUCKET_MAX}")
         for name in _NUMBERS:
@@ -110,10 +110,10 @@ class Position:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Position:
-        """Return the position that `to_json` gave.
+        """Return the position that `to_json` encoded.
 
         Raises:
-            OptionError: not JSON, a field missing, or numbers that are no position.
+            OptionError: not JSON, a missing field, or invalid numbers.
         """
         shown = text if isinstance(text, str) else repr(text)
         try:
@@ -124,10 +124,10 @@ class Position:
 
     @classmethod
     def from_fields(cls, held: Any, shown: str = "") -> Position:
-        """Return the position whose JSON `to_json` gave, read already; `shown`: its text, for the error.
+        """Return the position from the parsed JSON of `to_json`; `shown` is its text, for the error.
 
         Raises:
-            OptionError: a field missing, or numbers that are no position.
+            OptionError: a missing field, or invalid numbers.
         """
         try:
             log = tuple((int(uuid, 16), int(seqno)) for uuid, seqno in held.get("failover_log", ()))
@@ -146,30 +146,34 @@ def _no_position(shown: str) -> OptionError:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedPosition(Position):
-    """The position of a consumer that has read up to a seqno, and claims the range after it to have it checked.
+    """The position of a consumer that requests the changes after a seqno, with a snapshot range that the producer must
+    check.
 
-    A planner that has seen a node at 900 requests 301 to 400 with the snapshot 299 to 900, so that the request is
-    refused unless all of that is still the node's history. It holds no part of a snapshot, and wants nothing after 400.
+    Example: a planner read seqno 900 from a node, and requests the changes 301 to 400 with the snapshot 299 to 900. The
+    producer refuses the request unless its history contains the whole range. The consumer holds no part of a snapshot,
+    and needs no change after 400.
     """
 
 
 def history_at(log: Sequence[Sequence[int]], seqno: int) -> int:
-    """Return the uuid of the history that `seqno` belongs to, 0 if the log does not have it.
+    """Return the uuid of the history that `seqno` belongs to; 0 if the log has none.
 
-    The newest entry whose seqno is at or below ours counts (failover.md 2.3): an entry that begins later describes
-    changes that we do not hold. Real logs are not always in descending order (errata S7), so the whole log is searched.
+    It is the uuid of the newest entry whose seqno is not above `seqno` (failover.md 2.3): an entry that begins later
+    describes changes that the consumer does not hold. Real logs are not always in descending order (errata S7), so the
+    whole log is searched.
     """
     return next((uuid for uuid, begins in log if begins <= seqno), 0)
 
 
 def older_histories(position: Position) -> list[int]:
-    """Return the uuids to quote, in this order, to a producer that does not know the uuid of a position.
+    """Return the vb uuids for further requests, in order, if a producer does not know the uuid of a position.
 
-    A branch that begins at our seqno has written nothing that we hold: without it we are at the same seqno of the
-    branch before (dcp.md 9: "newest entry's seqno equals the start: drop that entry, retry with the previous uuid").
-    The same holds after each dropped entry. An entry that begins below our seqno ends the list: the branch before it
-    has changes that we never had, and a producer that wrote others there would accept the claim. Inside a snapshot the
-    list is empty: the data may already be merged with writes of the branch at its end.
+    A branch that begins at the consumer's seqno has written none of the changes that the consumer holds: without that
+    branch, the consumer is at the same seqno of the previous branch (dcp.md 9: "newest entry's seqno equals the start:
+    drop that entry, retry with the previous uuid"). The same holds after each dropped entry. An entry that begins below
+    the consumer's seqno ends the list: the branch before it may continue with changes that the consumer does not hold,
+    and a producer that wrote them would accept the claim. Inside a snapshot the list is empty: the data may already
+    contain writes of the branch at the snapshot's end.
     """
     if not position.complete or not position.failover_log:
         return []
@@ -182,11 +186,12 @@ def older_histories(position: Position) -> list[int]:
 def place(  # noqa: PLR0917 - the numbers of a row, as kernels keep them
     vbucket: int, last: int, held_start: int, held_end: int, log: FailoverLog, coverage: Coverage | None = None
 ) -> Position:
-    """Return the position of a consumer that holds `last` and is consistent at `held_start` and again at `held_end`.
+    """Return the position of a consumer whose last change is `last`, consistent at `held_start` and again at
+    `held_end`.
 
     The resume rule of dcp.md 9: at the end of a snapshot, or before its first change, the position is (last, last,
-    last). Inside the snapshot it has the range, and the history of the snapshot's end, under which the versions were
-    written that replaced the missing ones (failover.md 2.3).
+    last). Inside a snapshot the position has the snapshot's range, and the history of the snapshot's end: the newer
+    versions, which replaced those that the consumer lacks, were written in that history (failover.md 2.3).
     """
     if last in (held_start, held_end):
         held_start = held_end = last
@@ -194,8 +199,9 @@ def place(  # noqa: PLR0917 - the numbers of a row, as kernels keep them
 
 
 def shared_seqno(ours: FailoverLog, theirs: FailoverLog) -> int:
-    """Return the seqno up to which two logs of a vbucket tell the same history: ENDLESS if they end in one branch, 0 if
-    they have none in common.
+    """Return the last seqno up to which two failover logs describe the same history.
+
+    ENDLESS if both end in the same branch; 0 if they have no branch in common.
     """
     known = {uuid for uuid, _ in ours}
     uuid = next((uuid for uuid, _ in theirs if uuid in known), None)
@@ -206,7 +212,8 @@ def shared_seqno(ours: FailoverLog, theirs: FailoverLog) -> int:
 
 
 def safe_point(saved: Iterable[Position], vbucket: int, common: int) -> Position:
-    """Return where to continue after `RollbackRequired`: the newest consistent position at or below `common`.
+    """Return the position from which to continue after `RollbackRequired`: the newest consistent one at or below
+    `common`.
 
     Going back to `common` itself is safe only for a consumer that once held exactly that state. Inside a snapshot, a
     version at or below `common` may never have been sent because a newer one, now undone, had replaced it (dcp.md 9:
@@ -217,7 +224,8 @@ def safe_point(saved: Iterable[Position], vbucket: int, common: int) -> Position
         vbucket: the vbucket that was refused.
         common: `RollbackRequired.common`.
 
-    Returns: a saved position, or the beginning when none fits; the caller drops every change after it.
+    Returns: a saved position, or the beginning if there is none at or below `common`; the caller drops every later
+    change.
     """
     fitting = [p for p in saved if p.vbucket == vbucket and p.complete and p.seqno <= common]
     point = max(fitting, key=lambda p: p.seqno, default=Position.beginning(vbucket))

@@ -1,9 +1,9 @@
 """The producer's end of a DCP connection, after OPEN: requests in, events out, and checks of everything that is sent.
 
-Frames go in by `receive_frame`, with the time; events come out for the owner of vbuckets and sockets. The bytes to send
-as a result wait in `data_to_send`. Changes never pass through here, for there are millions. Their owner reports each
-run of them (`sent_changes`), so that the flow-control ledger and the state of each stream stay exact, and a message
-that would break the protocol is refused before it leaves.
+`receive_frame` takes a frame and the time, and returns events for the owner of vbuckets and sockets; `data_to_send`
+returns the bytes to send. Changes, which come by the million, do not pass through this object: their owner encodes and
+sends them, and reports each run (`sent_changes`). So the flow-control ledger and the state of each stream stay exact,
+and a message that would break the protocol is refused before it is sent.
 
 Source: dcp 1, 2, 6, 7, 8.5, 9 (error responses).
 """
@@ -63,11 +63,12 @@ class Producer:
         now: seconds of a monotonic clock, as in every later call.
 
     Attributes:
-        controls_obeyed: how many CONTROLs have changed the settings: the encoding of streams is made anew after each.
+        controls_obeyed: number of CONTROLs that changed the settings; after each, owners build the encoders of streams
+            anew.
         refusals: requests that were refused, and why, for the log.
 
-    `receive_frame` and `tick` raise RemoteProtocolError if the connection must be closed; the methods that send
-    raise LocalProtocolError when the caller is about to break the protocol.
+    `receive_frame` and `tick` raise RemoteProtocolError if the connection must be closed; the methods that send raise
+    LocalProtocolError if the message would break the protocol.
     """
 
     def __init__(self, negotiated: Negotiated, now: float) -> None:
@@ -124,9 +125,10 @@ class Producer:
             return []
 
     def receive_plain_request(self, data: memoryview, offset: int, now: float) -> StreamRequested | None:
-        """Handle the stream request that begins at `offset`, as `receive_frame` would; they come by the thousand.
+        """Handle the stream request at `offset` of `data` as `receive_frame` would, but faster: requests come by the
+        thousand.
 
-        None, and nothing has happened, if it is not an ordinary stream request: give it to `receive_frame`.
+        Returns None, without any effect, if the frame is not an ordinary stream request: then call `receive_frame`.
         """
         if self.dialect is _UPR or (request := read_plain_request(data, offset)) is None:
             return None
@@ -135,7 +137,7 @@ class Producer:
         return StreamRequested(request)
 
     def tick(self, now: float) -> list[Event]:
-        """Act on the deadline: send a no-op, or give up a silent peer."""
+        """Act on the deadline: send a no-op, or return `PeerGone` for a silent consumer."""
         if self.noop.overslept(now):
             self.noop.heard(now)
         if self.noop.peer_is_silent(now):
@@ -149,7 +151,7 @@ class Producer:
 
     @property
     def ends_waiting(self) -> int:
-        """The number of STREAM_ENDs that wait for room in the window; only a caller that checks it bounds them."""
+        """The number of STREAM_ENDs that wait for room in the window. Only the owner limits it."""
         return len(self._ends)
 
     @property
@@ -172,8 +174,8 @@ class Producer:
 
         Args:
             event: the event.
-            facts: facts about the vbucket; None if it is not here.
-            log: its failover log in the form in which it is sent.
+            facts: facts about the vbucket; None if this node does not have it.
+            log: the vbucket's failover log, encoded.
         """
         request = event.request
         verdict = judge(request, facts, negotiated=self.negotiated, settings=self.settings, live=self.streams.keys())
@@ -205,11 +207,11 @@ class Producer:
         flags: SnapshotFlag,
         purged: Purged = NOTHING_PURGED,
     ) -> bytes:
-        """Return the snapshot marker to send next, and count it in the ledger. `purged`: numbers of purges and durable
-        writes for the marker.
+        """Return the snapshot marker to send next, and count its bytes in the ledger.
 
-        All seqnos of the snapshot lie above what was sent and up to `end_seqno` (dcp 8.2). One that replaces a snapshot
-        before its end may end below it (dcp 9).
+        All seqnos of the snapshot lie above the last one sent and not above `end_seqno` (dcp 8.2). A snapshot that
+        replaces an incomplete one may end below it (dcp 9). `purged` has the marker's numbers of purges and durable
+        writes.
         """
         if not start_seqno <= end_seqno or end_seqno <= stream.last_seqno:
             raise LocalProtocolError(
@@ -222,7 +224,9 @@ class Producer:
         return data
 
     def sent_snapshot(self, stream: ProducerStream, end_seqno: int, size_bytes: int) -> None:
-        """Count a marker and all changes up to its end, sent now in one piece; the window has room for all."""
+        """Count a marker and all changes of its snapshot, `size_bytes` together, which the owner sends at once; the
+        window must have room for all.
+        """
         if not stream.last_seqno < end_seqno or stream.state is not _BETWEEN:
             raise LocalProtocolError(
                 f"vbucket {stream.vbucket}: a snapshot up to {end_seqno} after seqno {stream.last_seqno}, "
@@ -236,7 +240,8 @@ class Producer:
     ) -> None:
         """Send a whole snapshot with `data_to_send`: its marker, then its changes, in the order of their seqnos.
 
-        For callers with few changes; a node's go from the store to the socket without passing here.
+        For callers with few changes; a node sends its changes from the store directly, and reports them by
+        `sent_changes`.
 
         Raises:
             LocalProtocolError: the window is full (`flow.is_full`; wait for WindowOpened), or a seqno does not rise.
@@ -248,7 +253,7 @@ class Producer:
             self._out += data
 
     def seqno_advanced(self, stream: ProducerStream, seqno: int) -> bytes:
-        """Return the message that ends the snapshot with a seqno of which the stream sees nothing (dcp 2.18)."""
+        """Return the SEQNO_ADVANCED that ends a snapshot whose last seqnos have no change for the stream (dcp 2.18)."""
         data = dcp.SeqnoAdvanced(
             vbucket=stream.vbucket, opaque=stream.opaque, framing=stream.framing, seqno=seqno
         ).encode()
@@ -256,7 +261,7 @@ class Producer:
         return data
 
     def set_state(self, stream: ProducerStream, state: State) -> None:
-        """Send the state of the vbucket at the consumer: a step of a takeover, which must be answered."""
+        """Send SET_VBUCKET_STATE, a step of a takeover; the consumer must answer it."""
         as_printed = self.negotiated.upr_states_as_printed and stream.dialect is Dialect.UPR
         number = state_number(state, as_printed=as_printed)
         data = dcp.SetVbucketState(vbucket=stream.vbucket, opaque=stream.opaque, state=number).encode()
@@ -275,7 +280,7 @@ class Producer:
         stream.last_seqno = last_seqno
 
     def end_stream(self, stream: ProducerStream, reason: EndReason) -> None:
-        """End a stream: it is forgotten now; its STREAM_END is sent as soon as the window has room."""
+        """End a stream, and forget it now; its STREAM_END is sent as soon as the window has room."""
         stream.step(_END_OK if reason is _OK else _CUT)
         del self.streams[stream.key]
         self._ends.append(encode_end(stream, reason))
@@ -301,7 +306,9 @@ class Producer:
         return [StreamRequested(request)]
 
     def _close_stream(self, frame: Frame, _: float) -> list[Event]:
-        """Close a stream, by dcp 2.3: KEY_ENOENT without a stream; 8d if stream ids are wrong or missing."""
+        """Handle CLOSE_STREAM, by dcp 2.3: KEY_ENOENT without a stream; status 0x8d if the stream id is wrong or
+        absent.
+        """
         vbucket = dcp.CloseStream.decode(frame).vbucket
         stream_id = stream_id_of(frame.framing)
         stream = self.streams.get((vbucket, stream_id))
@@ -319,7 +326,7 @@ class Producer:
         return []
 
     def _close(self, stream: ProducerStream) -> None:
-        """Close a stream; send a STREAM_END only if the consumer requested that."""
+        """Close a stream; send a STREAM_END only if the consumer enabled it by CONTROL."""
         if self.settings.stream_end_on_client_close:
             self.end_stream(stream, EndReason.CLOSED)
         else:
@@ -331,7 +338,7 @@ class Producer:
         return [FailoverLogRequested(frame)]
 
     def _buffer_ack(self, frame: Frame, _: float) -> list[Event]:
-        """Take an acknowledgement of bytes; a well-formed one is never answered (erratum P3)."""
+        """Handle BUFFER_ACKNOWLEDGEMENT, which is answered only if it is malformed (erratum P3)."""
         self.flow.acknowledge(dcp.BufferAck.decode(frame).acked_bytes)
         self._flush_ends()
         return [WindowOpened()]
@@ -362,7 +369,7 @@ class Producer:
         return []
 
     def _seqno_acknowledged(self, frame: Frame, _: float) -> list[Event]:
-        """Take a replica's acknowledgement, which needs its name; an opaque of no stream is ignored (dcp 2.17)."""
+        """Handle SEQNO_ACKNOWLEDGED of a replica that gave its name; ignore an opaque without a stream (dcp 2.17)."""
         seqno = dcp.SeqnoAcknowledged.decode(frame).prepared_seqno
         if not self.settings.acknowledges:
             self.refuse(frame, Status.EINVAL, "enable_sync_writes and consumer_name were not negotiated")
@@ -378,7 +385,9 @@ class Producer:
     # --- responses --------------------------------------------------------------------------------------------------
 
     def _receive_response(self, frame: Frame) -> list[Event]:
-        """Check answers to no-ops; "no such stream" stops that stream; other errors end the connection (dcp 9)."""
+        """Handle a response: check answers to no-ops; "no such stream" closes that stream; other errors end the
+        connection (dcp 9).
+        """
         if frame.opcode == Opcode.DCP_NOOP:
             if frame.status or not self.noop.answered(frame.opaque):
                 raise RemoteProtocolError(
@@ -396,7 +405,7 @@ class Producer:
         )
 
     def _streams_of(self, frame: Frame) -> list[ProducerStream]:
-        """Return the live streams with the opaque of a response; empty if its stream is over."""
+        """Return the live streams with the opaque of a response; empty if they are over."""
         return [each for each in self.streams.values() if each.opaque == frame.opaque]
 
     def _marker_answered(self, stream: ProducerStream) -> MarkerAnswered:
@@ -405,11 +414,13 @@ class Producer:
 
     @property
     def _tolerated(self) -> frozenset[Status]:
-        """The errors that stop one stream only: before version 7's codes were negotiated, general codes as well."""
+        """The statuses that close one stream only; general ones are included unless version 7's codes were
+        negotiated.
+        """
         return _STREAM_ERRORS if self.settings.v7_status_codes else _STREAM_ERRORS | _OLD_STREAM_ERRORS
 
     def _drop_unknown(self, frame: Frame) -> list[Event]:
-        """Close the streams that the consumer does not have (any more), without a message (dcp 2.3)."""
+        """Close the streams that the consumer no longer has, without a STREAM_END (dcp 2.3)."""
         dropped = self._streams_of(frame)
         for stream in dropped:
             stream.step(SentMessage.CUT)

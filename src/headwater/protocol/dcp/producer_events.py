@@ -12,7 +12,7 @@ from headwater.wire.header import Frame
 
 @dataclass(frozen=True, slots=True)
 class StreamRequested:
-    """A stream request; `Producer.answer_stream` takes the facts about its vbucket."""
+    """A stream request; answer with `Producer.answer_stream` and the facts about its vbucket."""
 
     request: StreamRequest
 
@@ -24,7 +24,7 @@ class StreamRequested:
 
 @dataclass(frozen=True, slots=True)
 class StreamClosed:
-    """The consumer closed a stream, and was answered."""
+    """The consumer closed a stream; its CLOSE_STREAM is answered already."""
 
     stream: ProducerStream
 
@@ -66,7 +66,7 @@ class WindowOpened:
 
 @dataclass(frozen=True, slots=True)
 class NotDcp:
-    """A request that is not DCP's; a DCP connection serves those as well."""
+    """A request of another protocol than DCP, such as STAT; a DCP connection serves those as well."""
 
     frame: Frame
 

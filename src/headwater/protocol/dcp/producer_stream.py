@@ -1,7 +1,7 @@
 """One stream of a producer's connection, and the table of its states and the messages that may be sent in each.
 
     BETWEEN --marker--> INSIDE --changes--> INSIDE --the last change--> BETWEEN
-    BETWEEN, INSIDE --end or close--> ENDED; only between snapshots does a stream end well
+    BETWEEN, INSIDE --end or close--> ENDED       with reason OK only between snapshots
 
     INSIDE --marker--> INSIDE       a replica's own snapshot was replaced before it was whole (dcp 9)
     BETWEEN --state--> BETWEEN      a takeover sets the consumer's state, twice (failover 4)
@@ -62,9 +62,9 @@ class ProducerStream:
     Attributes:
         key: vbucket, and stream id or None.
         opaque: opaque of the request; all messages of the stream have it.
-        accepted: first and last seqno, and flags.
+        accepted: the accepted request: first and last seqno, flags, filter.
         state: see the table.
-        last_seqno: the newest seqno sent, at first the start of the request.
+        last_seqno: the newest seqno sent; before the first change, the start seqno of the request.
         snapshot_end_seqno: end of the snapshot announced last.
         unanswered_markers: markers with flag ACK that were not answered yet.
         dialect: DCP or UPR, the dialect of the request.
@@ -82,7 +82,7 @@ class ProducerStream:
 
     @property
     def vbucket(self) -> int:
-        """The vbucket it streams."""
+        """The stream's vbucket."""
         return self.key[0]
 
     @property
@@ -91,7 +91,7 @@ class ProducerStream:
         return self.accepted.flags
 
     def step(self, sent: SentMessage) -> None:
-        """Take a step of the table; a step that is not in it is a programming error."""
+        """Take a step of the table. A step that the table does not have is a programming error."""
         following = TRANSITIONS[self.state].get(sent)
         if following is None:
             raise LocalProtocolError(f"vbucket {self.vbucket}: {sent.value} on a stream that is {self.state.value}")

@@ -1,7 +1,7 @@
 """Refusals by either end of a DCP connection: a status that the peer understands, and a sentence for people.
 
-"Check the server logs for more information on which case occurred" (seed 001, ERANGE): the sentence is kept for the
-owner's log (`take`), and is the body of the answer to a peer that negotiated XERROR. Source: wire 3.1; kv.md 1.5.
+The owner takes the sentence for its log (`take`): "Check the server logs for more information on which case occurred"
+(seed 001, ERANGE). It is also the body of the answer to a peer that negotiated XERROR. Source: wire 3.1; kv.md 1.5.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_EXPLANATION = BODIED | {Status.NOT_MY_VBUCKET}
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request that was refused, and why."""
+    """A refused request, and the reason."""
 
     opcode: int
     vbucket: int
@@ -53,7 +53,7 @@ class Refusals:
         Args:
             frame: the request.
             status: intended status; a peer without XERROR gets the nearest one that it knows.
-            reason: for people; empty if it was given before.
+            reason: for people; empty if the reason was recorded before.
             extras, value: extras and value of the answer.
 
         Raises:

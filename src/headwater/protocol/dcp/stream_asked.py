@@ -1,6 +1,6 @@
-"""Encodes a stream request, for client and consumer node alike, in the dialect of the connection.
+"""Encodes stream requests, for clients and consumer nodes, in the dialect of the connection.
 
-stream_request.py reads and checks the request at the other end. Source: dcp 2.4, 14.
+stream_request.py reads and checks them at the producer. Source: dcp 2.4, 14.
 """
 
 from typing import Final
@@ -17,8 +17,10 @@ _UPR: Final = Dialect.UPR  # a member by its enum is slow to look up
 def request_after(  # noqa: PLR0917 - the fields of a message
     position: Position, end_seqno: int, vb_uuid: int, opaque: int, dialect: Dialect, flags: int = 0, value: bytes = b""
 ) -> bytes:
-    """Return the request for the changes after `position` in the history `vb_uuid`, up to `end_seqno`; `value` chooses
-    collections, in DCP."""
+    """Return the encoded request for the changes after `position` in the history `vb_uuid`, up to `end_seqno`.
+
+    `value` (DCP only) is the request's value, which chooses collections.
+    """
     if dialect is _UPR:
         return upr.StreamRequest(
             vbucket=position.vbucket,

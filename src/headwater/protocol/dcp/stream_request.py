@@ -60,7 +60,8 @@ class StreamFilter:
     """The value of a stream request (dcp 5).
 
     Attributes:
-        stream_id: None if stream ids are not enabled. purge_seqno: the last one that the consumer saw.
+        stream_id: None if stream ids are not enabled. purge_seqno: purge seqno of the last marker that the consumer
+            saw; 0 for none.
         collections: ids of the chosen collections; scope: id of the chosen scope; None for no such choice.
     """
 
@@ -71,7 +72,7 @@ class StreamFilter:
 
     @property
     def chooses(self) -> bool:
-        """True if only some collections are wanted."""
+        """True if the request chooses some collections or a scope."""
         return self.collections is not None or self.scope is not None
 
 
@@ -87,13 +88,13 @@ class Facts(NamedTuple):
         purge_seqno: the highest tombstone seqno that was purged.
         failover_log: (vb uuid, seqno), newest first.
         receives_first_snapshot: True for a replica that has no consistent state yet.
-        is_being_handed_over: True if another stream is taking it over.
-        is_fenced: True if it is active here, but another node may own it by now.
+        is_being_handed_over: True if another stream is taking the vbucket over.
+        is_fenced: True if the vbucket is active here, but another node may own it by now.
         manifest: its collections, as far as they may be sent.
-        last_seqno_of: returns the newest seqno that a filter lets through, or for None, that a client without
-            collections gets; None if there was never another collection than the default one.
-        denied: returns, for a filter, why the user may not read its collections, and the status; None for a user who
-            may read the whole bucket.
+        last_seqno_of: returns the newest seqno of a change that passes a filter; for None, of a change for a client
+            without Collections. None if the vbucket has only ever had the default collection.
+        denied: returns the reason and the status if the user may not read the collections of a filter. None for a user
+            who may read the whole bucket.
     """
 
     state: State
@@ -114,7 +115,7 @@ class Accepted(NamedTuple):
     Attributes:
         key: vbucket, and stream id or None.
         flags: StreamFlag bits. filter: the value of the request.
-        partial_end_seqno: end of the snapshot that the consumer holds in part; 0 if it holds whole ones only.
+        partial_end_seqno: end of the snapshot that the consumer holds in part; 0 if it holds whole snapshots only.
     """
 
     key: StreamKey
@@ -136,7 +137,11 @@ class RequestRefusal:
 
 
 def read_stream_request(frame: Frame, *, collections: bool, dialect: Dialect = Dialect.DCP) -> StreamRequest:
-    """Read the request's form, check 1. Raises BadMessage."""
+    """Read and check the form of a stream request (check 1).
+
+    Raises:
+        BadMessage: the request is malformed.
+    """
     if dialect is Dialect.UPR:
         request = upr.StreamRequest.decode(frame)
         return replace(request, flags=known_flags(request.flags))
@@ -144,9 +149,9 @@ def read_stream_request(frame: Frame, *, collections: bool, dialect: Dialect = D
 
 
 def read_plain_request(data: memoryview, offset: int) -> dcp.StreamRequest | None:
-    """Return the stream request at `offset` if it is a plain one of DCP, as nearly all are.
+    """Return the stream request at `offset` if it has the plain form of DCP, as nearly all have.
 
-    None means only that `read_stream_request` must read it.
+    None for any other frame; `read_stream_request` reads those.
     """
     request = dcp.StreamRequest.read_plain(data, offset)
     return None if request is None or request.flags & _THOUGHT else request
@@ -169,7 +174,7 @@ def _read_dcp(frame: Frame, *, collections: bool) -> dcp.StreamRequest:
 
 
 def _names_stream_id(value: bytes) -> bool:
-    """Return True if a stream id is requested, which has a status of its own (dcp 2.4, check 10)."""
+    """Return True if the JSON value contains a stream id; its errors have their own status (dcp 2.4, check 10)."""
     try:
         value_read = read_json(value)
     except ValueError:
@@ -219,7 +224,7 @@ def judge(
 
 
 def _unfit(request: StreamRequest, facts: Facts, *, needs_noops: bool) -> RequestRefusal | None:
-    """Apply checks 4 and 6: the state can't be streamed, or may not be the vbucket's any more; no-ops are off."""
+    """Apply checks 4 and 6: refuse a wrong state, a vbucket behind the fence, a connection without no-ops."""
     # Only its owner can hand a vbucket over: were a replica to do so, there would be two (failover 4, step 1).
     wanted = _OWNED if request.flags & _OWNER else _HELD
     if facts.state not in wanted:
@@ -238,9 +243,10 @@ def _unfit(request: StreamRequest, facts: Facts, *, needs_noops: bool) -> Reques
 
 
 def _claim(request: StreamRequest, facts: Facts) -> Claim:
-    """Return the numbers of the request. Check 5: with FROM_LATEST, those of a consumer that has everything.
+    """Return the numbers of the request; with FROM_LATEST (check 5), those of a consumer that holds everything.
 
-    The end is replaced by that of check 13, here or in `_place`; it is not compared with the start before (erratum A6).
+    For a takeover, TO_LATEST, or DISK_ONLY with end 0, the end seqno is replaced by endless; `_place` sets the actual
+    end (check 13). So the end in such a request is never compared with its start (erratum A6).
     """
     claim, flags = claim_of(request), request.flags
     # "Takeover forces end = endless" (dcp 2.4).
@@ -263,7 +269,7 @@ def _place(
     partial_end: int,
     aware: bool,
 ) -> Accepted | RequestRefusal:
-    """Apply checks 12 to 16: find where in the history the stream begins and ends."""
+    """Apply checks 12 to 16: find the start and the end of the stream in the history."""
     flags = request.flags
     last = None if facts.last_seqno_of is None else _last_seqno(filtered, facts.last_seqno_of, aware=aware)
     match decide(
@@ -292,11 +298,12 @@ def _place(
 
 
 def _partial_end(claim: Claim, *, claims: bool) -> int:
-    """Return the end of the snapshot that a consumer holds in part; 0 if it holds a whole one.
+    """Return the end of the snapshot that a consumer holds in part; 0 if it holds whole snapshots only.
 
-    A snapshot that starts one below the start seqno counts as held in part: other servers' markers, and those of our
-    earlier releases, start one after the state before, and that seqno may have been merged away. But if the consumer
-    has set controls.CLAIMS, such a snapshot is a claim to be checked, and ends at the end of the request.
+    A snapshot that starts one below the start seqno counts as held in part: markers of other servers and of headwater's
+    earlier releases start one above the previous snapshot's end, and the change at that seqno may have been replaced by
+    a newer version. If the consumer has set controls.CLAIMS, such a range is only a claim to check (ClaimedPosition),
+    and the result is 0.
     """
     if claims and claim.snap_start_seqno + 1 == claim.start_seqno:
         return 0
@@ -317,7 +324,7 @@ def _not_now(request: StreamRequest, facts: Facts, *, aware: bool) -> RequestRef
 
 
 def _last_seqno(filtered: StreamFilter, seqno_of: Callable[[StreamFilter | None], int], *, aware: bool) -> int | None:
-    """Return the newest seqno that a stream of a vbucket with collections gets; None if it gets all."""
+    """Return the newest seqno that the stream will send; None for a stream of all collections."""
     if aware and not filtered.chooses:
         return None
     return seqno_of(filtered if aware else None)
@@ -332,7 +339,7 @@ class _ValueError(Exception):
 
 
 def _read_value(request: StreamRequest, settings: ControlSettings) -> StreamFilter:
-    """Apply checks 9 and 10: read the JSON value; a stream id must be present exactly if these are enabled."""
+    """Apply checks 9 and 10: read the JSON value. It must contain a stream id exactly if stream ids are enabled."""
     filtered = _parse_value(request) if request.value else _NO_FILTER
     if (filtered.stream_id is not None) != settings.stream_ids:
         wanted = "needed" if settings.stream_ids else "not enabled"

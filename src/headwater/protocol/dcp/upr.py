@@ -1,8 +1,8 @@
-"""The differences between UPR and DCP, in tables; the code below is shared. Source: dcp 14.
+"""The differences between UPR and DCP, as tables and small functions. Source: dcp 14.
 
-A connection's dialect is AUTO until its first stream request, whose length tells; HELLO, a flag of OPEN that UPR does
-not have, or any CONTROL makes it DCP before that. Layouts are in `headwater.wire.upr`, the form of changes in
-kernels/gather.py; everything not named there or here is DCP's.
+A connection's dialect is AUTO until its first stream request, whose length decides; HELLO, a flag of OPEN that UPR does
+not have, or any CONTROL sets it to DCP before. Layouts are in `headwater.wire.upr`, the form of changes in
+kernels/gather.py; everything else is the same as in DCP.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _STATES_AS_PRINTED = {State.ACTIVE: 1, State.PENDING: 2, State.REPLICA: 3, State
 
 
 def settled_by(request: Frame, dialect: Dialect) -> Dialect:
-    """Return the dialect after a stream request; still AUTO if the request has the form of neither."""
+    """Return the dialect after a stream request; still AUTO if the length of the extras is neither UPR's nor DCP's."""
     return _BY_EXTRAS.get(len(request.extras), dialect) if dialect is Dialect.AUTO else dialect
 
 
 def claim_of(request: StreamRequest) -> Claim:
-    """Return the claim in a UPR stream request.
+    """Return the claim in a stream request of either dialect.
 
-    "UPR: derive snap start = snap end = start and look up (uuid, high seqno)" (dcp 14). Such a consumer does not know
-    snapshots; it continues from ends of snapshots only.
+    "UPR: derive snap start = snap end = start and look up (uuid, high seqno)" (dcp 14): UPR consumers know no snapshot
+    ranges, and continue from ends of snapshots only.
     """
     start, end, uuid = request.start_seqno, request.end_seqno, request.vb_uuid
     if isinstance(request, upr.StreamRequest):
@@ -43,7 +43,7 @@ def claim_of(request: StreamRequest) -> Claim:
 
 
 def begins_at(position: Position, vb_uuid: int) -> int:
-    """Return the seqno of a uuid in a consumer's failover log."""
+    """Return the seqno at which a branch began, from a position's failover log; 0 if the log does not have the uuid."""
     return next((seqno for uuid, seqno in position.failover_log if uuid == vb_uuid), 0)
 
 
@@ -53,12 +53,12 @@ def known_flags(flags: int) -> int:
 
 
 def end_status(reason: EndReason, dialect: Dialect) -> int:
-    """Return the number of a stream's end: "UPR: 0, 1", for any end but "done" means that the states must be read."""
+    """Return the number of a stream end's reason. UPR has only 0 (OK) and 1 (any other reason)."""
     return int(bool(reason)) if dialect is _UPR else int(reason)
 
 
 def state_number(state: State, *, as_printed: bool) -> int:
-    """Return the number of a state: DCP's, or that of UPR's text, which swaps two (erratum U9)."""
+    """Return the wire number of a state; `as_printed` selects those of UPR's text, which swaps two (erratum U9)."""
     return _STATES_AS_PRINTED[state] if as_printed else int(state)
 
 

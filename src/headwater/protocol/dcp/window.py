@@ -1,9 +1,9 @@
 """The consumer's half of flow control: decides how many bytes to acknowledge, and when.
 
-There are three counts, each at most the one before: received (the kernels counted them), processed (the application
-came back for more), acknowledged. Acknowledging bytes that were only read would make the window useless as a bound on
-memory, so only processed bytes are. Source: dcp.md 7: "ack when unacked exceeds 20 % of the window, or when any unacked
-byte is older than 5 s; count bytes when processed, not when read".
+Bytes are counted three times: as received (by the kernels), as processed (when the application returns for more), as
+acknowledged. Only processed bytes are acknowledged: with acknowledgements of bytes merely read, the window would not
+bound memory. Source: dcp.md 7: "ack when unacked exceeds 20 % of the window, or when any unacked byte is older than 5
+s; count bytes when processed, not when read".
 """
 
 from __future__ import annotations
@@ -59,9 +59,11 @@ class ConsumerWindow:
         return None if self._owed_since is None else self._owed_since + ACK_SECONDS_MAX
 
     def due(self, now: float, *, more_waits: bool = False) -> int:
-        """Return the number of bytes to acknowledge now, 0 for not yet; they count as acknowledged.
+        """Return the number of bytes to acknowledge now, and count them as acknowledged; 0 if no acknowledgement is
+        due.
 
-        `more_waits`: more was received already, so the producer does not wait; the window's share counts.
+        `more_waits` is True if more bytes were received already: the producer is not waiting, so the acknowledgement
+        may wait for the share of the window.
         """
         owed = min(self.owed_bytes, ACK_BYTES_MAX)
         late = self._owed_since is not None and now >= self._owed_since + ACK_SECONDS_MAX

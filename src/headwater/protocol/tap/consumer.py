@@ -1,8 +1,8 @@
-"""The consumer's end of TAP: frames in, messages out, and the answers that they need.
+"""The consumer's end of TAP: frames in, messages and their answers out.
 
-Used by the client, and by a node that a mover feeds. A message is answered if it asks for it (flag ACK) and, once the
-producer has sent OPAQUE 0, also if it could not be applied; so the caller applies it first, durably, and then has it
-answered. Source: tap.md 3 (meaning of messages), 4 (answers), 5.3 (effects).
+Used by the client, and by a node that a mover feeds. A message needs an answer if it has the flag ACK; once the
+producer has sent OPAQUE 0, also if it could not be applied. So the caller first applies a message, durably, and then
+reports it (`processed`). Source: tap.md 3 (meaning of messages), 4 (answers), 5.3 (effects).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MESSAGES: Final[dict[int, type[TapMessage]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message to apply and then answer: `TapConsumer.processed`."""
+    """A message to apply and then report by `TapConsumer.processed`."""
 
     message: TapMessage
     frame: Frame
@@ -64,14 +64,14 @@ Event: TypeAlias = Received | ConnectRefused | PeerGone
 
 
 class TapConsumer:
-    """One connection's answers.
+    """The consumer's end of one TAP connection.
 
     A producer ends a dump or takeover by closing the connection, and a connection also closes after failures. So the
-    expected vbuckets are known from outside (`expected`), and the end is good only when all of them are complete.
+    caller passes the expected vbuckets (`expected`), and the session has succeeded only if all of them are complete.
 
     Args:
         expects: vbuckets without which a dump or takeover is not whole; None if unknown.
-        takes_over: True if a vbucket is complete only once it was made active, not after its backfill.
+        takes_over: True for a takeover: a vbucket is complete once the producer sets it active, not after its backfill.
         now: seconds of a monotonic clock; without it, silence counts from the first bytes on.
 
     Attributes:
@@ -106,7 +106,7 @@ class TapConsumer:
         return None if self._heard_at is None else self._heard_at + SILENCE_SECONDS_MAX
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Take received bytes. Apply each message, then give it to `processed`.
+        """Take received bytes; return their events. Apply each message, then call `processed` for it.
 
         Raises:
             RemoteProtocolError: the connection must be closed.
@@ -126,8 +126,11 @@ class TapConsumer:
         return [] if message is None else [Received(message, frame)]
 
     def processed(self, received: Received, status: int = Status.SUCCESS) -> None:
-        """Report that a message was applied, durably, or could not be: after ETMPFAIL the producer sends it again
-        later, any other error ends the session. Raises the errors of `answer`."""
+        """Report the outcome of a message: SUCCESS if it was applied, durably; otherwise the error's status.
+
+        After ETMPFAIL the producer sends the message again later; any other error ends the session. Raises as `answer`
+        does.
+        """
         self._reply(received.frame, status)
 
     def _reply(self, frame: Frame, status: int) -> None:
@@ -135,7 +138,7 @@ class TapConsumer:
             self._out += answer.encode()
 
     def receive_eof(self) -> list[Event]:
-        """Report that the producer closed the connection, which ends a dump or takeover that `is_whole`."""
+        """Report that the producer closed the connection; a dump or takeover has succeeded if `is_whole` is True."""
         return [PeerGone(waited_for=f"vbuckets {', '.join(map(str, sorted(self.missing)))}" if self.missing else "")]
 
     def tick(self, now: float) -> list[Event]:
@@ -154,21 +157,20 @@ class TapConsumer:
 
     @property
     def is_whole(self) -> bool:
-        """True if a dump or takeover is complete; if the expected vbuckets are unknown, True if there were some and all
-        of them are complete."""
+        """True if all vbuckets of a dump or takeover are complete; without `expects`, all begun ones, at least one."""
         return not self.missing and (self.expects is not None or bool(self.completed))
 
     @property
     def missing(self) -> set[int]:
-        """The vbuckets that are expected, or were begun, and are not complete."""
+        """The vbuckets that were expected or begun and are not complete."""
         return self.open_vbuckets | self.handed_over | (set(self.expects or ()) - self.completed)
 
     def read(self, frame: Frame) -> TapMessage | None:
-        """Read one request of the producer; None for a no-op.
+        """Read one request of the producer; return None for a no-op.
 
         Raises:
-            BadMessage: it is malformed, or its time to live is over; answer its status.
-            RemoteProtocolError: not a message of TAP, or a checkpoint without an id: close the connection.
+            BadMessage: the request is malformed, or its TTL is 0; answer with the error's status.
+            RemoteProtocolError: the request is no TAP message, or is a checkpoint without an id: close the connection.
         """
         if frame.opcode == Opcode.NOOP:
             return None
@@ -208,8 +210,8 @@ class TapConsumer:
         """Return the answer to a message; None if it needs none.
 
         Raises:
-            RemoteProtocolError: the message could not be applied, and the producer takes no answers: close the
-                connection, so that it does not continue as if it had been.
+            RemoteProtocolError: the message could not be applied, and the producer accepts no error answers. Close the
+                connection, so that the producer does not continue as if the message had been applied.
         """
         asks = asks_for_answer(frame)
         if asks or (status and self.answers_errors):
@@ -220,7 +222,7 @@ class TapConsumer:
 
 
 def hops_after(ttl: int) -> int:
-    """Return the number of nodes that a change has passed, by its TTL: a producer's own change is sent with 255."""
+    """Return the number of nodes that a change has passed, from its TTL: the first producer sends changes with 255."""
     return TTL_MAX + 1 - ttl
 
 

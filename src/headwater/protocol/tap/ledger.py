@@ -1,9 +1,10 @@
 """The unacknowledged messages of a TAP producer: their numbers, the window, and the places to return to for a resend.
 
 The ledger keeps no messages. A message of data is a seqno of a vbucket, and the log still has that change (or a later
-one of its key): sending again means moving the vbucket's cursor back. So a run of messages is entered with the
-`TapPlace` of its stream, and 10 000 unacknowledged documents cost 80 kB, whatever their size. Messages are counted from
-1 without end; the wire shows the number modulo 2^32 - 1, from 1. Source: tap.md 2 (opaque), 4.
+one of its key): sending again means moving the vbucket's cursor back. So the ledger stores a run of messages as their
+seqnos and the `TapPlace` of the stream before them; 10 000 unacknowledged documents cost 80 kB, whatever their size.
+Messages are numbered from 1 without end; the opaque on the wire is (number - 1) modulo (2^32 - 1), plus 1. Source:
+tap.md 2 (opaque), 4.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TapStep(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TapPlace:
-    """The place of a vbucket's stream: all up to `seqno` is sent; `checkpoint` is the open one's id, or 0."""
+    """The place of a vbucket's stream: its step, the last seqno sent, and the id of the open checkpoint (0: none)."""
 
     step: TapStep
     seqno: int = 0
@@ -50,8 +51,8 @@ class Run:
 
     Attributes:
         first, count: number of the first message, and how many there are.
-        stream: the stream; before: its place before the first of them.
-        seqnos: seqno of each message; empty for a message that is not a change.
+        stream: the stream; before: the stream's place before the first message.
+        seqnos: seqno of each message; empty for a single message that is not a change.
     """
 
     first: int
@@ -79,8 +80,8 @@ class Ledger:
         acknowledges: True if the client acknowledges; if not, nothing is kept and the window is endless.
 
     Attributes:
-        sent, acked: numbers of the last message sent, and acknowledged.
-        ack_request: of the last one that asked for an acknowledgement.
+        sent, acked: number of the last message sent, and of the last one acknowledged.
+        ack_request: number of the last message with flag ACK.
     """
 
     def __init__(self, *, acknowledges: bool) -> None:
@@ -97,7 +98,7 @@ class Ledger:
 
     @property
     def room(self) -> int:
-        """The number of messages that may be sent: "at most 10 x 1000 messages beyond the last acked one"."""
+        """The number of messages that may still be sent: "at most 10 x 1000 messages beyond the last acked one"."""
         return WINDOW_MESSAGES - self.unacked
 
     @property
@@ -107,16 +108,16 @@ class Ledger:
 
     @property
     def runs(self) -> Sequence[Run]:
-        """Return the unacknowledged runs, oldest first."""
+        """The unacknowledged runs, oldest first."""
         return tuple(self._runs)
 
     @property
     def next_opaque(self) -> int:
-        """Return the opaque of the next message."""
+        """The opaque of the next message."""
         return self.sent % OPAQUES + 1
 
     def sending(self, stream: Hashable, before: TapPlace, seqnos: Sequence[int] = (), *, asks: bool) -> None:
-        """Enter one message without a change, or one for each of `seqnos`; `asks`: the last requests an answer."""
+        """Record one message without a change, or one for each of `seqnos`; `asks` is True if the last has flag ACK."""
         count = len(seqnos) or 1
         first, self.sent = self.sent + 1, self.sent + count
         if not self.acknowledges:
@@ -130,7 +131,7 @@ class Ledger:
         return number if self.acked < number <= self.sent and opaque else None
 
     def acknowledge(self, number: int) -> list[Run]:
-        """Acknowledge a message "and every earlier message"; return the runs of which something was acknowledged."""
+        """Acknowledge a message "and every earlier message"; return the runs with newly acknowledged messages."""
         touched = []
         self.acked = max(self.acked, number)
         invariant(self.acked <= self.sent, "message {} is acknowledged, {} were sent", self.acked, self.sent)
@@ -142,13 +143,13 @@ class Ledger:
         return touched
 
     def restart(self, stream: Hashable, place: TapPlace) -> None:
-        """Make a place the one to which a stream goes back when its unacknowledged messages must be sent again."""
+        """Set the place to which a stream returns when its unacknowledged messages must be sent again."""
         for run in self._runs:
             if run.stream is stream:
                 run.before, run.seqnos = place, ()
 
     def take_back(self) -> list[tuple[Hashable, TapPlace]]:
-        """Forget all unacknowledged messages, which must be sent again; return each stream's place for it."""
+        """Forget all unacknowledged messages; return each stream's place from which they must be sent again."""
         places: dict[Hashable, TapPlace] = {}
         for run in self._runs:
             places.setdefault(run.stream, run.place_before(self.acked + 1))

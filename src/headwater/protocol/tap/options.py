@@ -45,17 +45,17 @@ class TapOptions:
     """The options of a TAP stream.
 
     Attributes:
-        name: of the session; empty for one that can not be resumed.
-        since: Unix seconds, the oldest change of interest; a future time (NOW) means "changes only", None and 0
-            everything.
+        name: name of the session; empty for a session that can't be resumed.
+        since: Unix seconds, the time of the oldest change to send; a future time (NOW) means "changes only", None and 0
+            mean everything.
         dump: send existing items, then end.
         vbuckets: only these; empty for all.
         takeover: hand the vbuckets over: at the end they are active at the receiver, and dead at the sender.
-        acknowledge: the client acknowledges messages that ask for it.
+        acknowledge: the client acknowledges messages with flag ACK.
         keys_only: send no values.
         checkpoints: for each vbucket the last checkpoint that the client has whole; None for no checkpoint messages.
         registered, closed_checkpoints_only: accepted, without effect.
-        network_byte_order: item flags as the four bytes that they are; otherwise reversed (tap.md 3.1).
+        network_byte_order: True to send item flags in network byte order; False for reversed bytes (tap.md 3.1).
     """
 
     name: bytes = b""
@@ -72,7 +72,7 @@ class TapOptions:
 
     @property
     def flags(self) -> ConnectFlag:
-        """The flags for these options."""
+        """The connect flags of these options."""
         with_values = {"since": self.since is not None, "vbuckets": bool(self.vbuckets)}
         with_values["checkpoints"] = self.checkpoints is not None
         return ConnectFlag(sum(flag for name, flag in FLAGS.items() if with_values.get(name, getattr(self, name))))
@@ -83,18 +83,19 @@ class TapOptions:
         return self.dump or self.takeover
 
     def goes_on_from(self, kept: TapOptions) -> bool:
-        """Return True if a client that requests this resumes the session of its name that requested `kept`.
+        """Return True if a client that requests these options resumes the session of the same name with the options
+        `kept`.
 
-        A dump is "existing items only", all of them: it always begins anew, and nothing continues it. A takeover makes
-        the vbuckets pending first, which no other session has done.
+        A dump sends "existing items only", all of them: it always starts anew and is never resumed. A takeover resumes
+        only a takeover, because only a takeover first sets the vbuckets to pending.
         """
         return not self.dump and not kept.dump and self.takeover == kept.takeover
 
     def check(self) -> TapOptions:
-        """Return self; OptionError if no client can request that.
+        """Return self.
 
         Raises:
-            OptionError: an impossible value.
+            OptionError: an option has an impossible value.
         """
         if len(self.name) > SESSION_NAME_BYTES_MAX:
             raise OptionError("name", self.name, f"at most {SESSION_NAME_BYTES_MAX} bytes")
@@ -107,12 +108,14 @@ class TapOptions:
         return self
 
     def wants_backfill(self, now: int) -> bool:
-        """Return True for a backfill: "The age defaults to 0 when BACKFILL is absent. Backfilled in full iff age <
-        now"."""
+        """Return True if `since` requires a backfill at `now` (Unix seconds).
+
+        "The age defaults to 0 when BACKFILL is absent. Backfilled in full iff age < now."
+        """
         return (self.since or 0) < now
 
     def encode(self) -> bytes:
-        """Return the TAP_CONNECT."""
+        """Return the encoded TAP_CONNECT."""
         return Connect(
             key=self.name,
             flags=int(self.flags),
@@ -127,7 +130,7 @@ def read_connect(frame: Frame) -> TapOptions:
     """Read a TAP_CONNECT.
 
     Raises:
-        BadMessage: answer its status, then close: EINVAL, or NOT_SUPPORTED for a malformed list of vbuckets.
+        BadMessage: answer with its status (EINVAL; NOT_SUPPORTED for a malformed list of vbuckets), then close.
         RemoteProtocolError: "body too short for the announced option values: disconnect".
     """
     if frame.extras and not any(frame.extras):

@@ -1,9 +1,9 @@
 """The producer's end of a TAP session: chooses the next message, and applies the client's answers.
 
-A session outlives its connection if it is named and the node keeps it. It has a stream for each vbucket, which is only
-a `TapPlace` that moves through the steps of tap.md 5. The owner of the log calls `message` (bytes to send that are not
-a change) and `until` (the seqno up to which changes may be sent now), sends, and reports by `sent`. Answers go in by
-`receive_frame`: they move the window, move places back (resend), or end the session.
+A session outlives its connection if it has a name and the node keeps it. It has a stream for each vbucket, whose
+`TapPlace` moves through the steps of tap.md 5. The owner of the log calls `message` (the next message that is not a
+change) and `until` (the seqno up to which changes may be sent now), sends, and reports the changes by `sent`.
+`receive_frame` takes the answers, which move the window, move places back (resend), or end the session.
 
 Checkpoints are ranges of CHECKPOINT_SEQNOS seqnos, numbered from 1: their ids grow by one, are the same for every
 client and after a restart, and need no state. Source: tap.md 3 to 5.
@@ -47,7 +47,7 @@ class Fate(Enum):
 
 
 class Wait(Enum):
-    """The answers of the client that a stream needs before it may continue."""
+    """The conditions under which an idle stream may continue."""
 
     ORDERS = "orders"  # room in the window, and the end of a suspension
     DATA = "data"  # also those to every OPAQUE
@@ -69,11 +69,12 @@ class TapProducerStream:
     """One vbucket of a session.
 
     Attributes:
-        place: what was sent so far.
+        place: step, and last seqno sent.
         upto: seqno at which the backfill ends.
-        acked_seqno: everything up to here has arrived (without acknowledgements: was sent).
+        acked_seqno: the client has acknowledged everything up to this seqno (without acknowledgements: was sent it).
         deleted_rev: the highest revision of all deletions in the vbucket; the owner of the log sets it.
-        blocked_by: number of a checkpoint's end that must be acknowledged before the next begins; 0: none.
+        blocked_by: message number of a checkpoint's END, which the client must acknowledge before the next checkpoint
+            begins; 0: none.
     """
 
     def __init__(self, vbucket: int, place: TapPlace) -> None:
@@ -85,17 +86,18 @@ class TapProducerStream:
 
 
 class TapProducer:
-    """A session.
+    """The producer's end of a session.
 
     Args:
         options: options of the client's request.
         now: seconds of a monotonic clock, as in every later call.
 
     Attributes:
-        streams: by vbucket.
-        ledger: numbers and window.
+        streams: streams by vbucket.
+        ledger: message numbers and window.
         fate: state of the session.
-        nacks, unknown: numbers of refusals, and of acknowledgements for messages that were never sent.
+        nacks: number of refusals by the client.
+        unknown: number of acknowledgements of messages that were never sent.
     """
 
     def __init__(self, options: TapOptions, now: float) -> None:
@@ -120,7 +122,9 @@ class TapProducer:
     # --- session ----------------------------------------------------------------------------------------------------
 
     def _set_up(self) -> None:
-        """Send the first messages, by tap.md 3.4: with acknowledgements OPAQUE 0 (and 2 with checkpoints)."""
+        """Queue the first messages of a session with acknowledgements: OPAQUE 0, with checkpoints OPAQUE 2 (tap.md
+        3.4).
+        """
         if self.options.acknowledge:
             self._out += self._opaque(None, OpaqueCode.ENABLE_AUTO_NACK)
             if self.options.checkpoints is not None:
@@ -161,29 +165,35 @@ class TapProducer:
         return stream
 
     def leave(self, vbucket: int) -> None:
-        """Forget a vbucket that is gone. If one with its number comes later, it has another history, of which the
-        client has no checkpoint."""
+        """Forget a vbucket that is gone, and the client's checkpoint of it: a later vbucket of that number has another
+        history.
+        """
         self.streams.pop(vbucket, None)
         if self.options.checkpoints:
             kept = {vb: number for vb, number in self.options.checkpoints.items() if vb != vbucket}
             self.options = replace(self.options, checkpoints=kept)
 
     def restart(self, stream: TapProducerStream) -> None:
-        """Begin from scratch: the history that the client knows is no longer the vbucket's."""
+        """Start a stream from the beginning, because the vbucket no longer has the history that the client knows.
+
+        A stream whose vbucket is already being handed over continues.
+        """
         if stream.place.step < TapStep.DRAIN:
             stream.place, stream.acked_seqno, stream.blocked_by = TapPlace(TapStep.INITIAL), 0, 0
             self.ledger.restart(stream, stream.place)
 
     def sent_before(self, stream: TapProducerStream, seqno: int, high_seqno: int) -> bool:
-        """Return True if a stream has begun to send a state older than `seqno`, which is durable meanwhile; `seqno` is
-        0 if there is none."""
+        """Return True if a stream began to send a state older than `seqno`, which is durable by now.
+
+        `seqno` is 0 if there is no such change.
+        """
         step, reached = stream.place.step, stream.place.seqno
         if step is TapStep.BACKFILL:
             reached = stream.upto
         return step in (TapStep.BACKFILL, TapStep.LIVE) and reached < seqno <= high_seqno
 
     def filter_changed(self) -> None:
-        """Send the message that CHANGE_VB_FILTER is done."""
+        """Queue the OPAQUE that confirms CHANGE_VB_FILTER."""
         self._out += self._opaque(None, OpaqueCode.COMPLETE_VB_FILTER_CHANGE)
 
     @property
@@ -197,7 +207,7 @@ class TapProducer:
         return stream is None or stream.place.step is TapStep.DONE or self.streams.get(stream.vbucket) is not stream
 
     def _find_unfinished(self) -> TapProducerStream | None:
-        """Return a stream that is not done; remembered, so that answers seldom cost a look at every vbucket."""
+        """Return a stream that is not done, None if all are; cached, because a search visits every vbucket."""
         self._unfinished = next((each for each in self.streams.values() if each.place.step is not TapStep.DONE), None)
         return self._unfinished
 
@@ -228,7 +238,7 @@ class TapProducer:
         return []
 
     def data_to_send(self) -> bytes:
-        """Return the bytes to send, and forget them; send the result of `message`, and changes, after them."""
+        """Return the bytes to send, and forget them; send them before the results of `message` and before changes."""
         data = bytes(self._out)
         self._out.clear()
         if data:
@@ -236,13 +246,13 @@ class TapProducer:
         return data
 
     def wrote(self, now: float) -> None:
-        """Note that bytes of the session were sent, or may have been: the next no-op is due an interval from now."""
+        """Note that bytes of the session were sent, or may have been: the next no-op is due one interval from now."""
         self._sent_at = self._now = now
 
     # --- what a stream may send -------------------------------------------------------------------------------------
 
     def message(self, stream: TapProducerStream, high_seqno: int) -> bytes | None:
-        """Return the next message that is not a change; None if there is none, or it must wait."""
+        """Return the next message that is not a change; None if there is none, or the stream must wait."""
         if self._holds_back(stream):
             return None
         place = stream.place
@@ -261,7 +271,7 @@ class TapProducer:
         return None
 
     def until(self, stream: TapProducerStream, high_seqno: int) -> int | None:
-        """Return the seqno up to which changes may be sent now; None if none may."""
+        """Return the seqno up to which changes may be sent now; None if no change may."""
         place = stream.place
         if place.step not in (TapStep.BACKFILL, TapStep.LIVE, TapStep.DRAIN) or self._holds_back(stream):
             return None
@@ -273,38 +283,42 @@ class TapProducer:
         return upto if upto > place.seqno else None
 
     def sends_all(self, stream: TapProducerStream) -> bool:
-        """Return True if a change is sent although its TTL is over: "break loops" (tap.md 3.2) concerns live changes.
+        """Return True if changes are sent although their TTL is 0: "break loops" (tap.md 3.2) concerns live changes
+        only.
 
-        A backfill and a takeover need everything that the vbucket holds. A change left out there would be lost, and
-        neither makes a loop, since each is requested only once.
+        A backfill and a takeover must send everything that the vbucket has: an omitted change would be lost. Neither
+        makes a loop, since each is requested only once.
         """
         return self.options.ends or stream.place.step is TapStep.BACKFILL
 
     def asks_for_handover(self, stream: TapProducerStream, high_seqno: int) -> bool:
-        """Return True if the producer's own vbucket must become dead now; then call `handing_over`. tap.md 5, 6: "once
-        backfill and queues are drained and fewer than 10 messages are unacked"."""
+        """Return True if the producer's own vbucket must become dead now; then call `handing_over`.
+
+        Source: tap.md 5, 6: "once backfill and queues are drained and fewer than 10 messages are unacked".
+        """
         place = stream.place
         drained = place.step is TapStep.LIVE and place.seqno >= high_seqno
         return self.options.takeover and drained and self.ledger.unacked < HANDOVER_UNACKED_MAX
 
     def handing_over(self, stream: TapProducerStream) -> None:
-        """Note that the vbucket is dead here, so that it gets no more changes."""
+        """Note that the producer's own vbucket is dead, so that it gets no more changes."""
         stream.place = replace(stream.place, step=TapStep.DRAIN)
 
     def sent(self, stream: TapProducerStream, seqnos: Sequence[int], upto: int, *, asks: bool) -> None:
-        """Report that changes are sent now, up to seqno `upto`; `asks`: the last one requests an answer."""
+        """Report changes that are sent now, all up to `upto` with them; `asks` is True if the last one has flag ACK."""
         self.ledger.sending(stream, stream.place, seqnos, asks=asks)
         self.reached(stream, upto)
 
     def reached(self, stream: TapProducerStream, upto: int) -> None:
-        """Note that the client was sent everything up to a seqno."""
+        """Note that everything up to seqno `upto` was sent to the client."""
         stream.place = replace(stream.place, seqno=upto)
         if not self.ledger.acknowledges:
             stream.acked_seqno = upto
 
     def wait(self, stream: TapProducerStream, high_seqno: int) -> Wait | None:
-        """Return the answers that an idle stream waits for; None if it waits for a change of its vbucket, or for the
-        answer to its own last message (`released`)."""
+        """Return the condition for which an idle stream waits; None if it waits for a change of its vbucket, or for the
+        acknowledgement of its own last message (`take_released`).
+        """
         place = stream.place
         if place.step in _ORDERS:
             return Wait.ORDERS
@@ -315,7 +329,7 @@ class TapProducer:
         return Wait.LAST_WORD if place.step is TapStep.DRAIN else Wait.HANDOVER
 
     def stops(self, wait: Wait) -> bool:
-        """Return True if the answers that streams with this wait need have not come yet."""
+        """Return True if the condition `wait` does not hold yet: the window is full, or acknowledgements are due."""
         if self.ledger.room <= 0 or self.suspended_until or self.fate is not Fate.LIVE:
             return True
         if wait is Wait.ORDERS:
@@ -327,8 +341,10 @@ class TapProducer:
         return (wait is Wait.HANDOVER and not few) or (wait is Wait.LAST_WORD and self.ledger.awaits)
 
     def take_released(self) -> list[TapProducerStream]:
-        """Return the streams that an answer has released, whatever else they wait for: they continue after a
-        checkpoint, or send refused messages again. Each is returned once."""
+        """Return the streams that acknowledgements have released since the last call.
+
+        They continue after a checkpoint, or send refused messages again, even if they also wait for something else.
+        """
         released, self._released = self._released, []
         return released
 
@@ -347,8 +363,11 @@ class TapProducer:
         return self._send(stream, tap.VbucketSet, after, engine_specific=tap.code_or_state(state))
 
     def _checkpoint(self, stream: TapProducerStream, high_seqno: int) -> bytes | None:
-        """Return the next checkpoint message: START before its first change, END after its last; START of the next only
-        "after END of the previous was acked, so both sides rotate checkpoints in step"."""
+        """Return the next checkpoint message, None if none is due: START before a checkpoint's first change, END after
+        its last.
+
+        The next START waits "after END of the previous was acked, so both sides rotate checkpoints in step".
+        """
         place = stream.place
         if self.options.checkpoints is None:
             return None
@@ -372,13 +391,16 @@ class TapProducer:
         return self._send(stream, kind, after, item_flags=0, item_expiration=0, **fields)
 
     def _hand_over(self, stream: TapProducerStream, high_seqno: int) -> bytes | None:
-        """Return the last message of a takeover, when all else is done; without acknowledgements it is the end."""
+        """Return the last message of a takeover once everything else is acknowledged; None before.
+
+        In a session without acknowledgements the stream is done with that message.
+        """
         if stream.place.step is not TapStep.DRAIN or stream.place.seqno < high_seqno or self.ledger.awaits:
             return None
         return self._state(stream, State.ACTIVE, TapStep.HANDED if self.ledger.acknowledges else TapStep.DONE)
 
     def _send(self, stream: TapProducerStream | None, kind: type, after: TapPlace | None, **fields: object) -> bytes:
-        """Send one message that is not a change; all of these request an acknowledgement (tap.md 4)."""
+        """Record and return one message that is not a change; all of these request an acknowledgement (tap.md 4)."""
         flags, vb = int(MessageFlag.ACK) * self.ledger.acknowledges, stream.vbucket if stream else 0
         data: bytes = kind(vbucket=vb, opaque=self.ledger.next_opaque, flags=flags, **fields).encode()
         self.ledger.sending(stream, stream.place if stream else TapPlace(TapStep.DONE), asks=True)
@@ -389,15 +411,15 @@ class TapProducer:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Take received bytes; then look for streams that may continue (`take_released`, `stops`).
+        """Take received bytes; then check which streams may continue (`take_released`, `stops`).
 
         Raises:
-            BadFrame: they are not frames; close the connection.
+            BadFrame: the bytes are not frames; close the connection.
         """
         return each_frame(self._buffer, data, now, self.receive_frame)
 
     def receive_eof(self) -> list[Event]:
-        """Report that the client closed the connection; `resume` continues a session that is kept."""
+        """Report that the client closed the connection; `resume` continues a kept session when it connects again."""
         self._buffer = FrameBuffer()
         return [PeerGone()]
 
@@ -444,8 +466,12 @@ class TapProducer:
                 stream.place = replace(stream.place, step=TapStep.DONE)
 
     def _take_back(self) -> bool:
-        """Send all unacknowledged messages again: with a refused message all later ones, so that the client never sees
-        an older version after a newer one. Returns True if messages of the set-up were among them."""
+        """Move all streams back to send every unacknowledged message again; return True if messages of the set-up were
+        among them.
+
+        Together with a refused message all later ones are sent again, so that the client never receives an older
+        version after a newer one.
+        """
         places = self.ledger.take_back()
         for stream, place in places:
             if isinstance(stream, TapProducerStream):

@@ -1,6 +1,6 @@
-"""Answers as lines: success in each command's own words, all else as CLIENT_ERROR or SERVER_ERROR.
+"""Answers of the text protocol as lines: success in each command's own words, errors as CLIENT_ERROR or SERVER_ERROR.
 
-A client takes CLIENT_ERROR for its own mistake, and SERVER_ERROR for a failure that another try may not meet. Source:
+CLIENT_ERROR reports the client's own mistake; SERVER_ERROR reports a failure, after which a retry may succeed. Source:
 kv.md 7.
 """
 
@@ -41,7 +41,7 @@ _BEGINNINGS = {
 
 
 def said(answer: Answer | None, lines: Mapping[int, bytes]) -> bytes:
-    """Return the line of an answer's status; for a status that is not among `lines`, the line of `failed`."""
+    """Return the line for an answer's status from `lines`; for any other status, the error line of `failed`."""
     line = lines.get(answer.status) if answer is not None else None
     return failed(answer) if line is None else line
 
@@ -67,7 +67,7 @@ def with_value(line: bytes, value: bytes) -> bytes | tuple[bytes, ...]:
 
 
 def stat_line(group: bytes, answer: StatResponse) -> bytes:
-    """Return one statistic of a group as a line; for the empty answer after the last one, the end line."""
+    """Return one statistic of a group as a line; for the empty answer, which ends the group, the end line."""
     if answer.key:
         return b"STAT %b %b\r\n" % (answer.key, answer.value)
     return b"RESET\r\n" if group == b"reset" else b"END\r\n"

@@ -46,10 +46,10 @@ def _get_and_touch(given: Given, block: bytes) -> Steps:
 
 
 def _values(requests: Iterable[Request], *, with_cas: bool) -> Steps:
-    """Answer with the existing values, then END; an error replaces END.
+    """Execute the requests; answer with the existing values, then END. An error replaces END.
 
-    Requests are made one by one, for a line may have a hundred thousand keys. While a `yield` waits until its reader
-    has taken something, no name may hold a value: twenty MiB for each reader would be counted nowhere.
+    Requests are created one by one, because a line may have a hundred thousand keys. While a `yield` waits for a slow
+    reader, no variable may refer to a value: values of up to twenty MiB for each reader would not be counted anywhere.
     """
     for each in requests:
         answer = yield each
@@ -135,7 +135,7 @@ def _flush_all(given: Given, block: bytes) -> Steps:
 
 
 def _stats(given: Given, block: bytes) -> Steps:
-    """Execute STAT: the handler sends all lines itself; only an answer that is not a statistic is sent here."""
+    """Execute STAT. The handler sends the lines of statistics itself; this generator sends only an error."""
     answer = yield bootstrap.Stat(key=b" ".join(given[1:]))
     if answer is not None:
         yield said(answer, {Status.KEY_ENOENT: ERROR})
@@ -158,7 +158,9 @@ def _quit(given: Given, block: bytes) -> Steps:
 
 
 def login(given: Given, block: bytes | None) -> Steps:
-    """Treat the first `set` of a connection as a login: its data are a user and a password. Refuse anything else."""
+    """Treat the first `set` of a connection as a login, its data are user and password; refuse all but `quit`
+    before.
+    """
     if given and given[0] == b"quit":
         yield from _quit(given, b"")
         return
@@ -173,7 +175,7 @@ def login(given: Given, block: bytes | None) -> Steps:
 
 @dataclass(frozen=True, slots=True)
 class Classic:
-    """A command: the least and most words without `noreply`, and whether `noreply` may follow them."""
+    """A command: its steps, least and largest number of words without `noreply`, and whether `noreply` may follow."""
 
     steps: Callable[[Given, bytes], Steps]
     least: int

@@ -31,7 +31,9 @@ def steps(line: TextCommand, now: int, *, is_stranger: bool = False) -> Steps:
 
 
 def _problem(command: TextCommand) -> Steps | None:
-    """Return the steps for a command whose data do not fit its line, or whose line does not give their length."""
+    """Return steps that answer with the error if a command's data do not match its line, or the line lacks their
+    length; None if there is no problem.
+    """
     if not command.problem and command.block is None and command.words[0] in TAKES_DATA:
         return _said(BAD_LINE)
     return _said(command.problem) if command.problem else None
@@ -53,7 +55,7 @@ def _said(line: bytes) -> Steps:
 
 
 def _checked(steps: Steps) -> Steps:
-    """Run the steps; if a word of the line is refused, answer with that error."""
+    """Run the steps; after a LineRefused, answer with its line."""
     try:
         yield from steps
     except LineRefused as refused:
@@ -61,7 +63,7 @@ def _checked(steps: Steps) -> Steps:
 
 
 def _silent(steps: Steps) -> Steps:
-    """Run the steps without an answer."""
+    """Run the steps, and discard their answers."""
     answer = None
     while True:
         try:

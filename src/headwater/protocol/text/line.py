@@ -3,8 +3,8 @@
     set <key> <flags> <exptime> <bytes> [noreply]\\r\\n
     <data>\\r\\n
 
-A line ends with a line feed, blanks separate words. Lengths are checked against the limits before their bytes are
-waited for; data that are too large are skipped, so that the conversation continues after them. Source: kv.md 7.
+A line ends with a line feed, blanks separate words. Lengths are checked against the limits before the data are
+received; data that are too large are skipped, so that the conversation continues after them. Source: kv.md 7.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class TextCommand:
     """One command of the text protocol.
 
     Attributes:
-        words: words of its line; block: the data, without its end; None if there is none.
-        size: its size in bytes. swallows: so many bytes after it are data to skip.
-        problem: line to answer with instead of executing it. closes: the connection ends then.
+        words: the words of the line; block: the data, without the line end; None if there are no data.
+        size: size of the command in bytes. swallows: number of data bytes after it to skip.
+        problem: error line to send instead of executing the command; empty for none. closes: True if the connection
+            must be closed after it.
     """
 
     words: tuple[bytes, ...]
@@ -51,10 +52,10 @@ class TextCommand:
 
 
 class CommandReader:
-    """Cuts commands from received bytes, however these were split on their way.
+    """Cuts commands from received bytes, split at any point.
 
     Attributes:
-        block_bytes_max: the longest data.
+        block_bytes_max: the largest size of data, in bytes.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,7 @@ class CommandReader:
         return self._taken(_with_block(words, bytes(data[len(line) : size]), size))
 
     def wanted(self, data: memoryview) -> int:
-        """Return the size in bytes of the first command as far as known; more than `data` if it is incomplete."""
+        """Return the size in bytes of the first command as far as known; above the size of `data` if incomplete."""
         line = self._line(data)
         if line is None:
             return len(data) + 1
@@ -90,7 +91,7 @@ class CommandReader:
         return len(line) + claimed + len(_END)
 
     def begin(self) -> None:
-        """Begin anew, with other bytes in front."""
+        """Forget the state of the current command: the next call has different bytes."""
         self._searched = 0
 
     def _taken(self, command: TextCommand) -> TextCommand:
@@ -112,7 +113,7 @@ class CommandReader:
 
 
 def _claimed_length(words: tuple[bytes, ...]) -> int | None:
-    """Return the length of the data that a line claims; None if it claims none, or an invalid one."""
+    """Return the length of data that a line announces; None if it announces none, or an invalid one."""
     at = _SIZE_AT.get(words[0]) if words else None
     claimed = None if at is None or len(words) <= at else integer(words[at])
     return claimed if claimed is not None and 0 <= claimed <= _CLAIM_MAX else None

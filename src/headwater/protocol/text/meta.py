@@ -1,8 +1,8 @@
 """The meta commands mg, ms, md, ma, mn and me, as the requests that execute them. Source: kv.md 7.
 
-Flags follow the key: letters with or without a token. Some choose the action, others the fields of the answer, which
-come in the order of the request. Flags about state that only a cache in memory has (when an item was last read, whether
-it is stale, who has won it) are refused, and so is a CAS of the client's own making.
+Flags follow the key: letters with or without a token. Some choose the action, others the fields of the answer, in the
+order of the request. Flags about state that only a cache in memory has (time of the last read, staleness, the winner of
+a recache) are refused, and so is a CAS chosen by the client.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _MUST_EXIST = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The flags of a line in its order: letter -> token; `now`: Unix seconds."""
+    """The key and flags of a line; `tokens` has a token for each letter, in the line's order; `now` is in Unix
+    seconds.
+    """
 
     key: bytes
     word: bytes
@@ -44,19 +46,19 @@ class Flags:
 
     @property
     def quiet(self) -> bool:
-        """True if the usual outcome is not answered."""
+        """True if the usual outcome gets no answer."""
         return "q" in self.tokens
 
     def number(self, letter: str, bits: int, default: int) -> int:
-        """Return the number of a flag, `default` without the flag."""
+        """Return the number in a flag's token; `default` if the line does not have the flag."""
         return words.number(self.tokens[letter], bits, _BAD_TOKEN) if letter in self.tokens else default
 
     def expiry(self, letter: str, default: int = 0) -> int:
-        """Return the expiry of a flag, `default` without the flag."""
+        """Return the expiry in a flag's token; `default` if the line does not have the flag."""
         return words.expiry(self.tokens[letter], _BAD_TOKEN) if letter in self.tokens else default
 
     def line(self, begins: bytes, known: Mapping[str, int] | None = None) -> bytes:
-        """Return an answer: its beginning, then the requested fields that are known."""
+        """Return an answer line: its beginning, then the requested fields that `known` contains."""
         out = [begins]
         for letter, token in self.tokens.items():
             if letter == "O":
@@ -71,7 +73,11 @@ class Flags:
 
 
 def _flags(given: Given, at: int, allowed: str, now: int) -> Flags:
-    """Return the flags from a word on; LineRefused if one is not allowed, comes twice or lacks its token."""
+    """Return the flags of a line from its word `at` on.
+
+    Raises:
+        LineRefused: a flag is not among `allowed`, occurs twice, or lacks its token.
+    """
     if len(given) < 2:
         raise LineRefused(BAD_LINE)
     tokens: dict[str, bytes] = {}
@@ -102,7 +108,7 @@ def _key(word: bytes, *, is_encoded: bool) -> bytes:
 
 
 def _remaining(flags: Flags, meta: Answer | None) -> int:
-    """Return the seconds that a document has to live; -1 for ever."""
+    """Return the seconds until a document expires; -1 if it does not."""
     expiry = meta.expiration if isinstance(meta, GetMetaResponse) else 0
     return max(0, expiry - flags.now) if expiry else -1
 
@@ -157,7 +163,7 @@ def _mode(flags: Flags, modes: Mapping[str, str], command: bytes) -> str:
 
 
 def _outcome(flags: Flags, answer: Answer | None, lines: Mapping[int, bytes], known: Mapping[str, int]) -> bytes:
-    """Return HD and the requested fields, unless the client is quiet; or the two letters of a failure.
+    """Return the answer line: HD and the requested fields (empty with the flag q), or the two letters of a failure.
 
     "q: no EN, HD, and of md no NF" (kv.md 7.2): a quiet client takes silence for "written".
     """
@@ -242,7 +248,7 @@ def _counted(flags: Flags, counter: int, known: Mapping[str, int]) -> bytes:
 
 
 def _nothing(given: Given, block: bytes, now: int) -> Steps:
-    """Execute MN, which is answered when everything before it is done."""
+    """Execute MN, a no-op whose answer follows the answers to all earlier commands."""
     yield b"MN\r\n"
 
 

@@ -1,4 +1,4 @@
-"""Reads words of a line as keys, numbers and expiries, or raises LineRefused with the answer. Source: kv.md 7."""
+"""Reads words of a line as keys, numbers and expiries; an invalid word raises LineRefused. Source: kv.md 7."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AT_ONCE = RELATIVE_SECONDS_MAX + 1
 
 
 class LineRefused(Exception):  # noqa: N818 - an answer, not an error of ours
-    """The command does not understand the line; `line` is the answer."""
+    """A command has an invalid line; `line` is the answer."""
 
     def __init__(self, line: bytes) -> None:
         super().__init__(line)
@@ -35,13 +35,17 @@ class LineRefused(Exception):  # noqa: N818 - an answer, not an error of ours
 
 
 def integer(word: bytes) -> int | None:
-    """Return the integer of a word, which may have a sign; None if it is none, or has more digits than 64 bits need."""
+    """Return the integer that a word gives, signed or not; None if it is none, or has more digits than 64 bits need."""
     digits = word[1:] if word[:1] in (b"-", b"+") else word
     return int(word) if digits.isdigit() and len(digits) <= _DIGITS_MAX else None
 
 
 def number(word: bytes, bits: int, complaint: bytes = BAD_LINE) -> int:
-    """Return the unsigned number of at most `bits` bits that a word gives; LineRefused if it gives none."""
+    """Return the unsigned integer of at most `bits` bits that a word gives.
+
+    Raises:
+        LineRefused: the word is no such integer; its line is `complaint`.
+    """
     value = integer(word)
     if value is None or not word.isdigit() or value >> bits:
         raise LineRefused(complaint)
@@ -49,7 +53,11 @@ def number(word: bytes, bits: int, complaint: bytes = BAD_LINE) -> int:
 
 
 def expiry(word: bytes, complaint: bytes = BAD_LINE) -> int:
-    """Return the expiration of a request, a time long over for a negative one; LineRefused if it is none."""
+    """Return the expiry that a word gives; for a negative one, a time in the past.
+
+    Raises:
+        LineRefused: the word is no integer, or is larger than 32 bits; its line is `complaint`.
+    """
     seconds = integer(word)
     if seconds is None or seconds >> 32 > 0:
         raise LineRefused(complaint)
@@ -57,7 +65,11 @@ def expiry(word: bytes, complaint: bytes = BAD_LINE) -> int:
 
 
 def key(word: bytes) -> bytes:
-    """Return a key from a line; LineRefused if it is too long."""
+    """Return a key from a line.
+
+    Raises:
+        LineRefused: the key is too long.
+    """
     if len(word) > KEY_BYTES_MAX:
         raise LineRefused(BAD_LINE)
     return word
