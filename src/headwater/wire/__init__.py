@@ -1,9 +1,9 @@
 """Converts bytes to messages and back: the frame, and every message of memcached, TAP, UPR and DCP, declared once.
 
-    header, framing      the 24-byte header, cutting a stream into frames, framing extras
-    layout, codec        what a declaration is made of
-    memcached, dcp, upr, tap   the declarations; `dialect.decode` finds the right one for a frame
-    reference            the reference pages under docs/protocol, printed from the declarations
+    header, framing      the 24-byte header, frames from a stream of bytes, framing extras
+    layout, codec        the parts of a declaration
+    bootstrap, documents, meta, subdoc, scans, admin, dcp, upr, tap
+                         the declarations; `dialect.decode` finds the class of a frame's message
 
-Nothing here does I/O or knows the time.
+The pages under docs/protocol are printed from the declarations. Nothing here does I/O or reads a clock.
 """

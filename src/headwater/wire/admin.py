@@ -31,19 +31,19 @@ __all__ += ["SetVbucket", "SetVbucketOld", "SetVbucketOldest", "StartPersistence
 
 
 class SetVbucket(Request, opcode=Opcode.SET_VBUCKET, privilege=ADMINISTER, value=OPTIONAL, cas=True, answer=Done):
-    """Sets a vbucket's state, making the vbucket if need be; the value is JSON (topology)."""
+    """Sets a vbucket's state, and creates the vbucket if it is missing; the value is JSON (topology)."""
 
     state: u8 = about("vbucket.State", only=(1, 2, 3, 4))
 
 
 class SetVbucketOld(Request, opcode=Opcode.SET_VBUCKET, privilege=ADMINISTER, value=OPTIONAL, cas=True, answer=Done):
-    """The same, from old clients."""
+    """Sets a vbucket's state, in the form of old clients."""
 
     state: u32 = about("vbucket.State", only=(1, 2, 3, 4))
 
 
 class SetVbucketOldest(Request, opcode=Opcode.SET_VBUCKET, privilege=ADMINISTER, cas=True, answer=Done):
-    """The same, from still older ones."""
+    """Sets a vbucket's state, in the form of the oldest clients."""
 
     state: u32 = about("vbucket.State", only=(1, 2, 3, 4), where=VALUE)
 
@@ -84,7 +84,7 @@ class SeqnoPersistence(Request, opcode=Opcode.SEQNO_PERSISTENCE, privilege=STREA
 
 
 class SeqnoPersistenceOld(Request, opcode=Opcode.SEQNO_PERSISTENCE, privilege=STREAM, answer=Done):
-    """The same, from old clients."""
+    """Waits until a seqno is on disk, in the form of old clients."""
 
     seqno: u64 = about("the seqno", where=VALUE)
 
@@ -106,7 +106,7 @@ class GetKeysResponse(Answer):
 
 
 class GetKeys(Request, opcode=Opcode.GET_KEYS, privilege=READ, key=REQUIRED, answer=GetKeysResponse):
-    """Asks for the keys of a vbucket in order, from the key given on; a zero byte comes before all others."""
+    """Asks for the keys of a vbucket in ascending order, from the given key on; a single zero byte means the first."""
 
     count: u32 | None = about("how many at most: 1000 unless given, 100000 at most", default=None)
 
@@ -133,30 +133,33 @@ class StartPersistence(Request, opcode=Opcode.START_PERSISTENCE, privilege=ADMIN
 class StopPersistence(
     Request, opcode=Opcode.STOP_PERSISTENCE, refused=Status.NOT_SUPPORTED, privilege=ADMINISTER, answer=Done
 ):
-    """Stops persistence. Our node refuses: a change is answered when it is on disk, always."""
+    """Stops persistence. This node refuses: it answers a change only once it is on disk."""
 
 
 class EnableTraffic(Request, opcode=Opcode.ENABLE_TRAFFIC, privilege=ADMINISTER, answer=Done):
-    """Takes document commands again."""
+    """Accepts document commands again, after DisableTraffic."""
 
 
 class DisableTraffic(Request, opcode=Opcode.DISABLE_TRAFFIC, privilege=ADMINISTER, answer=Done):
-    """Answers document commands with ETMPFAIL."""
+    """Makes the server answer document commands with ETMPFAIL."""
 
 
 class IoctlSet(Request, opcode=Opcode.IOCTL_SET, privilege=ADMINISTER, key=REQUIRED, value=OPTIONAL, answer=Done):
-    """Controls something of the server's own; a node of headwater learns by it which nodes its vbuckets follow."""
+    """Sets a property of the server, named by the key. A node of headwater receives in it the producers that its
+    vbuckets follow.
+    """
 
 
 class IoctlGetResponse(Answer, value=OPTIONAL):
-    """The requested text; empty if the client has the current one."""
+    """The requested text; empty if the client has the current version."""
 
 
 class IoctlGet(
     Request, opcode=Opcode.IOCTL_GET, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, answer=IoctlGetResponse
 ):
-    """Asks for something of the server's own; a node of headwater gives the users of its cluster to the other members
-    and to administrators, who may have their verifiers."""
+    """Asks for a property of the server, named by the key. A node of headwater returns the users of its cluster, with
+    their verifiers, to other members and to administrators.
+    """
 
 
 # --------------------------------------------------------------------------- collections
@@ -186,7 +189,7 @@ class GetManifest(
 
 
 class GetCollectionIdResponse(Answer):
-    """The id."""
+    """The manifest's uid and the collection's id."""
 
     manifest_uid: u64 = about("the manifest it is from")
     collection_id: u32 = about("the id")
@@ -204,7 +207,7 @@ class GetCollectionId(
 
 
 class GetScopeIdResponse(Answer):
-    """The id."""
+    """The manifest's uid and the scope's id."""
 
     manifest_uid: u64 = about("the manifest it is from")
     scope_id: u32 = about("the id")

@@ -1,4 +1,4 @@
-"""From the first byte to a selected bucket, and the small commands. Source: specification, kv.md 1."""
+"""The conversation from the first byte to a selected bucket, and the small commands. Source: specification, kv.md 1."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class SaslListMechs(Request, opcode=Opcode.SASL_LIST_MECHS, privilege=NONE, answ
 
 
 class SaslResponse(Answer, value=OPTIONAL):
-    """Authenticated; after SaslStep the value is the server's last message."""
+    """The client is authenticated; after SaslStep the value is the server's last message."""
 
 
 class SaslContinue(Answer, status=Status.AUTH_CONTINUE, value=OPTIONAL):
-    """The value is a challenge; go on with SaslStep."""
+    """The value is a challenge; the client answers it with SaslStep."""
 
 
 class SaslAuth(
@@ -66,7 +66,7 @@ class SelectBucket(Request, opcode=Opcode.SELECT_BUCKET, privilege=LOGIN, key=OP
 
 
 class ListBucketsResponse(Answer, value=OPTIONAL):
-    """Their names, separated by blanks."""
+    """The names of the buckets, separated by blanks."""
 
 
 class ListBuckets(Request, opcode=Opcode.LIST_BUCKETS, privilege=LOGIN, answer=ListBucketsResponse):
@@ -81,7 +81,7 @@ class CreateBucket(
     value=OPTIONAL,
     answer=Done,
 ):
-    """Makes a bucket; the value is module, a zero byte, configuration."""
+    """Creates a bucket; the value is module, a zero byte, configuration."""
 
 
 class DeleteBucket(
@@ -96,7 +96,7 @@ class DeleteBucket(
 
 
 class GetClusterConfigResponse(Answer, value=OPTIONAL):
-    """The map as JSON; empty if the client's map is as new."""
+    """The map as JSON; empty if the client's map is the current one."""
 
 
 class GetClusterConfig(
@@ -111,7 +111,7 @@ class GetClusterConfig(
 class SetClusterConfig(
     Request, opcode=Opcode.SET_CLUSTER_CONFIG, privilege=ADMINISTER, key=OPTIONAL, value=REQUIRED, answer=Done
 ):
-    """Gives a node the map of the bucket named by the key."""
+    """Sends a node the map of the bucket named by the key."""
 
     epoch: i64 = about("epoch of the map")
     revision: i64 = about("revision of the map")
@@ -120,7 +120,7 @@ class SetClusterConfig(
 class ClustermapChangeResponse(
     Response, opcode=ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION, magic=Magic.SERVER_RESPONSE
 ):
-    """The client has received it; optional, ignored by the server."""
+    """The client has received the map; optional, ignored by the server."""
 
 
 class ClustermapChange(
@@ -145,13 +145,13 @@ class ClustermapChangeOld(
     value=OPTIONAL,
     answer=ClustermapChangeResponse,
 ):
-    """The same from an old server."""
+    """The server announces a new map, in the form of old servers."""
 
     revision: u32 = about("revision of the map")
 
 
 class GetErrorMapResponse(Answer, value=REQUIRED):
-    """The meanings as JSON."""
+    """The meanings of the statuses, as JSON."""
 
 
 class GetErrorMap(Request, opcode=Opcode.GET_ERROR_MAP, privilege=NONE, answer=GetErrorMapResponse):

@@ -3,12 +3,12 @@
 Nodes, clients and an orchestrator send it to each other as JSON. Only this module reads and writes it.
 
     vBucketServerMap.serverList    the nodes with vbuckets, host:port; "$HOST" is the host the map was fetched from
-    vBucketServerMap.vBucketMap    for each vbucket a row: its active node and its replicas as positions in serverList,
-                                   -1 in front for nobody, and -1 behind up to the length of the longest
+    vBucketServerMap.vBucketMap    for each vbucket a row of positions in serverList: active node, then replicas;
+                                   -1 in front if no node is active, and at the end to fill short rows
     nodes, nodesExt                the same nodes for clients of the second and third generation
 
-A change makes a new map with the next revision; (epoch, rev) never goes back. A chain may be longer than
-1 + numReplicas for a while: a rebalance lets new copies join before old ones leave.
+A change creates a new map with the next revision; (epoch, rev) never decreases. A chain may be longer than 1 +
+numReplicas for a while: a rebalance adds new copies before it removes old ones.
 """
 
 from __future__ import annotations
@@ -72,16 +72,19 @@ class ClusterMap:
     Attributes:
         bucket, uuid: the bucket's name, and its uuid as 32 hexadecimal digits; empty if the text has none.
         epoch, rev: of two maps the newer one has the greater pair.
-        servers: the nodes, in the order that chains count them.
+        servers: the nodes; chains contain positions in this tuple.
         chains: for each vbucket the positions of its active node (or -1) and its replicas; no node twice.
         replica_count: number of replicas that each vbucket should have; fewer if there are too few nodes.
         capabilities: the abilities of the nodes, for clients.
         tls_ports: ports with TLS, by the node's address; nodes without TLS are missing.
-        groups: the failure domain of a node, by its address: a rack, a machine; a node without one is its own.
+        groups: the failure domain (a rack, a machine) of a node, by its address; a missing node is a failure domain of
+            its own.
         encrypted: True if nodes use TLS with each other.
-        needed: by vbucket, the seqno up to which a replica must be complete to be promoted, or UNKNOWN (`with_needed`).
-        this: position of the node that the text was made for; None if no entry, or one without vbuckets, is marked.
-        text: the JSON it was read from; empty for a map that was made here.
+        needed: by vbucket, the seqno up to which a replica must be complete to be promoted; from UNKNOWN downwards if
+            that is not known (`is_unknown`).
+        this: position of the node that the text was encoded for (`thisNode`); None if no entry, or one without
+            vbuckets, is marked.
+        text: the JSON that the map was read from; empty for a map that was not read.
 
     Raises:
         ValueError: no vbuckets or nodes, or too many; a node twice; a chain with an unknown node or a node twice. The
@@ -130,16 +133,20 @@ class ClusterMap:
         return len(self.chains)
 
     def vbucket_of(self, key: bytes) -> int:
-        """The vbucket a key belongs to."""
+        """Return the vbucket of a key."""
         return vbucket_of(key, len(self.chains))
 
     def is_same_bucket(self, other: ClusterMap) -> bool:
-        """Return False if a bucket was dropped and made again between these two maps of it: the number of a vbucket,
-        and the id of a collection, mean something else then. Of maps without a uuid the number of vbuckets tells."""
+        """Return False if the two maps belong to different buckets of one name: the bucket was dropped and created
+        again.
+
+        Vbucket numbers and collection ids of the two then mean different things. If a map has no uuid, only the number
+        of vbuckets is compared.
+        """
         return self.vbuckets == other.vbuckets and (self.uuid == other.uuid or not self.uuid or not other.uuid)
 
     def owner(self, vbucket: int) -> Address | None:
-        """The node with the active copy; None when there is none at present, or no such vbucket."""
+        """Return the node with the active copy; None if there is none at present, or no such vbucket."""
         if not 0 <= vbucket < len(self.chains):
             return None
         head = self.chains[vbucket][0]
@@ -151,19 +158,19 @@ class ClusterMap:
         return tuple(self.servers[index] for index in sorted({chain[0] for chain in self.chains}) if index != NOBODY)
 
     def chain(self, vbucket: int) -> tuple[Address | None, ...]:
-        """The owner (None: nobody) and the replicas of a vbucket."""
+        """Return the owner (None if there is none) and the replicas of a vbucket."""
         return tuple(None if index == NOBODY else self.servers[index] for index in self.chains[vbucket])
 
     def replicas(self, vbucket: int) -> tuple[Address, ...]:
-        """The nodes with a replica of a vbucket."""
+        """Return the nodes with a replica of a vbucket."""
         return tuple(self.servers[index] for index in self.chains[vbucket][1:])
 
     def copies(self, vbucket: int) -> tuple[Address, ...]:
-        """All nodes with a copy: the owner first, if there is one."""
+        """Return all nodes with a copy of a vbucket: the owner first, if there is one."""
         return tuple(self.servers[index] for index in self.chains[vbucket] if index != NOBODY)
 
     def held_by(self, address: Address) -> tuple[list[int], list[int]]:
-        """The vbuckets a node owns, and those it has a replica of."""
+        """Return the vbuckets that a node owns, and the vbuckets of which it has a replica."""
         if address not in self.servers:
             return [], []
         index = self.servers.index(address)
@@ -172,15 +179,17 @@ class ClusterMap:
 
     @property
     def unknown(self) -> list[int]:
-        """The vbuckets of which nobody has found out how far a copy must be to be promoted."""
+        """The vbuckets for which the seqno that a copy needs to be promoted is not known."""
         return [vbucket for vbucket in self.needed if self.is_unknown(vbucket)]
 
     def is_unknown(self, vbucket: int) -> bool:
-        """Return True if nobody has found out how far a copy of a vbucket must be to be promoted."""
+        """Return True if the seqno that a copy of a vbucket needs to be promoted is not known."""
         return self.needed.get(vbucket, 0) >= _UNKNOWN_LEAST
 
     def needed_at_least(self, vbucket: int) -> int:
-        """The seqno up to which a copy must be complete to be promoted, as far as that is known; 0 for any."""
+        """Return the seqno up to which a copy must be complete to be promoted, 0 for any; a lower bound if
+        `is_unknown`.
+        """
         seqno = self.needed.get(vbucket, 0)
         return UNKNOWN - seqno if self.is_unknown(vbucket) else seqno
 
@@ -188,29 +197,29 @@ class ClusterMap:
 
     @property
     def here(self) -> Address | None:
-        """This node, as the others know it."""
+        """The node that the map was encoded for (`thisNode`); None if no node is marked."""
         return None if self.this is None else self.servers[self.this]
 
     @property
     def peers(self) -> tuple[Address, ...]:
-        """The other nodes."""
+        """All nodes but `here`."""
         return tuple(server for index, server in enumerate(self.servers) if index != self.this)
 
     def is_owner(self, vbucket: int) -> bool:
-        """Return True if a vbucket belongs to this node."""
+        """Return True if the node `here` owns a vbucket."""
         return self.this is not None and self.chains[vbucket][0] == self.this
 
     def is_replica(self, vbucket: int) -> bool:
-        """Return True if this node is to hold a replica of a vbucket."""
+        """Return True if the chain of a vbucket has the node `here` as a replica."""
         return self.this in self.chains[vbucket][1:]
 
     # ------------------------------------------------------------------ its successors
 
     def with_chains(self, changed: Mapping[int, Sequence[Address | None]]) -> ClusterMap:
-        """The next map: some vbuckets held by other nodes, each owner first (None: nobody owns it).
+        """Return the next map, with other chains for some vbuckets; each chain begins with its owner (None for none).
 
         Raises:
-            ValueError: a node that is no member, or twice in a chain.
+            ValueError: a node is no member, or occurs twice in a chain.
         """
         chains = list(self.chains)
         for vbucket, nodes in changed.items():
@@ -218,7 +227,9 @@ class ClusterMap:
         return self._next(chains=tuple(chains))
 
     def with_servers(self, servers: Iterable[Address]) -> ClusterMap:
-        """The next map: other members. Other nodes leave their chains; their vbuckets then have no owner."""
+        """Return the next map, with these members. Removed nodes leave their chains; vbuckets of theirs have no
+        owner.
+        """
         kept = tuple(servers)
         place = {old: kept.index(address) for old, address in enumerate(self.servers) if address in kept}
         chains = tuple(
@@ -228,35 +239,39 @@ class ClusterMap:
         return self._next(servers=kept, chains=chains)
 
     def with_tls(self, ports: Mapping[Address, int], *, encrypted: bool | None = None) -> ClusterMap:
-        """The next map: members have TLS on these ports, and use it with each other, or not, or as before (None)."""
+        """Return the next map, with these TLS ports; `encrypted` True if nodes use TLS with each other, None for no
+        change.
+        """
         known = {server: ports[server] for server in self.servers if server in ports}
         return self._next(tls_ports=known, encrypted=self.encrypted if encrypted is None else encrypted)
 
     def with_groups(self, groups: Mapping[Address, str]) -> ClusterMap:
-        """The next map: members are in these failure domains; those that are not named are in none."""
+        """Return the next map, with these failure domains; nodes missing in `groups` have none."""
         return self._next(groups={server: groups[server] for server in self.servers if groups.get(server)})
 
     def with_needed(self, seqnos: Mapping[int, int]) -> ClusterMap:
-        """The next map: replicas of these vbuckets must be complete up to these seqnos to be promoted; of others, none.
+        """Return the next map, with the seqnos up to which replicas of these vbuckets must be complete to be promoted.
 
-        A failover says so of a copy that was behind the owner when another one was taken out of their chain: durable
-        writes that were acknowledged before may be at the owner alone.
+        All other vbuckets then need none. A failover sets a seqno if the remaining copies are behind the owner: durable
+        writes that were acknowledged by the removed copy may now exist at the owner alone.
         """
         return self._next(needed=dict(seqnos))
 
     def with_unknown(self, vbuckets: Iterable[int]) -> ClusterMap:
-        """The next map: of these vbuckets nobody knows how far copies must be; at least as far as before."""
+        """Return the next map, which marks the needed seqnos of these vbuckets as unknown; the present ones become
+        lower bounds.
+        """
         return self.with_needed({**self.needed, **{vb: UNKNOWN - self.needed_at_least(vb) for vb in vbuckets}})
 
     def with_replica_count(self, count: int) -> ClusterMap:
-        """The next map: another number of replicas."""
+        """Return the next map, with another number of replicas."""
         return self._next(replica_count=count)
 
     def after(self, rev: int) -> ClusterMap:
-        """The same map with a revision above `rev`.
+        """Return this map with a revision above `rev`.
 
-        A map of the epoch of single nodes, as clusters were once founded with, gets the next epoch: a member that comes
-        back without its disk counts its own revisions from its start time, and would seem newer.
+        A map with the epoch of single nodes, which founded clusters in earlier releases, gets the next epoch: a member
+        that returns without its disk numbers its own maps by its start time, and these would count as newer.
         """
         return self._next(rev=max(self.rev, rev) + 1, epoch=max(self.epoch, OWN_EPOCH + 1))
 
@@ -266,7 +281,7 @@ class ClusterMap:
     # ------------------------------------------------------------------ JSON
 
     def to_json(self, this: Address | None) -> bytes:
-        """The map in the form for the node `this`, whose own entry says `thisNode`; None marks no entry."""
+        """Return the map as JSON for the node `this`, whose entry is marked by `thisNode`; None marks no entry."""
         path = f"/pools/default/{{}}/{self.bucket}?bucket_uuid={self.uuid}"
         width = max(1 + self.replica_count, *map(len, self.chains))
         names = [str(server) for server in self.servers]
@@ -314,10 +329,10 @@ class ClusterMap:
         """Read and check a map.
 
         Args:
-            source: address it was fetched from, which replaces "$HOST"; None leaves that unchanged.
+            source: address that the map was fetched from, which replaces "$HOST"; None leaves "$HOST" unchanged.
             addresses: function that reads the nodes; `server_list` unless given.
             epoch: epoch of a map that has none.
-            content: value of the text, if `read_json` has read it already.
+            content: the parsed `text`, if `read_json` has parsed it already.
 
         Raises:
             RemoteProtocolError: not JSON, or not a map: fields missing, of the wrong type, or with unknown nodes.
@@ -358,8 +373,12 @@ def server_list(content: Mapping[str, Any], source: Address | None) -> tuple[Add
 
 
 def newest_addresses(content: Mapping[str, Any], source: Address | None) -> tuple[Address, ...]:
-    """Return the key-value nodes as clients find them: the newest of a map's three generations of lists counts,
-    position by position, as in the SDKs. A missing host name means the host that the map was fetched from."""
+    """Return the key-value nodes in the way of the SDKs: of a map's three generations of node lists the newest counts,
+    position by position. A missing host name means the host that the map was fetched from.
+
+    Raises:
+        ValueError: `source` is None, or an entry is invalid.
+    """
     if source is None:
         raise ValueError("nobody knows where it came from")
     names = _bounded(content["vBucketServerMap"].get("serverList", ()))
@@ -380,7 +399,11 @@ def newest_addresses(content: Mapping[str, Any], source: Address | None) -> tupl
 
 
 def tls_addresses(content: Mapping[str, Any], source: Address | None) -> tuple[Address, ...]:
-    """Return the nodes by their ports for TLS, as clients find them. ValueError if one has no such port."""
+    """Return the nodes with their TLS ports.
+
+    Raises:
+        ValueError: a node has no TLS port.
+    """
     addresses, extended = newest_addresses(content, source), _bounded(content.get("nodesExt", ()))
     if addresses == (source,) and _is_source(extended):
         return addresses
@@ -392,14 +415,16 @@ def tls_addresses(content: Mapping[str, Any], source: Address | None) -> tuple[A
 
 
 def _tls_ports(content: Mapping[str, Any], servers: tuple[Address, ...]) -> dict[Address, int]:
-    """The ports for TLS in a map, by the node's address; entry by entry, as in `_this`."""
+    """Return the TLS ports in a map, by node address; entry i of nodesExt belongs to server i, as in `_this`."""
     entries = zip(servers, _bounded(content.get("nodesExt", ())), strict=False)
     return {server: port for server, entry in entries if (port := _tls_port(entry)) is not None}
 
 
 def _groups(content: Mapping[str, Any], servers: tuple[Address, ...]) -> dict[Address, str]:
-    """The failure domains in a map, by the node's address; `serverGroup` is the SDKs' name of them. What is no text is
-    none: a map does not become unreadable for that."""
+    """Return the failure domains in a map, by node address; `serverGroup` is the SDKs' name of them.
+
+    A value that is no text is ignored, so that the rest of the map stays readable.
+    """
     entries = zip(servers, _bounded(content.get("nodesExt", ())), strict=False)
     named = ((server, entry.get("serverGroup")) for server, entry in entries)
     return {server: group for server, group in named if isinstance(group, str) and group}
@@ -415,10 +440,11 @@ def _tls_port(entry: Mapping[str, Any]) -> int | None:
 
 
 def _is_source(extended: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if the only node of a map is the node that we are connected to.
+    """Return True if the only node of a map is the node that the map was fetched from.
 
-    Then the address that worked is better than the map's (behind a proxy, or a container's port mapping, that one leads
-    nowhere). But a node that has left the cluster may name the one that is left.
+    Then the address of the connection is better than the map's, which leads nowhere behind a proxy or a container's
+    port mapping. It returns False if the entry names another host without `thisNode`: a node that left the cluster may
+    return a map of the remaining node.
     """
     return not extended or "hostname" not in extended[0] or bool(extended[0].get("thisNode"))
 
@@ -445,9 +471,9 @@ def _bounded(entries: Any) -> Sequence[Any]:
 
 
 def _extended_entry(server: Address, tls_port: int | None, group: str | None, *, is_this: bool) -> dict[str, Any]:
-    """Return an entry; without a host name it means the host that the map was fetched from.
+    """Return a node's entry of nodesExt. An entry without host name means the host that the map is fetched from.
 
-    A node that is known by its port for TLS speaks nothing else.
+    A server whose port is its TLS port gets no unencrypted ports.
     """
     services = {} if server.port == tls_port else {"kv": server.port, "mgmt": server.port}
     if tls_port is not None:
@@ -461,7 +487,10 @@ def _extended_entry(server: Address, tls_port: int | None, group: str | None, *,
 
 
 def _this(content: Mapping[str, Any], servers: int) -> int | None:
-    """Return the marked position: "nodesExt[i] corresponds to serverList[i]" and is longer (kv.md 1.4)."""
+    """Return the position of the entry with `thisNode`; None if there is none, or its node has no vbuckets.
+
+    "nodesExt[i] corresponds to serverList[i]" and is longer (kv.md 1.4).
+    """
     marked = [index for index, entry in enumerate(_bounded(content.get("nodesExt", ()))) if entry.get("thisNode")]
     if len(marked) > 1:
         raise ValueError(f"{len(marked)} entries say thisNode")
@@ -480,15 +509,21 @@ def _rows(table: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _rows_text(chains: Sequence[Chain], width: int) -> str:
-    """Return the rows as JSON, each of one length. A thousand vbuckets have a few different chains, and a map is made
-    for each node whenever one of them moves."""
+    """Return the rows as JSON, all of length `width`.
+
+    Each distinct chain is encoded once: a thousand vbuckets have few distinct chains, and every move of a vbucket
+    encodes a map for each node.
+    """
     rows = {chain: str([*chain, *[NOBODY] * (width - len(chain))]).replace(" ", "") for chain in set(chains)}
     return f"[{','.join(map(rows.__getitem__, chains))}]"
 
 
 def _chains(rows: Sequence[Any]) -> tuple[Chain, ...]:
-    """Return the chains of all rows. A map comes with every vbucket that moves, and a thousand vbuckets have a few
-    different chains: where all rows are plainly right, only those are looked at."""
+    """Return the chains of all rows.
+
+    If all rows are lists of integers, each distinct chain is converted once: a thousand vbuckets have few distinct
+    chains, and a map arrives with every vbucket that moves.
+    """
     are_lists = set(map(type, rows)) == {list} and all(rows)
     if are_lists and _WHOLE.issuperset(map(type, itertools.chain.from_iterable(rows))):
         plain = tuple(map(tuple, rows))
@@ -498,7 +533,7 @@ def _chains(rows: Sequence[Any]) -> tuple[Chain, ...]:
 
 
 def _chain(vbucket: int, row: Any) -> Chain:
-    """Return the chain of a row, without the filling."""
+    """Return the chain of a row, without the -1 that fill the end."""
     if not isinstance(row, list) or not row:
         raise ValueError(f"vbucket {vbucket} has the chain {row}, a list of nodes belongs there")
     if not _WHOLE.issuperset(map(type, row)):
@@ -508,7 +543,7 @@ def _chain(vbucket: int, row: Any) -> Chain:
 
 
 def _needed(content: Any, vbuckets: int) -> dict[int, int]:
-    """Return the seqnos that copies must have, by vbucket."""
+    """Return the seqnos that copies need to be promoted, by vbucket."""
     if not isinstance(content, dict) or len(content) > vbuckets:
         raise ValueError("neededSeqnos has no seqno for each of some vbuckets")
     seqnos = {int(vbucket): _number(seqno) for vbucket, seqno in content.items()}
@@ -524,7 +559,7 @@ _ROWS_TO_COME: Final = '"vBucketMap":null'
 
 
 def _problem(chain: Chain, servers: int) -> str | None:
-    """Return what is wrong with a chain, for people; None if nothing is."""
+    """Return the problem of a chain, for people; None if it is valid."""
     named = [index for index in chain if index != NOBODY]
     if not chain or NOBODY in chain[1:] or len(set(named)) != len(named):
         return ": a node twice, or a hole"

@@ -1,8 +1,8 @@
 """The wire form of one field: numbers, byte strings, rows of them.
 
-A codec turns one value into bytes and back. `size` is the number of bytes that it always takes, or None if that depends
-on the value; only a section whose codecs all have a size can be recognised by its length. Both directions raise
-ValueError, to which `headwater.wire.layout` adds the message and field.
+A codec converts one value to bytes and back. `size` is the number of bytes of every value, or None if values differ in
+size; only a section whose codecs all have a size can be recognised by its length. Both directions raise ValueError, to
+which `headwater.wire.layout` adds the message and field.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ += ["i64", "u8", "u16", "u24", "u32", "u56", "u64"]
 
 
 class Codec(Protocol):
-    """One field's form; as a string it is what the reference pages call it."""
+    """The wire form of one field; `str(codec)` is its name on the reference pages."""
 
     @property
     def size(self) -> int | None:
-        """Bytes always taken, or None."""
+        """The number of bytes of every value; None if values differ in size."""
 
     def write(self, value: Any) -> bytes:
-        """Return the value's bytes; ValueError when it can't have any."""
+        """Return the value's bytes; ValueError if the wire form can't express it."""
 
     def read(self, data: bytes, at: int) -> tuple[Any, int]:
-        """Return the value at `at` and the offset after it; ValueError when it isn't there."""
+        """Return the value at offset `at`, and the offset after it; ValueError if there is no complete value."""
 
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
@@ -97,16 +97,16 @@ NUMBERS = {bits: Number(bits // 8) for bits in (8, 16, 24, 32, 56, 64)}
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """All bytes that are left of the section."""
+    """All remaining bytes of the section."""
 
     size: ClassVar[None] = None
 
     def write(self, value: bytes) -> bytes:
-        """Return the bytes as they are."""
+        """Return the bytes unchanged."""
         return bytes(value)
 
     def read(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Return what is left."""
+        """Return the remaining bytes, and the offset after them."""
         return data[at:], len(data)
 
     def __str__(self) -> str:
@@ -115,16 +115,16 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Prefixed:
-    """A byte string behind its length in two bytes."""
+    """A byte string after its length in two bytes."""
 
     size: ClassVar[None] = None
 
     def write(self, value: bytes) -> bytes:
-        """Return length and bytes."""
+        """Return the length and the bytes."""
         return NUMBERS[16].write(len(value)) + value
 
     def read(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Return the bytes at `at`; their length is checked against the data before they are touched."""
+        """Return the bytes at `at`, after a check of their length against the data."""
         length, at = NUMBERS[16].read(data, at)
         return _take(data, at, length), at + length
 
@@ -133,7 +133,9 @@ class Prefixed:
 
 
 class _Around:
-    """Rows of numbers around one byte string: two structs a row. StructError for all that needs a closer look."""
+    """The fast path for rows of numbers around one byte string: two structs a row. StructError asks for the
+    slow path.
+    """
 
     def __init__(self, before: str, behind: str) -> None:
         self._at = len(before)
@@ -163,7 +165,7 @@ class _Around:
 
 @dataclass(frozen=True, slots=True)
 class RowsCodec:
-    """Rows up to the end of the section: a list of tuples, or of plain values when there is one column."""
+    """Rows up to the end of the section: a list of tuples, or of plain values if there is one column."""
 
     columns: tuple[tuple[str, Codec], ...]
     rows_min: int = 0
@@ -194,7 +196,7 @@ class RowsCodec:
         return b"".join(self.write_row(row) for row in value)
 
     def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
-        """Return all rows; a last row cut short is an error."""
+        """Return all rows; an incomplete last row is an error."""
         rows = self._read_at_once(data, at)
         if rows is None:
             rows = []
@@ -239,17 +241,17 @@ class RowsCodec:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Rows behind their count in two bytes."""
+    """Rows after their number in two bytes."""
 
     rows: RowsCodec
     size: ClassVar[None] = None
 
     def write(self, value: Any) -> bytes:
-        """Return count and rows."""
+        """Return the number of rows, and the rows."""
         return NUMBERS[16].write(len(value)) + self.rows.write(value)
 
     def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
-        """Return as many rows as the count says; at most 65535, each of which must be there."""
+        """Return the rows; their number, at most 65535, comes first. A missing row is an error."""
         count, at = NUMBERS[16].read(data, at)
         rows = []
         for _ in range(count):
@@ -263,13 +265,13 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A field that may be missing at the end of its section: then it is None."""
+    """A field that may be missing at the end of its section; its value is then None."""
 
     codec: Codec
     size: ClassVar[None] = None
 
     def write(self, value: Any) -> bytes:
-        """Return its bytes, if any."""
+        """Return the value's bytes; empty for None."""
         return b"" if value is None else self.codec.write(value)
 
     def read(self, data: bytes, at: int) -> tuple[Any, int]:
@@ -281,7 +283,7 @@ class Tail:
 
 
 def _row_code(codec: Codec) -> str:
-    """Return a column's code for a struct; "s" is a byte string after its length, "?" a column that has no code."""
+    """Return a column's struct code; "s" for a byte string after its length, "?" for a column without a code."""
     if isinstance(codec, Prefixed):
         return "s"
     return codec.struct.format[1:] if isinstance(codec, Number) and codec.struct else "?"

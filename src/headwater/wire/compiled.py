@@ -1,8 +1,8 @@
 """The fast paths between a message and its bytes: functions of a class, compiled from its table on first use.
 
 A node reads requests and encodes answers tens of thousands of times a second; walking the table behind the class
-(declare.py) field by field takes longer than finding the answer. So the table is turned into source, as `@dataclass`
-does, and the source into functions. For GET's answer, four bytes of flags and a value, it is:
+(declare.py) field by field would take longer than the search for the document. So source is generated from the table,
+as `@dataclass` does, and compiled to functions. For GET's answer, four bytes of flags and a value, it is:
 
     def write(values, opcode, opaque):
         key, value = values['key'], values['value']
@@ -16,14 +16,14 @@ does, and the source into functions. For GET's answer, four bytes of flags and a
             return None
         return b''.join((head, key, value)) if size <= 31457280 else None
 
-Whatever can not go that way gets None here, and on the long way through the table its complaint or its bytes: a number
-too large, say, a key where none belongs, framing extras. What is legal is said in one place only; tests hold the two
-ways against each other. Functions are made when a class is first used: there are some hundred and fifty classes, and
-one process meets few of them.
+For a case that they do not cover (a number out of range, a key that is not allowed, framing extras) the fast paths
+return None, and the slow path through the table returns the bytes or raises the error. So the rules are in one place;
+tests compare the two paths. The functions are compiled at the first use of a class: there are some hundred and fifty
+classes, and one process uses few of them.
 
-Plain messages are requests of nothing but numbers, without framing, key, value, datatype or CAS. Of those that come by
-the thousand (a drain begins with a stream request for each vbucket) nearly all are plain: they are read from where they
-lie, and written without a message being made.
+Plain messages are requests of nothing but numbers, without framing, key, value, datatype or CAS. Requests that come by
+the thousand (a drain begins with a stream request for each vbucket) are nearly all plain: `read_plain` reads them in
+the buffer, and `write_plain` encodes them without a message object.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["short_of"]
 def short_of(cls: type[Declared], defaults: Mapping[str, Any]) -> Short:
     """Compile the fast paths of a message class; `defaults` are the values of fields that a frame lacks.
 
-    Without a fixed form both always return None.
+    For a class without a fixed form, all four functions always return None.
     """
     extras = cls.layout.extras
     if cls.layout.engine or not isinstance(extras, Fixed) or not all(each.packs for each in extras.shapes.values()):
@@ -55,7 +55,9 @@ def short_of(cls: type[Declared], defaults: Mapping[str, Any]) -> Short:
 
 
 class _Source:
-    """The source for one class, line by line, and the objects that it names."""
+    """Generates the source of the fast paths of one class, line by line; `names` has the objects that the source refers
+    to.
+    """
 
     def __init__(self, cls: type[Declared], extras: Fixed, defaults: Mapping[str, Any]) -> None:
         self._defaults = defaults
@@ -75,13 +77,15 @@ class _Source:
             self.names |= {"read_body": self._alone.codec.read, "write_body": self._alone.codec.write}
 
     def _misplaced(self) -> list[str]:
-        """The conditions under which a key or value is present and may not be, or is missing."""
+        """Return the conditions, in source, for a key or value that is forbidden but present, or required but
+        absent.
+        """
         return [*_wrong("key", self._layout.key), *(() if self._layout.body else _wrong("value", self._layout.value))]
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def writing(self) -> Iterator[str]:
-        """Return the lines of `write`."""
+        """Yield the lines of `write`."""
         yield "def write(values, opcode, opaque):"
         yield "    key, value = values['key'], values['value']"
         yield from _leaving("    ", [*self._misplaced(), *(["value"] if self._layout.body else [])])
@@ -115,7 +119,7 @@ class _Source:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def reading(self) -> Iterator[str]:
-        """Return the lines of `read`."""
+        """Yield the lines of `read`."""
         yield "def read(frame):"
         yield from _leaving("    ", self._of_others())
         yield "    extras, key, value = frame.extras, frame.key, frame.value"
@@ -134,7 +138,7 @@ class _Source:
         yield from _making(self._values(), ["**body"] if unread else [])
 
     def reading_plain(self) -> Iterator[str]:
-        """Return the lines of `read_plain` and `write_plain`: header and numbers are one struct."""
+        """Yield the lines of `read_plain` and `write_plain`, which convert header and numbers with one struct."""
         yield "def read_plain(data, offset):"
         if (plain := self._layout.plain) is None:
             yield from ("    return None", "def write_plain(*numbers):", "    return None")
@@ -157,7 +161,7 @@ class _Source:
         yield "        return None"
 
     def _of_others(self) -> Iterator[str]:
-        """The conditions under which a frame is another message, or has a flexible magic."""
+        """Yield the conditions, in source, for a frame of another message or with a flexible magic."""
         layout = self._layout
         yield f"frame.magic != {int(layout.magic)}"
         if layout.opcodes:
@@ -187,7 +191,7 @@ class _Source:
         return "of_flags or 0" if "flags" in {each.name for each in self._extras.fields} else "0"
 
     def _values(self) -> dict[str, str]:
-        """The value of each field of a message, in source."""
+        """Return the source expression for each field of a message, by the field's name."""
         layout = self._layout
         values = {name: f"default_{name}" for name in self._defaults}
         self.names |= {f"default_{name}": value for name, value in self._defaults.items()}
@@ -220,7 +224,7 @@ def _alone(layout: Layout) -> Field | None:
 
 
 def _targets(fields: Iterable[Field]) -> str:
-    """The left side of an assignment from a struct."""
+    """Return the source of the left side of an assignment from an unpacked struct."""
     return f"({''.join(f'of_{each.name}, ' for each in fields)})"
 
 
@@ -241,12 +245,12 @@ def _making(values: Mapping[str, str], others: Iterable[str] = ()) -> Iterator[s
 
 
 def _disallowed(fields: Iterable[Field], named: str) -> Iterator[str]:
-    """The conditions under which a field's value belongs to another version of the message."""
+    """Return the conditions, in source, for field values that belong to another version of the message."""
     return (f"{named.format(each.name)} not in {each.only!r}" for each in fields if each.only)
 
 
 def _leaving(indent: str, conditions: Iterable[str]) -> Iterator[str]:
-    """Yield the lines that leave for the slow path under any of the conditions."""
+    """Yield the lines that return None, for the slow path, under any of the conditions."""
     if test := " or ".join(conditions):
         yield f"{indent}if {test}:"
         yield f"{indent}    return None"

@@ -1,8 +1,8 @@
 """Every message of DCP, all versions. Source: specification, dcp.md 2 (and 2.21 for stream ids).
 
-The opaque of a stream's messages is that of the StreamRequest that opened it; no-ops and buffer acknowledgements
-belong to the connection. Producer and consumer name the two ends of the data; the mover is the third party that tells
-a consumer node which streams to add. The older UPR forms are in `headwater.wire.upr`.
+The opaque of a stream's messages is that of the StreamRequest that opened it; no-ops and buffer acknowledgements belong
+to the connection. The producer sends the changes, the consumer receives them; the mover is a third party that requests
+streams from a consumer node (AddStream). The older UPR forms are in `headwater.wire.upr`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class AddStreamResponse(Response, opcode=Opcode.DCP_ADD_STREAM, status=ANY_STATU
 
 
 class AddStream(Request, opcode=Opcode.DCP_ADD_STREAM, privilege=REPLICATE, answer=AddStreamResponse):
-    """The mover tells a consumer node to stream this vbucket. Source: DCP, commands/add-stream.md."""
+    """The mover requests that a consumer node stream this vbucket. Source: DCP, commands/add-stream.md."""
 
     flags: u32 = about("StreamFlag bits, copied into the consumer's StreamRequest")
 
@@ -120,7 +120,7 @@ class StreamResponse(Response, opcode=Opcode.DCP_STREAM_REQ):
 
 
 class StreamRollback(Response, opcode=Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK):
-    """Histories differ: the consumer must drop the changes after `rollback_seqno`, then ask again."""
+    """The histories differ: the consumer must drop the changes after `rollback_seqno`, then send the request again."""
 
     rollback_seqno: u64 = about("the last seqno both ends share", where=VALUE)
 
@@ -228,7 +228,7 @@ class DeletionV2(Request, opcode=Opcode.DCP_DELETION, privilege=REPLICATE, key=R
 
 
 class Expiration(Request, opcode=Opcode.DCP_EXPIRATION, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
-    """A document ran out; only with control enable_expiry_opcode. Source: DCP, commands/expiration.md."""
+    """A document expired; only with control enable_expiry_opcode. Source: DCP, commands/expiration.md."""
 
     by_seqno: u64 = about("place of this change in the vbucket's history, from 1")
     rev_seqno: u64 = about("how many times this key has changed")
@@ -248,20 +248,20 @@ class SetVbucketState(Request, opcode=Opcode.DCP_SET_VBUCKET_STATE, privilege=RE
 
 
 class Noop(Request, opcode=Opcode.DCP_NOOP, privilege=REPLICATE, answer=Done):
-    """The producer asks whether the consumer lives. Source: DCP, commands/no-op.md."""
+    """The producer checks that the consumer is alive; must be answered. Source: DCP, commands/no-op.md."""
 
 
 class BufferAck(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT, privilege=STREAM, answer=Done):
-    """The consumer has processed so many bytes. Source: DCP, commands/buffer-ack.md.
+    """The consumer has processed `acked_bytes` bytes. Source: DCP, commands/buffer-ack.md.
 
-    An answer is documented, yet never sent by a producer; consumers swallow it (erratum P3).
+    The document describes an answer, but producers never send one; consumers ignore it (erratum P3).
     """
 
     acked_bytes: u32 = about("bytes of counted messages processed since the acknowledgement before this one")
 
 
 class BufferAckInValue(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT, privilege=STREAM, answer=Done):
-    """As the document's example has it: no extras, the number in the value. Accept both, send BufferAck."""
+    """BufferAck in the form of the document's example: no extras, number in the value. Accept both, send BufferAck."""
 
     acked_bytes: u32 = about("as in BufferAck", where=VALUE)
 
@@ -274,7 +274,7 @@ class Control(Request, opcode=Opcode.DCP_CONTROL, privilege=STREAM, key=REQUIRED
 
 
 class SystemEvent(Request, opcode=Opcode.DCP_SYSTEM_EVENT, privilege=REPLICATE, key=OPTIONAL):
-    """A collection or scope came or went; the key is its name. Source: DCP, commands/system-event.md.
+    """A collection or scope was created or dropped; the key is its name. Source: DCP, commands/system-event.md.
 
     The document's example has scope and collection id swapped; on the wire the scope comes first (erratum P8).
     """
@@ -316,27 +316,27 @@ class SeqnoAcknowledged(Request, opcode=Opcode.DCP_SEQNO_ACKNOWLEDGED, privilege
 
 
 class Commit(Request, opcode=Opcode.DCP_COMMIT, privilege=REPLICATE, key=REQUIRED):
-    """A prepared write happened. Source: DCP, commands/commit.md."""
+    """A prepared write is committed: the document has its new value. Source: DCP, commands/commit.md."""
 
     prepared_seqno: u64 = about("seqno of the prepare")
     commit_seqno: u64 = about("place of the commit in the vbucket's history")
 
 
 class Abort(Request, opcode=Opcode.DCP_ABORT, privilege=REPLICATE, key=REQUIRED):
-    """A prepared write did not happen. Source: DCP, commands/abort.md."""
+    """A prepared write is aborted: the document keeps its old value. Source: DCP, commands/abort.md."""
 
     prepared_seqno: u64 = about("seqno of the prepare")
     abort_seqno: u64 = about("place of the abort in the vbucket's history")
 
 
 class SeqnoAdvanced(Request, opcode=Opcode.DCP_SEQNO_ADVANCED, privilege=REPLICATE):
-    """No change this stream may see lies before a seqno. Source: DCP, commands/seqno-advanced.md."""
+    """The stream has no change up to a seqno that its filter lets through. Source: DCP, commands/seqno-advanced.md."""
 
     seqno: u64 = about("the seqno reached; counts as received")
 
 
 class OsoSnapshot(Request, opcode=Opcode.DCP_OSO_SNAPSHOT, privilege=REPLICATE):
-    """Brackets a backfill that comes out of seqno order. Source: DCP, commands/oso-snapshot.md."""
+    """Begins or ends a backfill that is not in seqno order. Source: DCP, commands/oso-snapshot.md."""
 
     flags: u32 = about("1 start, 2 end", only=(1, 2))
 

@@ -1,10 +1,10 @@
 """The tables behind messages: a declaration becomes a table when its class is made.
 
-`Declared` reads a class body's `about` fields into a `Layout` and makes the class a frozen dataclass. How to write a
-declaration is described in `headwater.wire.layout`, which everyone imports from.
+`Declared` reads a class body's `about` fields into a `Layout` and makes the class a frozen dataclass.
+`headwater.wire.layout` describes how to write a declaration; other modules import from there.
 
-There are some two hundred messages. The code that `@dataclass` would write and compile for each would take a quarter of
-a node's start. So it only collects the fields here; the methods are written once for all messages.
+There are some two hundred messages. Compiling the methods that `@dataclass` generates for each would take a quarter of
+a node's start. So `@dataclass` only collects the fields here; the methods are written once for all messages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Presence(Enum):
     REQUIRED = "yes"
 
     def refuses(self, data: bytes) -> bool:
-        """Return True if these bytes may not be present, or are missing."""
+        """Return True if the key or value `data` breaks the rule: present but forbidden, or empty but required."""
         return bool(data) if self is Presence.FORBIDDEN else self is Presence.REQUIRED and not data
 
 
@@ -69,7 +69,7 @@ def about(
 
 
 def measured(text: str, *, init: Literal[False] = False) -> Any:
-    """Declare the length of TAP's engine-private section: it is counted, never given."""
+    """Declare the field with the length of TAP's engine-private section, which is computed from the section."""
     return dataclasses.field(init=init, default=0, metadata={"about": text})
 
 
@@ -89,15 +89,17 @@ class Layout:
     """The table behind a message class.
 
     Attributes:
-        opcode: NO_OPCODE for an answer, which has its request's.
-        quiet: opcode of a request's quiet form, or NO_OPCODE. silent: the status with which that one is not answered.
+        opcode: NO_OPCODE for an answer, whose opcode is its request's.
+        quiet: opcode of a request's quiet form, or NO_OPCODE. silent: the status of the answer that the quiet form
+            omits.
         answers: classes of the answers, besides `Failure`; the usual one first.
-        cas: whether a request may carry a CAS.
-        refused: the status with which our node answers a request that it does not serve; 0 where it does.
-        privilege: who may send a request; None for an answer, and for what a server sends. beyond: what more some of
-            its flags need.
-        opcodes: those that its frames may have: its own and its quiet form's.
-        is_response: the message answers something.
+        cas: True if a request may carry a CAS.
+        refused: the status with which this node answers a request that it does not serve; 0 for a request that it
+            serves.
+        privilege: the right that a request needs; None for an answer, and for a server's request. beyond: additional
+            rights that some flags need.
+        opcodes: the opcodes of its frames: its own and its quiet form's.
+        is_response: True for answers.
     """
 
     name: str = ""
@@ -130,12 +132,14 @@ class Layout:
 
     @property
     def magics(self) -> frozenset[int]:
-        """The magics its frames may have: its own, and for what clients send and get the flexible one."""
+        """The magics of its frames: its own, and the flexible one for requests of clients and their answers."""
         return _MAGICS[self.magic]
 
     @property
     def plain(self) -> Shape | None:
-        """The extras of the plain messages (compiled.py); None if there are none, or they differ in their form."""
+        """The fields of the plain messages (compiled.py); None if the class has none, or their extras have several
+        lengths.
+        """
         if self.engine or self.body is not None or len(self.extras.shapes) != 1 or self.is_response:
             return None
         if self.opcode < 0 or self.key.refuses(b"") or self.value.refuses(b""):
@@ -151,21 +155,21 @@ class Layout:
 
     @property
     def extras_bytes(self) -> int:
-        """Return the length of the extras; raise TypeError if several lengths are allowed."""
+        """The length of the extras in bytes; TypeError if several lengths are allowed."""
         return self._one_length(self.extras, "extras")
 
     @property
     def value_bytes(self) -> int:
-        """Return the length of the value; raise TypeError if it is not declared, or several lengths are allowed."""
+        """The length of the value in bytes; TypeError if it is not declared, or several lengths are allowed."""
         return self._one_length(self.body, "value")
 
     @property
     def extras_lengths(self) -> tuple[int, ...]:
-        """Every length that the extras may have; none where their fields have no fixed form."""
+        """All allowed lengths of the extras in bytes; empty if their fields have no fixed form."""
         return tuple(self.extras.shapes)
 
     def field_bytes(self, name: str) -> int:
-        """Return the number of bytes that a field always takes; TypeError if there is no such field."""
+        """Return the number of bytes of a field of fixed size; TypeError if there is no such field."""
         for each in self.fields:
             if each.name == name and each.codec.size is not None:
                 return each.codec.size
@@ -173,11 +177,11 @@ class Layout:
 
     @property
     def extras_struct(self) -> struct.Struct:
-        """The extras as one `struct`; TypeError if they have several lengths."""
+        """The extras as one `struct`; TypeError if several lengths are allowed."""
         return self.struct_of(self.extras_bytes)
 
     def struct_of(self, extras_bytes: int) -> struct.Struct:
-        """The extras of one of the message's lengths as one `struct`; TypeError if it has no such length."""
+        """Return the extras of length `extras_bytes` as one `struct`; TypeError if that length is not allowed."""
         if extras_bytes not in self.extras.shapes:
             raise TypeError(f"the extras of {self.name} are never {extras_bytes} bytes")
         return self.extras.shapes[extras_bytes].struct
@@ -198,7 +202,7 @@ class Layout:
         raise TypeError(f"{self.name} has no field {name!r} whose place is known")
 
     def bad(self, opcode: int, problem: object) -> BadMessage:
-        """Return the error for a frame that is not this message."""
+        """Return the error for a frame that does not match this message."""
         return BadMessage(self.name, opcode, str(problem))
 
 
@@ -225,7 +229,7 @@ def _codec_of(hint: Any) -> tuple[Codec, bool]:
 
 
 def _merged(above: Sequence[Field], own: Sequence[Field]) -> tuple[Field, ...]:
-    """Return inherited and own fields; a field declared anew replaces the one above, in its place."""
+    """Return inherited and own fields; a redeclared field keeps the place of the inherited one."""
     fields = {each.name: each for each in above} | {each.name: each for each in own}
     return tuple(fields.values())
 
@@ -234,10 +238,10 @@ class Short(NamedTuple):
     """The fast paths of a class (compiled.py); each returns None for a case that needs the slow path.
 
     Attributes:
-        read: makes a message of a frame.
-        write: makes the bytes of a message with these fields, under an opcode and opaque, without framing extras.
-        read_plain: makes a message of the plain one that begins at an offset of a buffer.
-        write_plain: makes the bytes of a plain message of vbucket, opaque and the numbers of its own fields.
+        read: returns the message in a frame.
+        write: returns the bytes of a message without framing extras, from its fields, an opcode and an opaque.
+        read_plain: returns the plain message at an offset of a buffer.
+        write_plain: returns the bytes of a plain message, from vbucket, opaque and the numbers of its own fields.
     """
 
     read: Callable[[Frame], Any]
@@ -325,7 +329,7 @@ class Declared:
         return "; ".join(f"{what} {', '.join(map(repr, sorted(names)))}" for what, names in wrong if names)
 
     def __post_init__(self) -> None:
-        """Set the fields that follow from others."""
+        """Set the fields that are computed from others."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise dataclasses.FrozenInstanceError(f"{type(self).__name__}.{name} cannot be changed; make another message")

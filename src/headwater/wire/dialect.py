@@ -1,8 +1,8 @@
-"""Finds the message that a frame is: the dialects, and decoding by dialect.
+"""Finds the message class of a frame: the dialects, and decoding by dialect.
 
 The families share one space of opcodes, and versions of a message differ in the length of their extras, in the status
-of their answer, or in a version number inside. So all candidates for a frame are tried, in the dialect's order; if none
-of them accepts it, the error says what each expected.
+of their answer, or in a version number inside. So the decoder tries all candidates for a frame, in the dialect's order;
+if none of them accepts it, the error lists what each expected.
 
 `Dialect.AUTO` reads every dialect: for captures, and for a connection whose first stream request has not yet shown
 which one the peer speaks (dcp.md 14).
@@ -53,12 +53,12 @@ def decode(source: Frame | bytes | bytearray | memoryview, dialect: Dialect = Di
         source: a frame, or the bytes of exactly one.
         dialect: the families to consider.
 
-    Returns: a Request or Response of the dialect's modules; of an answer, what its request is declared to be answered
-        with; for one that is no success and has no class of its own, a Failure.
+    Returns: a Request or Response of the dialect's modules. An answer has one of the classes that its request declares;
+    an error without such a class is a Failure.
 
     Raises:
         BadFrame: the bytes are not one frame.
-        BadMessage: no message of the dialect fits; its `status` is the answer that a server should give.
+        BadMessage: no message of the dialect fits; its `status` is the one to answer with.
     """
     frame = source if isinstance(source, Frame) else Frame.decode(source)
     problems = []
@@ -82,7 +82,7 @@ def _candidates(dialect: Dialect, frame: Frame) -> Iterator[type[Message]]:
 
 @cache
 def _table(dialect: Dialect) -> dict[tuple[bool, bool, int], tuple[type[Message], ...]]:
-    """Return the dialect's classes by (from the server unasked, response, opcode)."""
+    """Return the dialect's classes by (is a server's message, is a response, opcode)."""
     table: dict[tuple[bool, bool, int], dict[type[Message], None]] = {}
     for each in (each for module in dialect.value for each in messages(module)):
         server = each.layout.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE)
@@ -94,20 +94,20 @@ def _table(dialect: Dialect) -> dict[tuple[bool, bool, int], tuple[type[Message]
 
 
 def requests(opcode: int) -> tuple[type[Request], ...]:
-    """Return the requests that clients, and the ends of a stream, send under an opcode, in all families and forms."""
+    """Return the requests of clients and of stream ends with an opcode, in all families and forms."""
     classes = _table(Dialect.AUTO).get((False, False, opcode), ())
     return tuple(each for each in classes if issubclass(each, Request))
 
 
 def answers_of(request: type[Message]) -> Iterator[type[Message]]:
-    """Yield the answers that a request may get, besides a Failure."""
+    """Yield the classes of answers that a request may get, besides Failure."""
     for each in request.layout.answers:
         if issubclass(each, Message):
             yield each
 
 
 def _refusal(frame: Frame, problems: list[BadMessage]) -> BadMessage:
-    """Return the one error for a frame that no class accepted."""
+    """Return one error, from those of all classes, for a frame that no class accepted."""
     if not problems:
         known = frame.opcode in RETIRED or frame.opcode in Opcode.__members__.values()
         status = Status.NOT_SUPPORTED if known else Status.UNKNOWN_COMMAND

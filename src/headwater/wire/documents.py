@@ -1,9 +1,9 @@
 """Documents: get, set, delete, count, touch, lock. Source: specification, kv.md 2.
 
-A quiet form is the same message under another opcode, which leaves out the uninteresting answer: mutations are silent
-on success, reads on KEY_ENOENT. Keys begin with the collection id (`headwater.wire.leb128`) on connections that
-negotiated Collections. `flags` are the application's own four bytes; `expiration` is in seconds from now up to 30
-days, above that Unix seconds, and 0 is never (wire.md 10). Answers other than success are a `Failure`.
+A quiet form is the same message under another opcode, whose usual answer is not sent: success for mutations, KEY_ENOENT
+for reads. Keys begin with the collection id (`headwater.wire.leb128`) on connections that negotiated Collections.
+`flags` are the application's own four bytes; `expiration` is in seconds from now up to 30 days, above that Unix
+seconds, and 0 is never (wire.md 10). Answers other than success are a `Failure`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRANSACTIONS = b"_txn:"
 
 
 class GetResponse(Answer, value=OPTIONAL):
-    """A document, its CAS in the header; of GetLocked the token that unlocks it."""
+    """A document, its CAS in the header; after GetLocked the CAS is the token that unlocks the document."""
 
     flags: u32 = about("the application's own flags")
 
@@ -78,8 +78,9 @@ class GetRandomKey(Request, opcode=Opcode.GET_RANDOM_KEY, privilege=READ, answer
 
 
 class Stored(Answer, extras_bytes=(0, 16)):
-    """The answer to a mutation: the new CAS in the header (deletions have one, too) and, with MutationSeqno, the vb
-    uuid and seqno of the change."""
+    """The answer to a mutation: the new CAS in the header (deletions have one, too) and, if MutationSeqno was
+    negotiated, the vb uuid and seqno of the change.
+    """
 
     vb_uuid: u64 | None = about("the vbucket's history, with MutationSeqno", default=None)
     seqno: u64 | None = about("place of the mutation in it, with MutationSeqno", default=None)
@@ -102,11 +103,11 @@ class Set(
 
 
 class Add(Set, opcode=Opcode.ADD, quiet=Opcode.ADDQ, cas=False):
-    """Stores a document unless there is one."""
+    """Stores a document unless one exists."""
 
 
 class Replace(Set, opcode=Opcode.REPLACE, quiet=Opcode.REPLACEQ):
-    """Stores a document if there is one."""
+    """Stores a document if one exists."""
 
 
 class Delete(
@@ -133,7 +134,7 @@ class Prepend(Append, opcode=Opcode.PREPEND, quiet=Opcode.PREPENDQ):
 
 
 class IncrementResponse(Stored):
-    """The sum or difference."""
+    """The value of the counter after the change."""
 
     counter: u64 = about("the number now", where=VALUE)
 
@@ -154,7 +155,7 @@ class Increment(
 
 
 class Decrement(Increment, opcode=Opcode.DECREMENT, quiet=Opcode.DECREMENTQ):
-    """Takes from a decimal number; stops at 0."""
+    """Subtracts from a decimal number; stops at 0."""
 
 
 class TouchResponse(Answer):

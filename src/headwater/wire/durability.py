@@ -1,4 +1,4 @@
-"""The levels of a durable write: their numbers on the wire, their names, and what each waits for.
+"""The levels of a durable write: their numbers on the wire, and their names.
 
 Source: specification, wire.md 1.4 (frame info 1) and dcp.md 2.17 (PREPARE).
 """
@@ -14,7 +14,7 @@ DURABILITY_TIMEOUT_MS_MAX = 65534
 
 
 class DurabilityLevel(IntEnum):
-    """The copies of a document that must have a durable write before it is answered."""
+    """The copies of a document that must have a durable write before it is acknowledged."""
 
     MAJORITY = 1
     """A majority of the copies, in memory."""
@@ -25,12 +25,12 @@ class DurabilityLevel(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name as options have it: lower case, with hyphens."""
+        """The name in options: lower case, with hyphens."""
         return self.name.lower().replace("_", "-")
 
     @classmethod
     def read(cls, text: str) -> DurabilityLevel:
-        """Return the level of a name, in any case, with hyphens or underscores; ValueError for any other text."""
+        """Return the level with a name, in any case, with hyphens or underscores; ValueError for any other text."""
         try:
             return cls[text.upper().replace("-", "_")]
         except KeyError:
@@ -38,5 +38,5 @@ class DurabilityLevel(IntEnum):
 
 
 def majority_of(copies: int) -> int:
-    """Return how many of so many copies are a majority: any two majorities share one."""
+    """Return the least number of copies that is a majority of `copies`: any two majorities share a copy."""
     return copies // 2 + 1

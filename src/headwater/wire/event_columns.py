@@ -1,7 +1,7 @@
-"""The columns of changes, declared once: of batches, of Spark's rows, of the lake's tables, of `tail`'s lines.
+"""The columns of changes, declared once for batches, Spark's rows, the lake's tables and the lines of `tail`.
 
-A new column is a row here, some lines of the kernel that fills it (kernels/decode.py), and a field of the client's
-events (client/changes.py). The table is in this package because the kernels' hash has this package's sources.
+A new column needs a row here, code in the kernel that fills it (kernels/decode.py), and a field of the client's events
+(client/changes.py). The table is in this package because the hash of the kernels covers this package's sources.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class EventColumn:
-    """A column; an empty type or meaning is that of a place without it.
+    """A column; an empty type or meaning means that the place does not have the column.
 
     Attributes:
-        name: the same everywhere.
-        batch: its type in a batch, as Arrow calls it: numbers as on the wire, without nulls.
-        spark: its type in Spark, where all are nullable. Change logs have the same columns.
-        meaning: of Spark's column, for the guide.
-        kept: of the column in a mirror's table.
-        is_shown: True if `tail` has it in its JSON and in its templates.
-        before: the column in front of which it stands in a batch, if not that of the next row.
+        name: name in all places.
+        batch: Arrow type in a batch: numbers as on the wire, without nulls.
+        spark: type in Spark, nullable. Change logs have the same columns.
+        meaning: meaning of Spark's column, for the guide.
+        kept: meaning of the column in a mirror's table, for the guide.
+        is_shown: True if the JSON and the templates of `tail` have the column.
+        before: name of the column that follows it in a batch; empty for the next row's.
     """
 
     name: str

@@ -9,12 +9,12 @@ __all__ = ["Failure"]
 
 
 class Failure(Answer, status=ANY_FAILURE, value=OPTIONAL):
-    """A request failed with `status`; the value, if any, is text or JSON that explains, or the cluster map.
+    """A request failed with `status`; the value, if any, is an explanation as text or JSON, or the cluster map.
 
-    It carries neither extras nor a key. `opcode` is that of the request.
+    It has neither extras nor a key. `opcode` is that of the request.
     """
 
     def error(self, context: str = "") -> StatusError:
-        """Return (not raise) the error to raise for this answer; `context` says what was asked."""
+        """Return (not raise) the exception for this answer; `context` describes the request."""
         text = self.value.decode("utf-8", "replace")
         return error_for(self.status, f"{context}: {text}" if context and text else context or text)

@@ -1,7 +1,8 @@
 """HELLO features that a client may request. Source: specification, wire.md 7 and kv.md 1.1.
 
-Every HELLO first switches all features off, then grants anew; the answer lacks features that the server does not know
-or grant. `missing_prerequisites` finds requested features that lack a prerequisite; EINVAL is the answer.
+Every HELLO first switches all features off, then grants the requested ones; the answer lacks features that the server
+does not know or grant. A HELLO that requests a feature without its prerequisites (`missing_prerequisites`) is answered
+with EINVAL.
 """
 
 from __future__ import annotations

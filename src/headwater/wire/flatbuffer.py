@@ -1,11 +1,12 @@
 """Reads a table of FlatBuffers, the content of system events of version 2. Source: FlatBuffers, "Internals"; dcp 2.16.
 
-    root:   u32, where the table is
-    table:  i32, how far before it its vtable is; then its fields, where the vtable says
-    vtable: u16, its own bytes; u16, those of the table; then for each field, by number, u16 its place, 0 for none
+    root:   u32 position of the table
+    table:  i32 distance back to its vtable; then the fields, at the places given by the vtable
+    vtable: u16 size of the vtable; u16 size of the table; for each field, by number, u16 its place in the table, 0 if
+            it is absent
 
-Everything is little-endian. A text is a u32 offset from its own position to a u32 length and the bytes. Every position
-is checked before it is read: an invalid one is a ValueError.
+All numbers are little-endian, sizes in bytes. A text is a u32 offset from its own position to a u32 length and the
+bytes. Every position is checked before it is read; an invalid one raises ValueError.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NUMBERS = {1: struct.Struct("<B"), 4: _U32, 8: struct.Struct("<Q")}
 
 
 class FlatTable:
-    """The root table of a buffer; its fields are known by their numbers in the schema.
+    """The root table of a buffer; fields are addressed by their numbers in the schema.
 
     Raises:
         ValueError: the bytes are not a table.
@@ -41,12 +42,12 @@ class FlatTable:
         return value
 
     def number(self, field: int, size: int, default: int = 0) -> int:
-        """Return an unsigned number of 1, 4 or 8 bytes; the default if the sender left it out."""
+        """Return an unsigned number of 1, 4 or 8 bytes; `default` if the field is absent."""
         place = self._fields[field] if field < len(self._fields) else 0
         return self._read(_NUMBERS[size], self._at + place) if place else default
 
     def text(self, field: int) -> bytes | None:
-        """Return a text's bytes; None if there is no text."""
+        """Return a text's bytes; None if the field is absent."""
         place = self._fields[field] if field < len(self._fields) else 0
         if not place:
             return None

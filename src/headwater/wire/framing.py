@@ -1,11 +1,11 @@
-"""From a stream of bytes, cut anywhere, to whole frames; and what framing extras hold.
+"""Cuts a stream of bytes into frames; reads and encodes framing extras.
 
-`FrameBuffer` keeps what is not yet a whole frame. The 24 bytes of a header are judged as soon as they are there, so
-a peer that announces more than 30 MiB, or sections that do not fit their body, is refused before its body is kept.
+`FrameBuffer` keeps the bytes of an incomplete frame. It checks a header as soon as its 24 bytes have arrived, so a peer
+that announces more than 30 MiB, or sections that do not fit their body, is refused before its body takes memory.
 
-Framing extras (magics 0x08, 0x18) are objects one after the other: a byte with the id in its high and the length in
-its low half, then the data. 15 in either half is an escape: 15 plus the next byte; the id's next byte comes first.
-Source: specification, wire.md 1.3 and 1.4.
+Framing extras (magics 0x08, 0x18) are a sequence of objects: a byte with the id in its high half and the length in its
+low half, then the data. A half of 15 means 15 plus the value of a following byte; if both do, the byte of the id comes
+first. Source: specification, wire.md 1.3 and 1.4.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ __all__ = [
 
 
 class FrameBuffer:
-    """Cut received bytes into frames; how the bytes were cut on their way changes nothing.
+    """Cuts received bytes, split at any point, into frames.
 
-    After a bad header the buffer is dead: `failure` is set and every further call raises it.
+    After a bad header the buffer is unusable: `failure` is set, and every further call raises it.
     """
 
     def __init__(self) -> None:
@@ -46,16 +46,16 @@ class FrameBuffer:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an unfinished frame that are waiting for the rest."""
+        """The number of bytes of an incomplete frame."""
         return len(self._buffer)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """Return the frames that `data` completes, oldest first.
 
-        Frames before a bad header are still returned; look at `failure` after each call, or call again.
+        Frames before a bad header are still returned; check `failure` after each call, or call again.
 
         Raises:
-            BadFrame: as `header.lengths` raises it, when nothing whole stands before it. Close the connection.
+            BadFrame: the header is bad (`header.lengths`), and no whole frame came before it. Close the connection.
         """
         if self.failure is None:
             self._buffer += data
@@ -143,17 +143,17 @@ def _take(framing: bytes, at: int, count: int) -> bytes:
 
 
 class DurabilityInfo(NamedTuple):
-    """The object that asks for a durable write: its level, and the milliseconds it may take where they are given."""
+    """The framing object that requests a durable write: level, and timeout in milliseconds (None for the default)."""
 
     level: DurabilityLevel
     timeout_ms: int | None
 
 
 def decode_durability(data: bytes) -> DurabilityInfo:
-    """Return what a DURABILITY object asks for.
+    """Return the content of a DURABILITY object.
 
     Raises:
-        BadMessage: it is neither 1 nor 3 bytes long; with status DURABILITY_INVALID_LEVEL: there is no such level.
+        BadMessage: the object is neither 1 nor 3 bytes long, or its level is unknown (status DURABILITY_INVALID_LEVEL).
     """
     if len(data) not in (1, 3):
         raise BadMessage("framing extras", 0, f"an object of {len(data)} bytes, expected (1, 3)")
@@ -167,7 +167,7 @@ def decode_durability(data: bytes) -> DurabilityInfo:
 
 
 def durability_framing(level: DurabilityLevel, timeout_ms: int | None = None) -> bytes:
-    """Return the framing extras that make a write durable; `timeout_ms` is how long it may take (1 to 65534)."""
+    """Return the framing extras that request a durable write; `timeout_ms` is its timeout, 1 to 65534 milliseconds."""
     data = NUMBERS[8].write(level) + (b"" if timeout_ms is None else NUMBERS[16].write(timeout_ms))
     return encode_framing([FrameInfo(RequestInfo.DURABILITY, data)])
 

@@ -4,8 +4,8 @@
             magic  opcode  key length  extras len  datatype  vbucket / status  body length  opaque  CAS
 
 All integers are unsigned and big-endian. With the flexible magics (0x08, 0x18) byte 2 is the length of the framing
-extras and byte 3 that of the key. The body is everything after the header; the value is what extras and key leave
-of it. Source: specification, wire.md 1.
+extras and byte 3 that of the key. The body is everything after the header; the value is the rest of the body after the
+other sections. Source: specification, wire.md 1.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Lengths(NamedTuple):
 
     @property
     def frame(self) -> int:
-        """Bytes of the whole frame, header included."""
+        """The number of bytes of the whole frame, header included."""
         return HEADER_BYTES + self.body
 
 
@@ -92,8 +92,8 @@ def lengths(data: bytes | bytearray | memoryview, offset: int = 0) -> Lengths:
     """Read and check the lengths of the frame whose header starts at `offset`; 24 bytes must be there.
 
     Raises:
-        BadFrame: unknown magic, sections longer than the body, or a body over 30 MiB. After any of these the
-            stream can't be cut into frames any more (wire.md 1.3); nothing should be answered.
+        BadFrame: unknown magic, sections longer than the body, or a body over 30 MiB. The following bytes can't be cut
+            into frames any more (wire.md 1.3): close the connection without an answer.
     """
     magic, opcode, key, extras, _, _, body, _, _ = HEADER.unpack_from(data, offset)
     if magic not in _MAGICS:
@@ -141,10 +141,10 @@ def put_body_bytes(frame: bytearray | memoryview, count: int) -> None:
 
 @dataclass(slots=True, frozen=True)
 class Frame:
-    """One frame, its sections apart. For a response `vbucket` holds the status (see `status`).
+    """One frame, split into its sections. In a response, `vbucket` holds the status (see `status`).
 
-    TAP puts an engine-private section between extras and key; in a Frame its bytes are simply the first of what
-    follows the extras (`headwater.wire.tap` takes them apart).
+    TAP has an engine-private section between extras and key; a Frame does not separate it: its bytes are the first ones
+    after the extras (`headwater.wire.tap` splits them).
     """
 
     magic: int
@@ -160,16 +160,16 @@ class Frame:
 
     @property
     def status(self) -> int:
-        """The same two bytes read as a response's status."""
+        """The status of a response: the two bytes that `vbucket` holds."""
         return self.vbucket
 
     @property
     def is_response(self) -> bool:
-        """True if this is an answer."""
+        """True if the frame is a response."""
         return self.magic in RESPONSES
 
     def __len__(self) -> int:
-        """Bytes on the wire, header included."""
+        """The number of bytes on the wire, header included."""
         return HEADER_BYTES + len(self.framing) + len(self.extras) + len(self.key) + len(self.value)
 
     def encode(self) -> bytes:
@@ -189,7 +189,7 @@ class Frame:
         return b"".join(self._front())
 
     def _front(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """Return all sections but the value, the header first."""
+        """Return header, framing extras, extras and key."""
         body = len(self) - HEADER_BYTES
         flexible = self.magic in FLEXIBLE
         if flexible or self.framing or self.magic not in _MAGICS or body > BODY_BYTES_MAX:
@@ -204,7 +204,7 @@ class Frame:
         return header, self.framing, self.extras, self.key
 
     def _check(self) -> None:
-        """Check that every number fits its field of the header."""
+        """Check that every number fits its field of the header; LocalProtocolError if one does not."""
         flexible = self.magic in FLEXIBLE
         if self.magic not in _MAGICS:
             raise LocalProtocolError(f"magic 0x{self.magic:02x} is none of the six")
@@ -238,7 +238,7 @@ class Frame:
 
     @classmethod
     def cut(cls, data: bytes | bytearray | memoryview, sizes: Lengths) -> Frame:
-        """Take the sections out of one whole frame; `sizes` is the result of `lengths`."""
+        """Return the frame in exactly its bytes; `sizes` is the result of `lengths`."""
         magic, opcode, _, _, datatype, vbucket, _, opaque, cas = HEADER.unpack_from(data)
         extras_at = HEADER_BYTES + sizes.framing
         key_at = extras_at + sizes.extras
@@ -268,11 +268,11 @@ def response(
     datatype: int = 0,
     cas: int = 0,
 ) -> Frame:
-    """Return the answer to `request`: same opcode, same four bytes of opaque, no framing extras."""
+    """Return the answer to `request`: the same opcode, the same opaque, no framing extras."""
     magic = Magic.SERVER_RESPONSE if request.magic == Magic.SERVER_REQUEST else Magic.CLIENT_RESPONSE
     return Frame(magic, request.opcode, key, extras, value, datatype, status, request.opaque, cas)
 
 
 def plain_response(opcode: int, opaque: int, value: bytes = b"") -> bytes:
-    """Return the bytes of a successful `response` that has only a value."""
+    """Return the bytes of a successful response to a request with this opcode and opaque, with `value` alone."""
     return HEADER.pack(_CLIENT_RESPONSE, opcode, 0, 0, 0, 0, len(value), opaque, 0) + value

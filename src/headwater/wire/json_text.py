@@ -1,4 +1,4 @@
-"""JSON from the wire, which may come from anybody, and the JSON that explains a refusal."""
+"""Reads JSON from the wire, which anybody may have sent, and encodes the JSON that explains a refusal."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def read_json(text: bytes | str) -> Any:
 
 
 def _is_shallow(text: bytes | str) -> bool:
-    """Return True if a text can't be too deep, for it opens too few lists and objects.
+    """Return True if a text can't be nested too deep, because it opens too few lists and objects.
 
-    A cluster map opens a list for each vbucket: those with numbers alone count as one level together.
+    The lists of a cluster map, one for each vbucket, contain numbers alone; such lists count as one level together.
     """
     data = text.encode() if isinstance(text, str) else text
     if data.count(b"[") >= LEVELS_MAX:
@@ -58,7 +58,7 @@ _FLAT_LIST: Final = re.compile(rb"\[[-0-9, ]*\]")
 
 
 def error_body(context: str) -> bytes:
-    """Return the body of a refusal, for clients that negotiated XERROR (kv.md 1.5)."""
+    """Return the JSON body of a refusal, for clients that negotiated XERROR (kv.md 1.5)."""
     return json.dumps({"error": {"context": context}}).encode()
 
 

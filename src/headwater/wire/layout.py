@@ -7,13 +7,13 @@
 
 The fields, in wire order, are the message's extras; `where=VALUE` puts a field into the value. Fields that every
 message has (vbucket or status, opaque, cas, datatype, framing, key, value) come from `Request` and `Response`. A
-request declares its consequences in the same place: `answer=` the classes of its answers, `quiet=` the opcode of its
-quiet form and `silent=` the status that this form leaves out, `cas=` whether it may carry a CAS.
+request also declares `answer=` the classes of its answers, `quiet=` the opcode of its quiet form and `silent=` the
+status that this form does not answer, `cas=` True if it may carry a CAS.
 
-Classes are frozen dataclasses with keyword arguments only, and `dataclass_transform` tells type checkers so: a
-forgotten or mistyped field is a type error.
+Classes are frozen dataclasses with keyword arguments only, also for type checkers (`dataclass_transform`): a forgotten
+or mistyped field is a type error.
 
-The content of a frame is kept bit for bit: `Class.decode(data).encode() == data` for all data that is accepted.
+Decoding loses no bit of a frame: `Class.decode(data).encode() == data` for all data that is accepted.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Message(Declared):
 
         Raises:
             BadFrame: the bytes are not one frame.
-            BadMessage: the frame is not this message; the error says what it has and what was expected.
+            BadMessage: the frame does not contain this message; the error names the difference.
         """
         frame = source if isinstance(source, Frame) else Frame.decode(source)
         short = cls._short or cls._shorten()
@@ -98,7 +98,7 @@ class Message(Declared):
 
     @classmethod
     def _decode(cls, frame: Frame) -> Self:
-        """Read a frame by the table, which gives the exact error."""
+        """Read a frame by the table: the slow path, which raises the exact error."""
         layout = cls.layout
         if frame.magic not in layout.magics or (layout.opcodes and frame.opcode not in layout.opcodes):
             difference = f"a frame with magic 0x{frame.magic:02x} and opcode 0x{frame.opcode:02x} is not this message"
@@ -125,7 +125,7 @@ class Message(Declared):
 
     @classmethod
     def _read(cls, frame: Frame, values: dict[str, Any]) -> None:
-        """Split a frame into the fields of the class; ValueError if it does not fit the table."""
+        """Read the sections of a frame into `values`; ValueError if the frame does not fit the table."""
         layout = cls.layout
         values.update(layout.extras.read(frame.extras, 0))
         key, value = frame.key, frame.value
@@ -169,7 +169,7 @@ class Message(Declared):
         return LocalProtocolError(f"{self.layout.name}: a {name} of {len(data)} bytes; this message {expected}")
 
     def _behind_engine(self, value: bytes) -> tuple[bytes, bytes]:
-        """Return a frame's sections key and value, with TAP's engine-private bytes before both."""
+        """Return the key and value sections of a frame, with TAP's engine-private bytes in front."""
         body: bytes = self.__dict__["engine_specific"] + self.key + value
         return body[: len(self.key)], body[len(self.key) :]
 
@@ -196,7 +196,7 @@ class Message(Declared):
 class Request(Message, magic=Magic.CLIENT_REQUEST):
     """A request: header bytes 6-7 are a vbucket.
 
-    `quiet` sends it in its quiet form, which leaves out the uninteresting answer, and shows that it came so.
+    `quiet` is True for the quiet form, whose usual answer is not sent.
     """
 
     vbucket: int = 0
@@ -204,7 +204,8 @@ class Request(Message, magic=Magic.CLIENT_REQUEST):
 
     @classmethod
     def encode_plain(cls, vbucket: int, opaque: int, *numbers: int) -> bytes:
-        """As `encode` of a plain message (compiled.py), without making one; `numbers` are its own fields, in order.
+        """Return the bytes of a plain message (compiled.py) without creating a message; `numbers` are its own fields,
+        in order.
 
         Raises:
             LocalProtocolError: a number does not fit the wire.
@@ -218,7 +219,9 @@ class Request(Message, magic=Magic.CLIENT_REQUEST):
 
     @classmethod
     def read_plain(cls, data: bytes | bytearray | memoryview, offset: int) -> Self | None:
-        """The plain message that begins at `offset`; None if there is none, which `decode` may explain."""
+        """Return the plain message (compiled.py) at `offset`; None if the frame there is not plain, or not this
+        message.
+        """
         short = cls._short or cls._shorten()
         message: Self | None = short.read_plain(data, offset)
         return message
@@ -256,7 +259,7 @@ class Answer(Response):
         return self._frame_for(request).encode()
 
     def answering_apart(self, request: Frame) -> tuple[bytes, bytes]:
-        """Return head and value of this answer apart, so that a large value need not be copied into a frame."""
+        """Return the head and the value of this answer as two byte strings, so that a large value is not copied."""
         frame = self._frame_for(request)
         return frame.head(), frame.value
 
@@ -278,10 +281,10 @@ def _unexpected(section: str, data: bytes) -> ValueError:
 
 
 def _split_engine(frame: Frame, engine_len: int) -> tuple[bytes, bytes, bytes]:
-    """Cut the bytes after the extras into TAP's engine-private section, key and value (tap.md 2).
+    """Split the bytes after the extras into TAP's engine-private section, key and value (tap.md 2).
 
-    They follow each other in the header's key and value, and the key has the header's length. A value of 20 MiB is
-    copied once at most, and not at all if there are no engine-private bytes.
+    In the frame the engine-private section shifts the three: together they are the frame's key and value, and the key
+    has the header's length. A value of 20 MiB is copied at most once, and not at all without engine-private bytes.
     """
     if engine_len > len(frame.value):
         size = len(frame.key) + len(frame.value)

@@ -1,6 +1,6 @@
 """Collection ids in front of keys: unsigned LEB128 of 32 bits. Source: specification, wire.md 8.
 
-Seven bits a byte, the lowest first; the high bit says that more follow. Only the shortest spelling is legal.
+Each byte has seven bits, the lowest first; its high bit is set if more bytes follow. Only the shortest form is legal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def decode(data: bytes) -> tuple[int, int]:
     """Return the id at the beginning of `data`, and the number of its bytes.
 
     Raises:
-        RemoteProtocolError: no last byte within the first five, more than 32 bits, or not the shortest spelling.
+        RemoteProtocolError: no last byte within the first five, more than 32 bits, or not the shortest form.
     """
     number = 0
     for at, byte in enumerate(data[:_BYTES_MAX]):

@@ -2,9 +2,9 @@
 
     {"uid": "a", "scopes": [{"uid": "0", "name": "_default", "collections": [{"uid": "0", "name": "_default"}]}]}
 
-Ids and uids are lower-case hex without prefix. Each change of a bucket's collections is a manifest with a higher uid;
-the steps between two manifests are events, one seqno each, in the log of every vbucket (dcp 2.16). So a row of events
-also gives a manifest (`CollectionsManifest.after`).
+Ids and uids are lower-case hex without prefix. Each change of a bucket's collections creates a manifest with a higher
+uid; the steps between two manifests are events, one seqno each, in the log of every vbucket (dcp 2.16). So the events
+of a log also yield the manifest (`CollectionsManifest.after`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9\-][A-Za-z0-9_\-%]{0,250}")
 
 
 class ManifestRefused(ValueError):  # noqa: N818 - what it is to its reader
-    """A manifest can't be accepted: `stale` if a newer one is known, `breaks` if it contradicts the one before."""
+    """A manifest can't be accepted: `stale` is True if a newer one is known, `breaks` if it contradicts the present
+    one.
+    """
 
     def __init__(self, problem: str, *, stale: bool = False, breaks: bool = False) -> None:
         super().__init__(problem)
@@ -55,7 +57,7 @@ class ManifestRefused(ValueError):  # noqa: N818 - what it is to its reader
 
 
 class NoSuchName(ManifestRefused):
-    """There is no scope or collection of that name; clients recognise this text."""
+    """There is no scope or collection with that name; clients parse this text."""
 
 
 class EventKind(IntEnum):
@@ -71,10 +73,10 @@ class ManifestEvent(NamedTuple):
     """One step from a manifest to the next.
 
     Attributes:
-        kind: the kind of step. manifest_uid: uid of the manifest that this event completes, or of the one before it if
-            more events follow.
-        scope_id, collection_id: ids of its subject; no collection in events of scopes.
-        name: empty if something is dropped. max_ttl: seconds, None for none.
+        kind: the kind of step. manifest_uid: uid of the new manifest in the last event of a change, of the old manifest
+            in all others.
+        scope_id, collection_id: ids of the scope and collection; `collection_id` is None in events of scopes.
+        name: name of the new scope or collection; empty in drops. max_ttl: seconds, None for none.
     """
 
     kind: EventKind
@@ -121,12 +123,12 @@ class CollectionsManifest:
         return next((each for each in self.scopes if each.id == number), None)
 
     def collection(self, scope: str, name: str) -> Collection | None:
-        """Return the collection with a scope's name and its own, or None."""
+        """Return the collection with these names of its scope and itself, or None."""
         parent = self.scope(scope)
         return next((each for each in parent.collections if each.name == name), None) if parent else None
 
     def each_collection(self) -> Iterator[tuple[Scope, Collection]]:
-        """Every collection and its scope."""
+        """Yield every scope and collection as a pair."""
         for scope in self.scopes:
             for collection in scope.collections:
                 yield scope, collection
@@ -140,7 +142,7 @@ class CollectionsManifest:
         return False
 
     def by_id(self) -> dict[int, tuple[Scope, Collection]]:
-        """Scopes and collections by the collection's id."""
+        """The scope and the collection, by the collection's id."""
         return {collection.id: (scope, collection) for scope, collection in self.each_collection()}
 
     # --- text ---------------------------------------------------------------------------------------------------------
@@ -155,13 +157,14 @@ class CollectionsManifest:
 
     @classmethod
     def decode(cls, data: bytes, *, is_whole: bool = True, most: int | None = None) -> CollectionsManifest:
-        """Read a manifest that a client sets; or, not `is_whole`, the part of one that a user may see.
+        """Read a manifest from JSON.
 
         Args:
-            most: the number of scopes, and of collections, that are read; None for any.
+            is_whole: True for a manifest that a client sets; False for the part that a user may see.
+            most: largest number of scopes, and of collections; None for no limit.
 
         Raises:
-            ManifestRefused: it is not a manifest, has more than `most`, or breaks a rule for a single manifest.
+            ManifestRefused: not a manifest, more than `most`, or a broken rule for single manifests.
         """
         try:
             content = read_json(data)
@@ -196,14 +199,16 @@ class CollectionsManifest:
     # --- by name ------------------------------------------------------------------------------------------------------
 
     def with_scope(self, name: str, number: int) -> CollectionsManifest:
-        """Return the next manifest, with one more scope. Here and below, ManifestRefused if that is impossible."""
+        """Return the next manifest, with one more scope; raise ManifestRefused if the name is invalid or in use."""
         check_name(name, "scope")
         if self.scope(name):
             raise ManifestRefused(f'Scope with name "{name}" already exists')
         return CollectionsManifest(self.uid + 1, (*self.scopes, Scope(number, name)))
 
     def without_scope(self, name: str) -> CollectionsManifest:
-        """Return the next manifest, without a scope and its collections."""
+        """Return the next manifest, without a scope and its collections; raise ManifestRefused if it has no
+        such scope.
+        """
         if name == DEFAULT:
             raise ManifestRefused("Deleting the _default scope is not allowed")
         gone = self._scope(name)
@@ -253,7 +258,9 @@ class CollectionsManifest:
                 raise ManifestRefused(f"scope {scope.id:x}, {scope.name}, may not become {name}", breaks=True)
 
     def events_to(self, following: CollectionsManifest) -> list[ManifestEvent]:
-        """Return the events that lead to another manifest, in the order of kv.md 4; only the last has the new uid."""
+        """Return the events of the steps to another manifest, in the order of kv.md 4; only the last has the
+        new uid.
+        """
         mine, theirs = self.by_id(), following.by_id()
         my_scopes, their_scopes = {each.id for each in self.scopes}, {each.id for each in following.scopes}
         events = [
@@ -281,7 +288,7 @@ class CollectionsManifest:
         return [*events[:-1], *(each._replace(manifest_uid=following.uid) for each in events[-1:])]
 
     def after(self, *events: ManifestEvent) -> CollectionsManifest:
-        """Return the manifest after events; an event that fits nothing here changes only the uid."""
+        """Return the manifest after these events; an event that does not apply to it changes only the uid."""
         fold = ManifestFold(self)
         for event in events:
             fold.add(event)
@@ -289,10 +296,10 @@ class CollectionsManifest:
 
 
 class ManifestFold:
-    """Applies events to a manifest one by one; each takes the same time however many collections there are.
+    """Applies events to a manifest one by one; the time for each does not depend on the number of collections.
 
     Attributes:
-        uid: of the manifest.
+        uid: uid of the manifest after the events so far.
     """
 
     def __init__(self, base: CollectionsManifest) -> None:
@@ -310,7 +317,7 @@ class ManifestFold:
         return self._manifest
 
     def add(self, event: ManifestEvent) -> None:
-        """Apply an event; one that fits nothing here changes only the uid."""
+        """Apply an event; one that does not apply to the manifest changes only the uid."""
         self._manifest, self.uid = None, max(self.uid, event.manifest_uid)
         number, scope = event.collection_id, event.scope_id
         match event.kind:
@@ -331,14 +338,14 @@ EMPTY: Final = CollectionsManifest(0, (Scope(0, DEFAULT, (Collection(0, DEFAULT)
 
 
 def parse_uid(text: object, what: str, most: int = ID_MAX) -> int:
-    """Read a uid; ManifestRefused if it is not one."""
+    """Return the number of a hexadecimal uid; ManifestRefused if the text is none, or is above `most`."""
     if not isinstance(text, str) or not re.fullmatch(r"[0-9a-fA-F]{1,16}", text) or int(text, 16) > most:
         raise ManifestRefused(f"{what}: uid {text!r} is not a hex number of at most {most:x}")
     return int(text, 16)
 
 
 def check_name(name: object, what: str) -> str:
-    """Return a new name for a scope or collection; ManifestRefused if it may not be one."""
+    """Return the name of a new scope or collection unchanged; ManifestRefused if it is invalid."""
     if not isinstance(name, str) or len(name) > NAME_MAX or not NAME_PATTERN.fullmatch(name):
         allowed = f"1 to {NAME_MAX} of A-Z a-z 0-9 _ - %, not beginning with _ or %"
         raise ManifestRefused(f"{name!r} can't name a {what}: {allowed}")
@@ -380,7 +387,7 @@ def _read_collection(item: object, *, is_system: bool) -> Collection:
 
 
 def read_max_ttl(seconds: object, name: str) -> int | None:
-    """Read a maximum time to live, in seconds; None if absent or 0. ManifestRefused if it is not such a number."""
+    """Return a maximum TTL in seconds; None if absent or 0. ManifestRefused if it is no number in range."""
     if seconds is None:
         return None
     if not isinstance(seconds, int) or isinstance(seconds, bool) or not 0 <= seconds <= TTL_MAX:
@@ -398,7 +405,7 @@ def _unlike(names: Iterable[str | int], what: str) -> None:
 
 
 def _check_counts(scopes: list[Any], most: int) -> None:
-    """Refuse more than `most` scopes or collections, before any of them is read."""
+    """Raise ManifestRefused for more than `most` scopes or collections, before any of them is read."""
     lists = [each.get("collections") for each in scopes if isinstance(each, dict)]
     collections = sum(len(each) for each in lists if isinstance(each, list))
     if max(collections, len(scopes)) > most:

@@ -1,4 +1,6 @@
-"""Documents with their metadata, and observing their progress. Source: specification, kv.md 2 (from GET_META on)."""
+"""Documents with their metadata, and the progress of their persistence. Source: specification, kv.md 2 (from GET_META
+on).
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class SetWithMeta(
     answer=Stored,
     extras_bytes=(24, 26, 28, 30),
 ):
-    """Stores a document unchanged from elsewhere; the header's CAS is that of the document it may replace."""
+    """Stores a document with given metadata, from another cluster; the header's CAS is that of the document it may
+    replace.
+    """
 
     flags: u32 = about("the application's own flags", default=0)
     expiration: u32 = about("Unix seconds, 0 for never; for a deletion its time", default=0)
@@ -76,13 +80,13 @@ class AddWithMeta(SetWithMeta, opcode=Opcode.ADD_WITH_META, quiet=Opcode.ADDQ_WI
 
 
 class DelWithMeta(SetWithMeta, opcode=Opcode.DEL_WITH_META, quiet=Opcode.DELQ_WITH_META):
-    """Stores a deletion unchanged from elsewhere; the value holds extended attributes at most."""
+    """Stores a deletion with given metadata, from another cluster; the value holds extended attributes at most."""
 
 
 class ReturnMeta(
     Request, opcode=Opcode.RETURN_META, privilege=WRITE, key=REQUIRED, value=OPTIONAL, cas=True, answer=Stored
 ):
-    """Stores, adds or deletes, and asks for the vb uuid and seqno of the change."""
+    """Stores, adds or deletes a document, and returns the vb uuid and seqno of the change."""
 
     mutation_type: u32 = about("1 set, 2 add, 3 delete", only=(1, 2, 3))
     flags: u32 = about("the application's own flags", default=0)
@@ -101,7 +105,7 @@ class ObserveResponse(Answer):
 
 
 class Observe(Request, opcode=Opcode.OBSERVE, privilege=READ, answer=ObserveResponse):
-    """Asks for the progress of keys."""
+    """Asks for the states of keys: found, persisted, deleted."""
 
     keys: Annotated[list[tuple[int, bytes]], RowsCodec(_KEY, rows_min=1)] = about(
         "vbucket and key, at least one", where=VALUE
@@ -109,7 +113,7 @@ class Observe(Request, opcode=Opcode.OBSERVE, privilege=READ, answer=ObserveResp
 
 
 class ObserveSeqnoResponse(Answer):
-    """The progress of persistence; the history is the requested one."""
+    """The progress of persistence; the requested vb uuid is the vbucket's newest one."""
 
     format: u8 = about("0", default=0, only=(0,), where=VALUE)
     vbucket: u16 = about("the vbucket", where=VALUE)
@@ -119,7 +123,7 @@ class ObserveSeqnoResponse(Answer):
 
 
 class ObserveSeqnoFailedOver(ObserveSeqnoResponse):
-    """The progress of persistence; the requested history is an older one."""
+    """The progress of persistence; the requested vb uuid is an older one."""
 
     format: u8 = about("1", default=1, only=(1,), where=VALUE)
     old_vb_uuid: u64 = about("the history asked for", where=VALUE)
@@ -129,6 +133,6 @@ class ObserveSeqnoFailedOver(ObserveSeqnoResponse):
 class ObserveSeqno(
     Request, opcode=Opcode.OBSERVE_SEQNO, privilege=READ, answer=(ObserveSeqnoResponse, ObserveSeqnoFailedOver)
 ):
-    """Asks for the progress of a vbucket."""
+    """Asks for the progress of persistence of a vbucket."""
 
     vb_uuid: u64 = about("the history the client knows", where=VALUE)

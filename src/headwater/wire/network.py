@@ -1,12 +1,12 @@
-"""Chooses the addresses by which a client reaches nodes: those that nodes use among themselves, or *alternate* ones.
+"""Chooses the addresses by which a client reaches nodes: the nodes' own, or *alternate* ones.
 
-The map of a cluster behind a port mapping (containers, a cloud's private network) has the names and ports by which
-nodes are reached from outside, for each network; the usual one is called "external":
+The map of a cluster behind a port mapping (containers, a cloud's private network) also has the names and ports by which
+nodes are reached from outside, for each network; the usual network is called "external":
 
     nodesExt[i].alternateAddresses.<network>.hostname, .ports.kv, .ports.kvSSL
 
-If no ports are given, the node's own count. Source: the output of Couchbase's `setting-alternate-address`; the SDKs'
-option `network`.
+Without ports there, the node's own ports apply. Source: the output of Couchbase's `setting-alternate-address`; the
+SDKs' option `network`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ AUTO, DEFAULT = "auto", "default"
 def as_seen_from(content: Mapping[str, Any], source: Address, network: str = AUTO) -> Mapping[str, Any]:
     """Return a map's JSON with the nodes' names and ports in a network.
 
-    With AUTO it is the network in which the node that the map was fetched from has the address that we used. Later maps
-    come from addresses of the same network, so the choice stays.
+    AUTO selects the network that contains the address `source`. Later maps are fetched from addresses of that network,
+    so the choice stays the same.
 
     Args:
         content: the JSON.
-        source: address that it was fetched from.
+        source: address that the map was fetched from.
         network: name of the network, AUTO or DEFAULT.
 
     Raises:
@@ -46,7 +46,11 @@ def as_seen_from(content: Mapping[str, Any], source: Address, network: str = AUT
 
 
 def _network_of(entries: Any, source: Address) -> str:
-    """Return the network in which some node has this address; the node's own names come first, as in the SDKs."""
+    """Return the network in which some node has the address `source`; the nodes' own names are searched first, as in
+    the SDKs.
+
+    DEFAULT if no network has it.
+    """
     for entry in entries:
         if _is_at(entry.get("hostname", source.host), entry.get("services", {}), source):
             return DEFAULT

@@ -1,10 +1,10 @@
-"""Upper bounds of seqnos, CAS values and revisions that come from others.
+"""Upper bounds of seqnos, CAS values and revisions that peers send.
 
-The wire has 64 bits for each, and a number at their end leaves none for the next change: a seqno would begin at 0
-again, and the CAS would be the one that means "locked". So seqnos end at half of the range, and CAS values and
-revisions a little below the highest, whatever their source: what one node holds another must accept, by DCP and by
-SET_WITH_META, or a backup could not be restored. A node itself stays within these bounds. A revision that a node gives
-ends at half of the range, and then stays; after the highest CAS comes the time again (wire/times.py).
+The wire has 64 bits for each, but the highest numbers leave none for the next change: a seqno would wrap to 0, and the
+highest CAS means "locked". So seqnos end at half of the range, and CAS values and revisions a little below the highest,
+whatever their source. A node's own numbers have the same bounds: otherwise another node could not accept them by DCP or
+SET_WITH_META, and a backup could not be restored. Revisions that a node assigns stop at half of the range; after the
+highest CAS a node returns to the time (wire/times.py).
 """
 
 from __future__ import annotations

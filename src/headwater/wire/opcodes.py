@@ -11,7 +11,7 @@ __all__ = ["RETIRED", "Opcode", "ServerOpcode", "has_name", "name_of"]
 
 
 class Opcode(IntEnum):
-    """The requests of a client, and of either end of a TAP, UPR or DCP connection."""
+    """The requests of clients, and of either end of a TAP, UPR or DCP connection."""
 
     GET = 0x00
     SET = 0x01
@@ -209,5 +209,5 @@ def has_name(opcode: int) -> bool:
 
 
 def name_of(opcode: int) -> str:
-    """Return the specification's name of an opcode, or its number where it has none."""
+    """Return the specification's name of an opcode; the number as text if it has no name."""
     return _NAMES.get(opcode, f"0x{opcode:02x}")

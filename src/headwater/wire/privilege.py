@@ -34,7 +34,9 @@ EVERYTHING = LOGIN | READ | WRITE | STREAM | REPLICATE | MONITOR | ADMINISTER
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """A privilege that is needed in addition if the bits `mask` of the field `flags` are `bits`; `about` names it."""
+    """An additional privilege that a request needs if the bits `mask` of its field `flags` are `bits`; `about` is the
+    reason.
+    """
 
     about: str
     mask: int

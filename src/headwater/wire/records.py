@@ -26,13 +26,15 @@ def decode_log(value: bytes) -> list[tuple[int, int]]:
     """Return the entries of an encoded failover log.
 
     Raises:
-        ValueError: an entry is cut short, or there is none.
+        ValueError: the last entry is incomplete, or there is no entry.
     """
     return _FAILOVER_LOG.read(value, 0)[0]
 
 
 def log_entries(value: memoryview) -> tuple[tuple[int, int], ...]:
-    """Return the entries of a log whose size was checked already: a drain begins with a thousand logs."""
+    """Return the entries of an encoded failover log whose size is already checked; fast, for a drain reads a thousand
+    logs.
+    """
     return tuple(_ENTRY.iter_unpack(value))
 
 
@@ -52,7 +54,7 @@ class CacheItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _CacheItems:
-    """The records of a cache transfer: lengths stand among the numbers, key and value after them."""
+    """The codec of a cache transfer's records: numbers, among them the lengths of key and value; then key and value."""
 
     size: ClassVar[None] = None
     widths: ClassVar[tuple[Codec, ...]] = tuple(NUMBERS[bits] for bits in (64, 64, 64, 32, 32, 32, 16, 8, 8))

@@ -1,6 +1,6 @@
 """Range scans: the keys or documents of one vbucket and collection, in the order of their keys.
 
-Create answers with the id of a scan, continue returns its next keys, cancel ends it. Source: KV engine,
+The answer to create is the id of a scan, that to continue has its next keys; cancel ends the scan. Source: KV engine,
 docs/range_scans; wire 2 (opcodes), 3 (statuses).
 """
 
@@ -43,7 +43,7 @@ class RangeScanPart(Answer, status=ANY_STATUS, value=OPTIONAL):
 
 
 class RangeScanContinue(Request, opcode=Opcode.RANGE_SCAN_CONTINUE, privilege=READ, answer=RangeScanPart):
-    """Continues a scan, up to the first limit that is reached."""
+    """Continues a scan until one of its limits is reached."""
 
     scan_high: u64 = about("the scan's name, its first half")
     scan_low: u64 = about("and its second")
@@ -60,10 +60,10 @@ class RangeScanCancel(Request, opcode=Opcode.RANGE_SCAN_CANCEL, privilege=READ, 
 
 
 def scanned_key(key: bytes) -> bytes:
-    """Return one key in the form in which a part has it."""
+    """Return one key as encoded in RangeScanPart."""
     return leb128.encode(len(key)) + key
 
 
 def scanned_document(key: bytes, value: bytes, *metadata: int) -> bytes:
-    """Return one document in the form in which a part has it; `metadata`: flags, expiry, seqno, CAS, datatype."""
+    """Return one document as encoded in RangeScanPart; `metadata`: flags, expiry, seqno, CAS, datatype."""
     return _METADATA.pack(*metadata) + scanned_key(key) + leb128.encode(len(value)) + value

@@ -1,8 +1,8 @@
 """The sections of a message that hold fields: extras, value, and TAP's engine-private part.
 
-A section is a row of fields. If every field has a fixed size, the section's length shows which of the optional fields
-are present (`Fixed`); protocols of this family version their messages that way. Otherwise the fields follow each other,
-and those with a `when` bit are present if the message's flags have that bit (`Running`).
+A section is a sequence of fields. If every field has a fixed size, the section's length determines the optional fields
+that are present (`Fixed`); protocols of this family version their messages that way. Otherwise (`Running`) a field with
+a `when` bit is present if the message's flags have that bit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Field", "FieldPlace", "Fixed", "Running", "Section", "section_of"]
 
 
 class FieldPlace(StrEnum):
-    """The section of the frame that a field belongs to."""
+    """The section of the frame that contains a field."""
 
     EXTRAS = "extras"
     ENGINE = "engine"
@@ -41,7 +41,7 @@ class Field:
     when: int = 0
 
     def check(self, value: Any) -> None:
-        """Refuse a value that another version of the message has."""
+        """Raise ValueError for a value that belongs to another version of the message."""
         if self.only and value not in self.only:
             allowed = " or ".join(map(str, self.only))
             raise ValueError(f"{self.name} is {value}, expected {allowed}")
@@ -53,11 +53,11 @@ def _struct_code(codec: Codec) -> str:
 
 
 class Shape:
-    """The fields a fixed section has at one of its lengths.
+    """The fields of a fixed section with one of its lengths.
 
     Attributes:
-        packs: the struct makes the values' bytes, and reads them, as they are.
-        looked_at: the fields that may not have every value.
+        packs: True if the struct converts all values without further steps.
+        looked_at: the fields whose values are restricted and must be checked.
     """
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
@@ -90,7 +90,9 @@ class Shape:
 
 
 class Fixed:
-    """A section told apart by its length. `chosen`: its shapes by which of the `optional` fields are missing."""
+    """A section whose length determines its fields. `chosen` maps the optional fields' absence (True: missing) to a
+    shape.
+    """
 
     def __init__(self, place: FieldPlace, fields: tuple[Field, ...], shapes: Mapping[int, Shape]) -> None:
         optional = [each for each in fields if each.optional]
@@ -122,14 +124,14 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A section whose fields follow each other, some of them only when the message's flags say so: of no one shape."""
+    """A section of fields one after the other, some of them present only if the message's flags have their bit."""
 
     place: FieldPlace
     fields: tuple[Field, ...]
     shapes: ClassVar[Mapping[int, Shape]] = {}
 
     def read(self, data: bytes, flags: int) -> dict[str, Any]:
-        """Return the fields' values; None for those whose bit is clear."""
+        """Return the fields' values; None for fields whose bit is not set."""
         values: dict[str, Any] = {}
         at = 0
         for each in self.fields:
@@ -189,7 +191,7 @@ def _prefixes(fields: Sequence[Field]) -> list[int]:
 
 
 def _shape(place: FieldPlace, fields: Sequence[Field], length: int) -> Shape:
-    """Return the choice of optional fields that has `length` bytes; a prefix of them is preferred."""
+    """Return the shape with `length` bytes; of several choices of optional fields, a prefix of them is preferred."""
     optional = [each for each in fields if each.optional]
     spare = length - sum(_size(each) for each in fields if not each.optional)
     for count in range(len(optional) + 1):

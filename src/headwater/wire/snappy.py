@@ -1,7 +1,7 @@
 """Values compressed with Snappy: the raw block format, no framing. Source: specification, wire.md 5.
 
-A block begins with its inflated size. This claim is read first and checked against the limit and against the most that
-so many bytes can inflate to, so that a false claim costs no memory.
+A block begins with its inflated size. This claim is checked first, against the limit and against the largest size to
+which a block of its length can inflate, so that a false claim costs no memory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _GROWTH_MAX = 64
 
 
 def inflated_size(data: bytes | memoryview) -> int:
-    """Return the inflated size a block claims.
+    """Return the inflated size that a block claims, in bytes.
 
     Raises:
-        RemoteProtocolError: the claim can't be read, or no block of this length can hold it.
+        RemoteProtocolError: the claim can't be read, or no block of this length can inflate to it.
     """
     size = 0
     for at, byte in enumerate(data[:5]):
@@ -37,13 +37,15 @@ def inflate(data: bytes | memoryview, bytes_max: int = VALUE_BYTES_MAX) -> bytes
     """Return the inflated value.
 
     Raises:
-        RemoteProtocolError: it would be larger than `bytes_max`, or is no Snappy block.
+        RemoteProtocolError: the value would be larger than `bytes_max`, or `data` is no Snappy block.
     """
     return bytes(inflated(data, bytes_max))
 
 
 def inflated(data: bytes | memoryview, bytes_max: int = VALUE_BYTES_MAX) -> memoryview:
-    """Return the inflated value without a copy, which would take milliseconds for 20 MiB."""
+    """Return the inflated value as a view, which saves the copy of `inflate` (milliseconds for 20 MiB); raise the same
+    errors.
+    """
     size = inflated_size(data)
     if size > bytes_max:
         raise RemoteProtocolError(f"snappy: inflates to {size} bytes, {bytes_max} are allowed")

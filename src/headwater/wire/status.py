@@ -132,7 +132,7 @@ def without_xerror(status: int, *, collections: bool = False) -> int | None:
 
     Args:
         status: the intended status.
-        collections: whether the client negotiated Collections (it then understands their two statuses).
+        collections: True if the client negotiated Collections; it then understands their two statuses.
     """
     if status in _OLD_STATUSES:
         return status
@@ -142,7 +142,7 @@ def without_xerror(status: int, *, collections: bool = False) -> int | None:
 
 
 def name_of(status: int) -> str:
-    """Return the specification's name of a status, or its number where it has none."""
+    """Return the specification's name of a status; the number as text if it has no name."""
     return Status(status).name if status in _NAMES else f"0x{status:04x}"
 
 

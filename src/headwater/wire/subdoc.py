@@ -1,10 +1,10 @@
 """Sub-documents: parts of a JSON document, or of its extended attributes, by path.
 
 A request names one path, or up to 16 in `specs`. `path_bytes` is the length of the path in the value; the value to
-store follows it. `XATTR` in a path's flags means an attribute: its first name is the attribute's. Answers to several
-paths have a status for each; the answer's own is SUBDOC_MULTI_PATH_FAILURE if any of them failed. Operations on a
-tombstone (`ACCESS_DELETED`) are answered with SUBDOC_SUCCESS_DELETED instead of SUCCESS. Source: specification, kv.md
-6.
+store follows it. A path with the flag `XATTR` leads into an attribute, named by the first part of the path. Answers to
+several paths have a status for each; the answer's own status is SUBDOC_MULTI_PATH_FAILURE if any of them failed.
+Operations on a tombstone (`ACCESS_DELETED`) are answered with SUBDOC_SUCCESS_DELETED instead of SUCCESS. Source:
+specification, kv.md 6.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPECS_MAX = 16
 
 
 class PathFlag(IntFlag):
-    """Flags of one path."""
+    """Flags of a path."""
 
     MKDIR_P = 0x01  # make the dictionaries on the way
     XATTR = 0x04  # of an extended attribute
@@ -47,7 +47,7 @@ class PathFlag(IntFlag):
 
 
 class DocumentFlag(IntFlag):
-    """Flags of the document."""
+    """Flags of the document, for all paths of a request."""
 
     MKDOC = 0x01  # make it if there is none
     ADD = 0x02  # make it, there must be none
@@ -64,7 +64,9 @@ MutationSpec = tuple[int, int, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Specs:
-    """Paths up to the end of the value, each after its lengths. `has_value`: each has a value to store as well."""
+    """Paths up to the end of the value, each after its lengths. `has_value` is True if each has a value to store as
+    well.
+    """
 
     has_value: bool
     size: ClassVar[None] = None
@@ -105,7 +107,9 @@ class Specs:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A status and a value for each path, up to the end. `indexed`: only for some paths, each with its index."""
+    """A status and a value for each path, up to the end. `indexed` is True if only some paths have a result, with their
+    index.
+    """
 
     indexed: bool
     size: ClassVar[None] = None
@@ -143,7 +147,7 @@ class Results:
 
 
 class SubdocValue(Answer, status=ANY_STATUS, value=OPTIONAL):
-    """The value at a path, unchanged from the document; nothing for EXISTS."""
+    """The value at a path, as in the document; empty for EXISTS."""
 
 
 class SubdocLookup(Request, privilege=READ, key=REQUIRED, value=OPTIONAL):
@@ -163,7 +167,7 @@ class SubdocExists(SubdocLookup, opcode=Opcode.SUBDOC_EXISTS, answer=SubdocValue
 
 
 class SubdocGetCount(SubdocLookup, opcode=Opcode.SUBDOC_GET_COUNT, answer=SubdocValue):
-    """Asks for the number of members or elements."""
+    """Asks for the number of members or elements at a path."""
 
 
 class SubdocMultiLookupResponse(Answer, status=ANY_STATUS):
@@ -190,17 +194,17 @@ class SubdocMultiLookup(
 
 
 class SubdocStored(Stored, status=ANY_STATUS, value=OPTIONAL):
-    """A change was made; the value is the sum of a counter."""
+    """The document was changed; the value is the sum of a counter."""
 
 
 class SubdocMultiStored(Stored, status=ANY_STATUS):
-    """Several paths were changed; each path with a result has an entry."""
+    """The document was changed; each path with a result has an entry."""
 
     results: Annotated[list[tuple[int, int, bytes]], Results(indexed=True)] = about("sums of counters", where=VALUE)
 
 
 class SubdocPathFailure(Answer, status=Status.SUBDOC_MULTI_PATH_FAILURE):
-    """Nothing was changed, because one of several paths could not be changed."""
+    """The document was not changed, because one of several paths could not be changed."""
 
     index: u8 = about("which path, from 0", where=VALUE)
     path_status: u16 = about("why", where=VALUE)
@@ -218,7 +222,7 @@ class SubdocMutation(
 
 
 class SubdocDictAdd(SubdocMutation, opcode=Opcode.SUBDOC_DICT_ADD, answer=SubdocStored):
-    """Adds a member, which must not be there."""
+    """Adds a member; an error if it exists."""
 
 
 class SubdocDictUpsert(SubdocMutation, opcode=Opcode.SUBDOC_DICT_UPSERT, answer=SubdocStored):
@@ -242,11 +246,11 @@ class SubdocArrayPushFirst(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_PUSH_FIRST
 
 
 class SubdocArrayInsert(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_INSERT, answer=SubdocStored):
-    """Puts elements before the element at the path."""
+    """Inserts elements before the element at the path."""
 
 
 class SubdocArrayAddUnique(SubdocMutation, opcode=Opcode.SUBDOC_ARRAY_ADD_UNIQUE, answer=SubdocStored):
-    """Adds an element to an array of simple values, unless it is there."""
+    """Adds an element to an array of simple values unless the array contains it."""
 
 
 class SubdocCounter(SubdocMutation, opcode=Opcode.SUBDOC_COUNTER, answer=SubdocStored):
@@ -264,7 +268,7 @@ class SubdocMultiMutation(
 ):
     """Changes up to 16 paths, all or none; attributes come first.
 
-    Opcodes are those above, and of the whole body SET, ADD, DELETE, and REPLACE_BODY_WITH_XATTR.
+    The opcode of a path is one of the mutations above; for the whole body SET, ADD, DELETE or REPLACE_BODY_WITH_XATTR.
     """
 
     expiration: u32 | None = about("when the document runs out", default=None)

@@ -1,8 +1,8 @@
 """Every message of TAP. Source: specification, tap.md.
 
-The producer sends requests whose opaque counts them; the consumer answers those with flag ACK. Between extras and key
-stands the engine-private section, whose length is in the first two bytes of the extras: `engine_specific` holds it
-unread, for its length differs between versions; properties read its content. `engine_len` is counted, not given.
+The producer sends requests with consecutive opaques; the consumer answers those with flag ACK. Between extras and key
+is the engine-private section, whose length is in the first two bytes of the extras. `engine_specific` holds its bytes,
+because its length differs between versions; properties read its content. `engine_len` is computed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ MaybeFlag = Annotated[int, Tail(NUMBERS[8])]
 
 
 class _Options(Request, privilege=STREAM, beyond=_TAKES_OVER):
-    """The option values of a TAP_CONNECT follow its key in the order of the flags' bits (erratum T10)."""
+    """The option values of a TAP_CONNECT, in the order of the flags' bits; they follow the key (erratum T10)."""
 
     backfill_age: u64 | None = about(
         "changes since, Unix seconds; a future time: no backfill", default=None, where=VALUE, when=0x01
@@ -101,13 +101,15 @@ class _Options(Request, privilege=STREAM, beyond=_TAKES_OVER):
 
 
 class Connect(_Options, opcode=Opcode.TAP_CONNECT, key=OPTIONAL):
-    """The client asks for the stream; the key is its name. There is no success answer: messages just come."""
+    """The client requests the stream; the key is its name. There is no success answer: the producer's messages
+    follow.
+    """
 
     flags: u32 | None = about("ConnectFlag bits; absent: none", default=None)
 
 
 class ConnectWide(_Options, opcode=Opcode.TAP_CONNECT, key=OPTIONAL):
-    """The same with the 8 bytes of flags the seed's listings show (erratum T2)."""
+    """The client requests the stream with 8 bytes of flags, as in the seed's listings (erratum T2)."""
 
     flags: u64 = about("ConnectFlag bits")
 
@@ -117,7 +119,7 @@ class Acknowledged(Answer):
 
 
 class _Item(Request, answer=Acknowledged, privilege=REPLICATE):
-    """The fields that all messages of the producer begin with."""
+    """The fields at the beginning of all messages of the producer."""
 
     engine_len: u16 = measured("bytes of the engine-private section")
     flags: u16 = about("MessageFlag bits", default=0)
@@ -134,12 +136,12 @@ class Mutation(_Item, opcode=Opcode.TAP_MUTATION, key=REQUIRED, value=OPTIONAL, 
 
     @property
     def rev_seqno(self) -> int:
-        """The number of changes of the key so far; 1 if the message does not have it."""
+        """The number of changes of the key so far; 1 if the message lacks it."""
         return _revision(self.engine_specific)
 
     @property
     def client_flags(self) -> int:
-        """The four bytes of flags as the client sent them, whatever the sender's byte order."""
+        """The item flags as the client sent them, whatever the sender's byte order."""
         network_order = self.flags & MessageFlag.NETWORK_BYTE_ORDER
         return int.from_bytes(self.item_flags.to_bytes(4), "big" if network_order else "little")
 
@@ -149,36 +151,37 @@ class Delete(_Item, opcode=Opcode.TAP_DELETE, key=REQUIRED, value=OPTIONAL, cas=
 
     @property
     def rev_seqno(self) -> int:
-        """The number of changes of the key so far; 1 if the message does not have it."""
+        """The number of changes of the key so far; 1 if the message lacks it."""
         return _revision(self.engine_specific)
 
 
 class Flush(_Item, opcode=Opcode.TAP_FLUSH):
-    """Drop all data of all vbuckets of the stream."""
+    """The consumer must drop all data of all vbuckets of the stream."""
 
 
 class Opaque(_Item, opcode=Opcode.TAP_OPAQUE):
-    """A remark of the producer's engine."""
+    """A control message of the producer, by its code."""
 
     @property
     def code(self) -> int | None:
-        """The OpaqueCode; None when the engine-private section is too short to hold one."""
+        """The OpaqueCode; None if the engine-private section is too short."""
         return _number(self.engine_specific, _FOUR_BYTES)
 
 
 class VbucketSet(_Item, opcode=Opcode.TAP_VBUCKET_SET):
-    """Sets a vbucket's state at the consumer; ACTIVE starts a new history there."""
+    """Sets a vbucket's state at the consumer; ACTIVE begins a new branch of its history there."""
 
     @property
     def state(self) -> int | None:
-        """The vbucket.State; None when the engine-private section is too short to hold one."""
+        """The vbucket.State; None if the engine-private section is too short."""
         return _number(self.engine_specific, _FOUR_BYTES)
 
 
 class CheckpointStart(_Item, opcode=Opcode.TAP_CHECKPOINT_START, key=OPTIONAL, extras_bytes=(8, 16)):
     """A checkpoint begins; the engine-private section may hold the highest deleted revision.
 
-    The text gives it no key; a real server sends "checkpoint_start" (and "checkpoint_end"), and so do we.
+    The specification's text gives it no key; a real server sends "checkpoint_start" (and "checkpoint_end"), and so does
+    this node.
     """
 
     item_flags: u32 | None = about("0; absent in the later public text's form", default=None)
@@ -187,7 +190,7 @@ class CheckpointStart(_Item, opcode=Opcode.TAP_CHECKPOINT_START, key=OPTIONAL, e
 
     @property
     def deleted_rev(self) -> int:
-        """The highest revision of all deletions in the vbucket; 0 if the message does not have it."""
+        """The highest revision of all deletions in the vbucket; 0 if the message lacks it."""
         return _number(self.engine_specific, _REVISION) or 0
 
 
@@ -200,13 +203,15 @@ class Deregister(Request, opcode=Opcode.DEREGISTER_TAP_CLIENT, privilege=ADMINIS
 
 
 class ChangeFilter(Request, opcode=Opcode.CHANGE_VB_FILTER, privilege=ADMINISTER, key=REQUIRED, answer=Done):
-    """Replaces the vbuckets of the live session named by the key; an Opaque with code 4 tells when. Retired."""
+    """Replaces the vbuckets of the live session named by the key; an Opaque with code 4 confirms the change.
+    Retired.
+    """
 
     checkpoints: Checkpoints = about("the vbuckets and where to begin in each", where=VALUE)
 
 
 def asks_for_answer(frame: Frame) -> bool:
-    """Return True if a message of the producer requests an acknowledgement; False if it is too short to show it."""
+    """Return True if a message of the producer has the flag ACK; False if it is too short to have flags."""
     at = Flush.layout.offset("flags") - HEADER_BYTES
     return bool(int.from_bytes(frame.extras[at : at + 2]) & MessageFlag.ACK)
 
@@ -226,5 +231,7 @@ def _revision(engine_specific: bytes) -> int:
 
 
 def _number(engine_specific: bytes, form: Number) -> int | None:
-    """Read a number at the start of the engine-private section; surplus bytes are ignored (tap.md 2)."""
+    """Read the number at the start of the engine-private section, ignoring further bytes (tap.md 2); None if it is too
+    short.
+    """
     return form.read(engine_specific, 0)[0] if len(engine_specific) >= form.width else None

@@ -13,10 +13,10 @@ _LOGICAL_BITS = 0xFFFF
 
 
 def absolute_expiry(expiration: int, now_seconds: int) -> int:
-    """Return the Unix seconds that a client's expiry means; 0 for never.
+    """Return the Unix seconds at which a document with a client's expiry expires; 0 for never.
 
     Args:
-        expiration: 0; or 1 to 2592000 (30 days) seconds from now; or, if larger, Unix seconds already.
+        expiration: 0 for never; 1 to 2592000 (30 days) for seconds from now; above that, Unix seconds.
         now_seconds: Unix seconds.
     """
     if 0 < expiration <= RELATIVE_SECONDS_MAX:
@@ -25,18 +25,18 @@ def absolute_expiry(expiration: int, now_seconds: int) -> int:
 
 
 def is_expired(expiry: int, now_seconds: int) -> bool:
-    """Return True if a document with this absolute expiry (0: never) has run out."""
+    """Return True if a document with this absolute expiry (Unix seconds, 0 for never) has expired."""
     return 0 < expiry <= now_seconds
 
 
 def next_cas(last: int, now_nanoseconds: int, seqno: int) -> int:
     """Return the CAS after `last`: a hybrid logical clock.
 
-    The upper 48 bits are the wall clock in nanoseconds, its low 16 bits cleared to count changes within one tick; so
-    CAS values of a vbucket only grow, whatever the wall clock does.
+    The CAS is the wall clock in nanoseconds, with the low 16 bits replaced by a count of changes within one tick; so
+    the CAS values of a vbucket only grow, whatever the wall clock does.
 
-    If a CAS from elsewhere has used the numbers up, other nodes would refuse a higher one. Then the CAS is the time,
-    and the last bits of the change's `seqno` keep changes of one tick apart.
+    After a CAS at the upper bound (wire/numbers.py), which a peer may have sent, other nodes would refuse a higher one.
+    Then the result is the time, with the last 16 bits of the change's `seqno` to tell changes of one tick apart.
     """
     clock = now_nanoseconds & ~_LOGICAL_BITS
     return max(clock, last + 1) if last < HELD_MAX else clock | seqno & _LOGICAL_BITS

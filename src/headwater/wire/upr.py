@@ -17,7 +17,9 @@ __all__ = ["Expiration", "Flush", "Mutation", "SnapshotMarker", "StreamRequest",
 
 
 class StreamRollback(Response, opcode=Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK):
-    """Histories differ; the number is in the extras here, in the value in DCP (erratum U3). Accept both, send DCP's."""
+    """The histories differ; UPR has the seqno in the extras, DCP in the value (erratum U3). Accept both, send DCP's
+    form.
+    """
 
     rollback_seqno: u64 = about("the last seqno both ends share")
 
@@ -25,7 +27,7 @@ class StreamRollback(Response, opcode=Opcode.DCP_STREAM_REQ, status=Status.ROLLB
 class StreamRequest(
     Request, opcode=Opcode.DCP_STREAM_REQ, privilege=STREAM, beyond=TAKES_OVER, answer=(StreamResponse, StreamRollback)
 ):
-    """The consumer asks for a vbucket's changes after `start_seqno`; there is no snapshot range yet."""
+    """The consumer asks for a vbucket's changes after `start_seqno`; UPR has no snapshot range."""
 
     flags: u32 = about("as in DCP", default=0)
     reserved: u32 = about("0", default=0)
@@ -40,7 +42,7 @@ class SnapshotMarker(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER, privilege=REPLI
 
 
 class Mutation(Request, opcode=Opcode.DCP_MUTATION, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
-    """A document was stored; 30 bytes of extras, no cache hint."""
+    """A document was stored; 30 bytes of extras, without cache hint."""
 
     by_seqno: u64 = about("place of this change in the vbucket's history, from 1")
     rev_seqno: u64 = about("how many times this key has changed")
@@ -51,7 +53,7 @@ class Mutation(Request, opcode=Opcode.DCP_MUTATION, privilege=REPLICATE, key=REQ
 
 
 class Expiration(Request, opcode=Opcode.DCP_EXPIRATION, privilege=REPLICATE, key=REQUIRED, value=OPTIONAL, cas=True):
-    """A document ran out; 18 bytes of extras, as a deletion."""
+    """A document expired; 18 bytes of extras, as in a deletion."""
 
     by_seqno: u64 = about("place of this change in the vbucket's history, from 1")
     rev_seqno: u64 = about("how many times this key has changed")
@@ -59,4 +61,4 @@ class Expiration(Request, opcode=Opcode.DCP_EXPIRATION, privilege=REPLICATE, key
 
 
 class Flush(Request, opcode=Opcode.DCP_FLUSH, refused=Status.NOT_SUPPORTED, privilege=REPLICATE):
-    """Drop all data of the vbucket; retired in DCP."""
+    """The consumer must drop all data of the vbucket; retired in DCP."""

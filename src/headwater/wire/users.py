@@ -3,9 +3,10 @@
     {"cluster": "5a1c", "users": {"ann": {"revision": 7, "roles": ["read"], "keys": {"sha256": [SALT, 15000, A, B]}}},
      "removed": {"bob": 8}}
 
-Each change of a user gets a revision above all revisions of its author's list. Two lists are merged user by user: the
-higher revision counts; of two equal ones, made at two places at once, a removal counts, or else the greater text. So
-all nodes end with the same list in whatever order changes arrive, and a returning member restores no removed user.
+Each change of a user gets a revision above all revisions of the list on the node that makes it. Two lists are merged
+user by user: the entry with the higher revision wins; of two with equal revisions, from two nodes at once, a removal
+wins, or else the greater text. So all nodes end with the same list in whatever order changes arrive, and a returning
+member restores no removed user.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ Verifier: TypeAlias = "tuple[str, int, str, str]"
 
 
 class UserListRefused(ValueError):  # noqa: N818 - what it is to its reader
-    """A text is no list of users."""
+    """A text is not a list of users."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserEntry:
-    """The list's entry for one name: a user, or (`is_removed`) a removed one."""
+    """The list's entry for one name: a user, or (`is_removed` is True) the mark of a removed user."""
 
     revision: int
     roles: tuple[str, ...] = ()
@@ -52,13 +53,13 @@ class UserEntry:
         return self.revision, self.is_removed, json.dumps(self.as_json(), sort_keys=True)
 
     def newer_of(self, other: UserEntry) -> UserEntry:
-        """Return the entry of the two that counts."""
+        """Return the entry that wins when two lists are merged."""
         return self if self._rank() >= other._rank() else other
 
 
 @dataclass(frozen=True, slots=True)
 class UserList:
-    """All users, and the names of removed ones; `cluster` is the uuid of the list's cluster, or empty."""
+    """All users, and the names of removed users; `cluster` is the uuid of the list's cluster, or empty."""
 
     cluster: str = ""
     entries: Mapping[str, UserEntry] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class UserList:
         return self._with(name, UserEntry(self._next(), is_removed=True))
 
     def merged(self, other: UserList) -> UserList:
-        """Return the merged list, with this one's cluster."""
+        """Return the two lists merged, with this list's cluster."""
         mine = self.entries
         both = {name: each.newer_of(mine[name]) if name in mine else each for name, each in other.entries.items()}
         return replace(self, entries={**mine, **both})
@@ -104,7 +105,7 @@ class UserList:
 
     @classmethod
     def of_all(cls, lists: Iterable[UserList]) -> UserList:
-        """Return these lists merged, without a cluster."""
+        """Return the lists merged, without a cluster."""
         return reduce(cls.merged, lists, cls())
 
     def _next(self) -> int:
@@ -128,12 +129,16 @@ class UserList:
         return json.dumps(self.as_json(), sort_keys=True, separators=(",", ":")).encode()
 
     def digest(self) -> str:
-        """Return a short text that differs for different lists."""
+        """Return a short hash of the list; different lists have different ones."""
         return hashlib.sha256(self.encode()).hexdigest()[:32]
 
     @classmethod
     def decode(cls, text: bytes) -> UserList:
-        """Read a list. Raises UserListRefused."""
+        """Read a list from text.
+
+        Raises:
+            UserListRefused: the text is not a list of users.
+        """
         if len(text) > LIST_BYTES_MAX:
             raise UserListRefused(f"{len(text)} bytes, {LIST_BYTES_MAX} are allowed")
         try:
@@ -145,8 +150,11 @@ class UserList:
 
     @classmethod
     def from_json(cls, content: Any) -> UserList:
-        """Read the JSON of a list. Raises UserListRefused; KeyError, TypeError or AttributeError if it has another
-        form."""
+        """Read a list from parsed JSON.
+
+        Raises:
+            UserListRefused, KeyError, TypeError, AttributeError: the JSON is not a list of users.
+        """
         entries = {_name(name): _entry(each) for name, each in content["users"].items()}
         for name, revision in content.get("removed", {}).items():
             if name in entries:

@@ -1,7 +1,7 @@
 """vbuckets: their states, and the vbucket of a key.
 
-A bucket is split into a fixed number of vbuckets, each with a history of its own. The numbers of the states are those
-of every real implementation; the UPR text swaps replica and pending (erratum U9), which nobody followed.
+A bucket is split into a fixed number of vbuckets, each with its own history. The states have the numbers of all real
+implementations; the UPR text swaps replica and pending (erratum U9), but no implementation does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def vbucket_of(key: bytes, count: int) -> int:
     """Return the vbucket of a key, 0 to count - 1.
 
     Args:
-        key: the logical key, that is without the collection id in front of it.
+        key: the logical key, without the collection id.
         count: number of vbuckets of the bucket, 1 to 32768 (1024, 128 or 64 in practice).
 
     Source: specification, kv.md 1.4 (nodeLocator "vbucket", hash "CRC").

@@ -4,7 +4,7 @@
     u32 L, key, 00, value, 00       a pair; L counts what follows it
     body                            the rest
 
-Keys starting with "_" are system attributes: they outlive the document in its tombstone. All others are the user's.
+Keys starting with "_" are system attributes, which a deletion keeps in the tombstone. All others are user attributes.
 Source: specification, wire.md 9.
 """
 
@@ -26,10 +26,11 @@ PAIRS_MAX = 1000
 
 
 def split(value: Value, pairs_max: int | None = None) -> tuple[dict[str, bytes], Value]:
-    """Return the attributes (values are JSON text) and the body of an uncompressed value, as `value` a copy or a view.
+    """Return the attributes (values are JSON text) and the body of an uncompressed value; the body is of the same kind
+    as `value`, a copy or a view.
 
     Raises:
-        RemoteProtocolError: the section can't be read, or has more than `pairs_max` of them; a server answers
+        RemoteProtocolError: the section can't be read, or has more than `pairs_max` pairs; a server answers
             XATTR_EINVAL.
     """
     end = 4 + _length(value, 0, len(value))
@@ -47,7 +48,7 @@ def split(value: Value, pairs_max: int | None = None) -> tuple[dict[str, bytes],
 
 
 def _length(value: bytes | memoryview, at: int, end: int) -> int:
-    """Read a length and check it against the data, before any byte it covers is touched."""
+    """Read a length and check it against the data."""
     if end - at < 4:
         raise RemoteProtocolError(f"extended attributes: 4 bytes of length at offset {at}, {end - at} are there")
     length = int.from_bytes(value[at : at + 4])
@@ -69,7 +70,7 @@ def _pair(data: bytes) -> tuple[str, bytes]:
 
 
 def join(pairs: Mapping[str, bytes], body: bytes = b"") -> bytes:
-    """Return a value: the attributes in the order given, then the body."""
+    """Return a value: the attributes in their order, then the body."""
     section = b"".join(_joined(key, text) for key, text in pairs.items())
     return len(section).to_bytes(4) + section + body
 
@@ -84,11 +85,11 @@ def _joined(key: str, text: bytes) -> bytes:
 
 
 def only_system(value: Value) -> bytes:
-    """Return the part of a value that a tombstone keeps: its system attributes; empty if there are none."""
+    """Return the section of a value's system attributes, which its tombstone keeps; empty if it has none."""
     return join_system(split(value)[0])
 
 
 def join_system(pairs: Mapping[str, bytes]) -> bytes:
-    """Return that part from attributes that were split already: splitting 20 MiB takes milliseconds."""
+    """Return the section of the system attributes among `pairs`, empty if there are none; avoids a second `split`."""
     kept = {key: text for key, text in pairs.items() if key.startswith("_")}
     return join(kept) if kept else b""
