@@ -1,11 +1,11 @@
 """A consumer node's fast path: the changes in a received buffer become staged and indexed changes of their replicas.
 
 One call takes every MUTATION, DELETION and EXPIRATION that is in order: it belongs to an open stream (tracker.py),
-carries the stream's opaque, and its seqno lies above the last one and inside the announced snapshot (dcp.md 9). It
-keeps its seqno, CAS and revision, and is stored in the layout of the log: opaque 0 but for marks and the age of a
-tombstone, deletions in the V2 layout, keys of the default collection without its id. Any other frame stops the kernel:
-Python looks at this one frame, answers the specified error if it deserves one, and calls again behind it. So the kernel
-applies the rules, and Python tells the violations apart.
+carries the stream's opaque, and its seqno lies above the last one and inside the announced snapshot (dcp.md 9). A
+change keeps its seqno, CAS and revision, and is stored in the layout of the log: the opaque holds only marks and the
+age of a tombstone, deletions have the V2 layout, keys of the default collection come without its id. Any other frame
+stops the kernel: Python handles this one frame, answers it with the specified error if it breaks a rule, and calls the
+kernel again for the rest. So the kernel only detects that a rule is broken; Python determines which.
 """
 
 from __future__ import annotations
@@ -82,9 +82,11 @@ _SEQNO_MAX = U64(numbers.SEQNO_MAX)
 
 @inline_kernel
 def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any, collections: Any) -> Any:
-    """Return True if lengths, datatype, metadata and value are those of an ordinary change. "By extras length" (dcp.md
-    14): mutations of 30 bytes and expirations of 18 are UPR's. Deletions with a value (surviving xattrs) are for
-    Python."""
+    """Return True if lengths, datatype, metadata and value are those of an ordinary change.
+
+    UPR's mutations have extras of 30 bytes, its expirations 18 (dcp.md 14). Deletions with a value (surviving xattrs)
+    are left to Python.
+    """
     extras, key, datatype = (
         (word >> U64(24)) & U64(0xFF),
         (word >> U64(32)) & U64(0xFFFF),
@@ -109,7 +111,10 @@ def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any, collections: A
 
 @inline_kernel
 def _judge(streams: Any, table: Table, frame: Any, left: Any, collections: Any) -> Any:
-    """Return (DONE: no whole frame is left, PLAIN or _TAKEABLE; vbucket, frame length, seqno)."""
+    """Classify the frame; return (code, vbucket, frame length, seqno).
+
+    The code is DONE if the frame is incomplete, PLAIN if Python must handle it, _TAKEABLE if the kernel may store it.
+    """
     if left < HEADER:
         return DONE, np.int64(0), U(0), U64(0)
     word, body = load64(frame), U64(load32(frame + BODY_LENGTH_AT))
@@ -138,7 +143,7 @@ def _judge(streams: Any, table: Table, frame: Any, left: Any, collections: Any) 
 
 @inline_kernel
 def _has_collection(frame: Any) -> Any:
-    """Return True if a change's key has a collection's id, and its layout is that of the log."""
+    """Return True if a change's key begins with the id of a collection, and its layout is that of the log."""
     extras = U(load8(frame + EXTRAS_LENGTH_AT))
     if extras == DELETION_EXTRAS or extras == UPR_MUTATION_EXTRAS:
         return False
@@ -148,7 +153,7 @@ def _has_collection(frame: Any) -> Any:
 
 @inline_kernel
 def _of_collection(out: Any, frame: Any, length: Any) -> Any:
-    """Copy a frame of a connection with Collections in the layout of the log; return its length there."""
+    """Copy a frame of a connection with Collections to `out` in the layout of the log; return its length there."""
     key = key_address(frame)
     if load8(key) != 0:
         copy(out, frame, length)
@@ -166,7 +171,7 @@ def _of_collection(out: Any, frame: Any, length: Any) -> Any:
 
 @inline_kernel
 def _widened(out: Any, frame: Any, length: Any, kept: Any, extras: Any) -> Any:
-    """Copy a frame with the first `kept` bytes of its extras, which become `extras` long; returns its length."""
+    """Copy a frame with longer extras: `kept` bytes of the old ones, `extras` bytes in all. Return its new length."""
     had = U(load8(frame + EXTRAS_LENGTH_AT))
     copy(out, frame, HEADER + kept)
     store8(out + EXTRAS_LENGTH_AT, np.uint8(extras))
@@ -177,9 +182,10 @@ def _widened(out: Any, frame: Any, length: Any, kept: Any, extras: Any) -> Any:
 
 @inline_kernel
 def _as_logged(out: Any, frame: Any, length: Any, now: Any) -> Any:
-    """Copy a frame in the layout of the log; returns its length there, three bytes more at most.
+    """Copy a frame to `out` in the layout of the log; return its length there, at most three bytes more.
 
-    V1 deletions become V2 ones, UPR's expirations DCP's: both get a delete time. UPR's mutations get an NRU byte.
+    V1 deletions become V2 deletions, UPR's expirations become DCP's: both get a delete time. UPR's mutations get an NRU
+    byte.
     """
     extras, stored_length = U(load8(frame + EXTRAS_LENGTH_AT)), length
     if extras == DELETION_EXTRAS:
@@ -214,15 +220,15 @@ def apply(
     """Stage the changes of data[offset:] (a uint8 array).
 
     Args:
-        streams: `StreamTable.rows` of the connection; the last seqno of each stream moves on.
-        table, segments: the store's.
+        streams: `StreamTable.rows` of the connection; the kernel updates the last seqno of each stream.
+        table, segments: the index and the segments of the store (kernels/index.py).
         slot, used, limit: the staging arena, its used bytes and their limit.
-        now: Unix seconds: the delete time of tombstones without one (V1 deletions, UPR's expirations), and the time
-            from which others age that are much older.
+        now: Unix seconds: the delete time of tombstones without one (V1 deletions, UPR's expirations); a tombstone with
+            a much older delete time counts its age from now.
         collections: 1 if keys begin with the id of their collection, else 0.
 
-    Returns: (why it stopped, offset of the first frame not taken, arena bytes used, changes taken, vbucket of the frame
-        it stopped at).
+    Returns: (reason of the stop, offset of the first frame not stored, arena bytes used, number of changes stored,
+    vbucket of the frame at that offset).
     """
     base, taken = U(data.ctypes.data), 0
     at, end, fill = base + U(offset), base + U(len(data)), U(used)

@@ -1,9 +1,9 @@
 """Memory that becomes a record batch in one step, whatever its content.
 
-A record batch of a MiB that Python makes from a dozen arrays costs a quarter as much as decoding into it. But Arrow has
-a form from which it reads a whole batch at once and without copying: the message of its IPC format, a few numbers
-(metadata) before the buffers (body). So the columns of a batch lie in one block behind such a message, which is written
-once; only the number of rows in it changes.
+Building a record batch of a MiB from a dozen arrays in Python costs a quarter of the time of decoding its rows. But
+Arrow reads a whole batch at once, without copying, from a message of its IPC format: a few numbers (metadata), then the
+buffers (body). So the columns of a batch lie in one block, after the metadata of such a message. The metadata is
+written once; only its number of rows changes.
 
     block:  continuation ff ff ff ff | metadata bytes u32 | metadata, a flatbuffer | column | column | ...
 
@@ -48,11 +48,11 @@ def _padded(size: int) -> int:
 
 
 def metadata(columns: int, buffers: list[tuple[int, int]], body_bytes: int) -> bytes:
-    """Return the message of a batch without rows, up to the body.
+    """Return the metadata of a message for a batch without rows: everything before the body.
 
     Args:
         columns: number of columns.
-        buffers: offset in the body and bytes of each buffer of each column, that of nulls included (0, 0).
+        buffers: (offset in the body, bytes) of each buffer of each column, with (0, 0) for the absent buffers of nulls.
         body_bytes: size of the body.
     """
     nodes_at = _HEAD.size
@@ -71,11 +71,11 @@ def metadata(columns: int, buffers: list[tuple[int, int]], body_bytes: int) -> b
 
 
 class Block:
-    """Columns for a number of rows and bytes, allocated once and used for one batch after another; costs no memory
-    until it is written.
+    """The memory of a batch's columns, allocated once and used for one batch after another; its pages cost no memory
+    until they are written.
 
     Args:
-        with_ids: True for a column with ids of collections.
+        with_ids: True for a column of collection ids.
 
     Attributes:
         shape: capacities in rows, bytes of keys and bytes of values.
@@ -110,7 +110,7 @@ class Block:
         return np.ndarray((count,), np.dtype("<i8"), self._memory.data, at, (16,))
 
     def batch(self, rows: int, lease: object) -> pa.RecordBatch:
-        """Return the first rows as a record batch; every buffer holds the lease."""
+        """Return the first rows as a record batch; each of its buffers keeps a reference to `lease`."""
         self._length[0] = rows
         self._nodes[:] = rows
         message = pa.foreign_buffer(self._address, len(self._memory), lease)
@@ -118,7 +118,9 @@ class Block:
 
 
 def _with_nulls(spans: list[tuple[int, int]], schema: pa.Schema) -> list[tuple[int, int]]:
-    """Return the buffers in Arrow's order: each column's own after its buffer of nulls, which is left out."""
+    """Return the buffers in Arrow's order: for each column (0, 0) for the absent buffer of nulls, then its own
+    buffers.
+    """
     taken, buffers = iter(spans), []
     for kind in schema.types:
         buffers += [(0, 0), *(next(taken) for _ in range(kind.num_buffers - 1))]

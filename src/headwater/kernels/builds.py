@@ -1,11 +1,13 @@
-"""Chooses how kernels are built: machine code of the wheel, numba's, or plain Python with every access checked.
+"""Chooses how kernels are built: machine code of the wheel, machine code by numba, or plain Python with every access
+checked.
 
-Machine code is made with the wheel (machine.py), numba compiles in a checkout and keeps what it made (jit.py), and the
-checked build runs kernels as Python and asks guard.py about every address.
+A wheel contains machine code (machine.py). In a checkout numba compiles the kernels and caches them on disk (jit.py).
+The checked build runs kernels as Python, and guard.py checks every address.
 
     HEADWATER_DEBUG_KERNELS  1: the checked build (slow, for tests)
 
-It exists per process (the variable) and side by side with another one (`debug_copy`, for tests).
+The variable selects the checked build for the whole process; `debug_copy` (for tests) loads it in addition to another
+build.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def debugging() -> bool:
 
 
 def compiling() -> bool:
-    """Return True if numba compiles kernels in this process, or loads what it compiled before."""
+    """Return True if numba compiles kernels in this process, or loads them from its cache."""
     return not _debug and _machine is None
 
 
@@ -56,8 +58,9 @@ def _arrays(argument: Any) -> Iterator[NDArray[Any]]:
 
 
 def _checked(function: F) -> F:
-    """Run as Python: the array arguments may be touched while the call lasts, and unsigned arithmetic wraps without
-    the warning numpy gives for scalars."""
+    """Return a function that runs a kernel as Python: its array arguments are accessible during the call, and unsigned
+    arithmetic wraps without numpy's warning.
+    """
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -69,7 +72,7 @@ def _checked(function: F) -> F:
 
 
 class _Unchecked:
-    """The `reachable` of the compiled build, which does nothing."""
+    """The context that `reachable` returns in builds without checks; does nothing."""
 
     def __enter__(self) -> None:
         return None
@@ -82,15 +85,16 @@ _UNCHECKED = _Unchecked()
 
 
 def reachable(*arrays: NDArray[Any]) -> AbstractContextManager[None]:
-    """Return a context for a call that passes addresses: a debug build may touch these arrays in it."""
+    """Return a context for a call that passes addresses; inside it the debug build allows access to these arrays."""
     return guard.registered(*arrays) if _guarding else _UNCHECKED
 
 
 def numbas(name: str) -> ModuleType:
-    """Return a module of the package that only numba's build needs.
+    """Import a module of the package that only numba's build needs.
 
     Raises:
-        ImportError: numba is not installed, or this wheel was made to do without it; the text says what to do.
+        ImportError: numba is not installed, or this wheel has machine code of another machine; the text names the
+            remedy.
     """
     try:
         return importlib.import_module(f"headwater.kernels.{name}")
@@ -105,7 +109,7 @@ def numbas(name: str) -> ModuleType:
 
 
 def kernel(function: F) -> F:
-    """Make a kernel that Python calls: it releases the GIL, and has machine code once per signature."""
+    """Build a kernel that Python calls; it releases the GIL, and numba compiles it once per signature."""
     if _debug:
         return _checked(function)
     if _machine is not None:
@@ -114,7 +118,9 @@ def kernel(function: F) -> F:
 
 
 def kernel_or(stand_in: Callable[..., Any]) -> Callable[[F], F]:
-    """Make a kernel that a node can do without for a while: until it is compiled, `stand_in` is called (jit.py)."""
+    """Build a kernel with a stand-in: until the kernel is compiled, a serving node calls `stand_in` instead
+    (jit.py).
+    """
 
     def decorate(function: F) -> F:
         return cast(F, numbas("jit").kernel_or(stand_in, function)) if compiling() else kernel(function)
@@ -123,18 +129,18 @@ def kernel_or(stand_in: Callable[..., Any]) -> Callable[[F], F]:
 
 
 def inline_kernel(function: F) -> F:
-    """Make a kernel for kernels only: inlined into its callers, at no cost of a call."""
+    """Build a function that only kernels call: it is inlined into them, so a call costs nothing."""
     return cast(F, numbas("jit").inline_kernel(function)) if compiling() else function
 
 
 def prepare(built: Callable[..., Any], *examples: Any) -> None:
-    """Compile a kernel, or load it, for arguments of the types of these examples, without running it."""
+    """Compile or load a kernel for arguments of the types of `examples`, without running it."""
     if compiling():
         numbas("jit").prepare(built, *examples)
 
 
 def are_built(modules: Collection[str]) -> list[bool]:
-    """Return, for each kernel of these modules that was imported so far, whether it has machine code."""
+    """Return, for each kernel that was imported from these modules, True if it has machine code."""
     if _machine is not None:
         return [True for name in _machine if name.partition(".")[0] in modules]
     built = numbas("jit").built_kernels() if compiling() else ()
@@ -142,7 +148,7 @@ def are_built(modules: Collection[str]) -> list[bool]:
 
 
 def cache_folder() -> Path | None:
-    """Return where numba's machine code is kept; None if it can't be kept, or there is none."""
+    """Return the folder of numba's cached machine code; None if it can't be cached, or numba does not compile."""
     folder: Path | None = numbas("jit").cache_folder() if compiling() else None
     return folder
 
@@ -154,8 +160,8 @@ def _name(function: Callable[..., Any]) -> str:
 def debug_copy(name: str) -> ModuleType:
     """Return a second, checked build of a kernel module, for tests.
 
-    The module and the kernels it imports are executed anew under the debug decorators; sys.modules ends as it was.
-    Classes of the copy are not those of the original.
+    The module and the kernels that it imports are executed again with the decorators of the checked build; sys.modules
+    is restored. Classes of the copy differ from those of the original.
     """
     global _debug, _guarding  # noqa: PLW0603 - the switches that decorators and `reachable` read
     if not name.startswith("headwater.kernels."):

@@ -1,7 +1,7 @@
 """The behaviour of a process while numba compiles kernels (jit.py): its log lines, and the limits of its threads.
 
-A node that serves while its kernels are compiled (node/process/machine_code.py) needs two things: loading without
-compiling (`looking`), and no waiting while a request needs a kernel (`serving`).
+A node that serves while its kernels are compiled (node/process/machine_code.py) needs two things: to load kernels
+without compiling any (`looking`), and not to wait when a request needs a kernel (`serving`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROGRESS_SECONDS = 5.0
 
 
 class NotCompiled(Exception):  # noqa: N818 - no error: an answer
-    """There is no machine code of a kernel for these arguments yet, and this thread may not compile."""
+    """A kernel has no machine code for these arguments yet, and this thread may not compile it."""
 
 
 class _Thread(threading.local):
@@ -31,7 +31,7 @@ serving = False
 
 @contextmanager
 def looking() -> Iterator[None]:
-    """Load kernels in this block, by this thread, and compile none: NotCompiled is raised for a missing one."""
+    """Load kernels, but compile none, in this block and thread; a kernel without machine code raises NotCompiled."""
     before, _thread.looks = _thread.looks, True
     try:
         yield
@@ -41,7 +41,7 @@ def looking() -> Iterator[None]:
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Compile or load in this block, by this thread, also while `serving`: no stand-in replaces a kernel."""
+    """Compile or load kernels in this block and thread, even while `serving`: no stand-in replaces a kernel."""
     before, _thread.builds = _thread.builds, True
     try:
         yield
@@ -55,12 +55,12 @@ def looks() -> bool:
 
 
 def does_without() -> bool:
-    """Return True if this thread serves: it neither waits nor compiles a kernel that has a stand-in."""
+    """Return True if this thread serves: kernels with a stand-in use it instead of waiting or compiling."""
     return serving and not (_thread.looks or _thread.builds)
 
 
 class Compiling:
-    """Shows why nothing happens for a while.
+    """Prints progress lines while kernels are compiled.
 
     Args:
         line: called with each line.
@@ -91,7 +91,7 @@ class Compiling:
             self._line(text)
 
     def tell(self, line: Callable[[str], None]) -> None:
-        """Have the lines about compiling printed by another function from now on; at first they go to stderr."""
+        """Print the progress lines by another function from now on; the first one prints to stderr."""
         self._line = line
 
 

@@ -54,7 +54,7 @@ _CLOCK_MASK, _LOGICAL_BITS = U(0xFFFFFFFFFFFF0000), U(0xFFFF)
 def next_cas(table: Any, vb: Any, now_ns: Any) -> Any:
     """Return the next CAS, by wire.md 10: a hybrid clock, max(now with the low 16 bits cleared, last + 1).
 
-    If a CAS from elsewhere has used the numbers up: the clock, with the last bits of the seqno, as in wire/times.py.
+    After a CAS at the upper bound: the clock, with the low bits of the seqno, as in wire/times.py.
     """
     clock = now_ns & _CLOCK_MASK
     last = table[vb, CAS]
@@ -65,14 +65,18 @@ def next_cas(table: Any, vb: Any, now_ns: Any) -> Any:
 
 @inline_kernel
 def above(rev: Any) -> Any:
-    """Return the next revision. It stays at the highest that a node gives: others would not accept a higher one, and of
-    versions with equal revisions the higher CAS wins."""
+    """Return the revision after `rev`, or `rev` itself at the highest revision that a node assigns.
+
+    Other nodes would not accept a higher one; of versions with equal revisions the higher CAS wins.
+    """
     return rev + _ONE if rev < _GIVEN_MAX else rev
 
 
 @inline_kernel
 def absolute(expiry: Any, now: Any) -> Any:
-    """Return an absolute expiry, by wire.md 10: 0 never, up to 30 days relative, larger absolute."""
+    """Return the absolute expiry in Unix seconds, by wire.md 10: 0 is never, up to 30 days relative, above that
+    absolute.
+    """
     if expiry == _ZERO or expiry > _RELATIVE_MAX:
         return expiry
     sum_ = now + expiry
@@ -100,8 +104,9 @@ def write_mutation(
     scratch: Any,
     prefix: Any,
 ) -> None:
-    """Write the DCP mutation (dcp.md 2.8, 31 bytes of extras) of a request that is whole at `at`, without the first
-    `prefix` bytes of its key."""
+    """Write the DCP mutation (dcp.md 2.8, 31 bytes of extras) for the complete request at `at`, whose key loses its
+    first `prefix` bytes.
+    """
     key = at + _SET_BYTES + prefix
     value = key + key_length
     datatype = _ZERO

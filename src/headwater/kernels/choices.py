@@ -1,9 +1,9 @@
 """Collections: the id in front of a key (wire.md 8), and the choice of a vbucket's rows for a stream.
 
-A stream's choice is one sorted array of numbers (uint64): a collection's documents are its id, system events about it
-EVENTS_OF_COLLECTIONS + id, those about a scope EVENTS_OF_SCOPES + id, prepares and aborts of durable writes PREPARES +
-id. A row whose number is not in the array is not shown, so documents of a dropped collection vanish when it leaves the
-array. Only vbuckets with marked rows (index.py) are checked.
+A stream's choice is one sorted array of numbers (uint64). The number of a document is the id of its collection, of a
+system event EVENTS_OF_COLLECTIONS + collection id or EVENTS_OF_SCOPES + scope id, of a prepare or abort PREPARES +
+collection id. A stream sends only rows whose number is in the array, so the documents of a dropped collection vanish
+when its id leaves the array. Only vbuckets with marked rows (index.py) are checked.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _ID_MAX = U(0xFFFF_FFFF)
 def collection_of(key: Any, length: Any) -> Any:
     """Return (id, its length) of the LEB128 number at the beginning of a key of `length` bytes.
 
-    0 bytes if there is none: cut off, not the shortest form, beyond 32 bits, or without a key after it.
+    The length is 0 if the number is invalid: incomplete, not in the shortest form, above 32 bits, or without a key
+    after it.
     """
     number, taken, shift = _ZERO, _ZERO, _ZERO
     # Five groups of seven bits hold 32; a longer number is refused before it shifts beyond the word.
@@ -65,7 +66,7 @@ def collection_of(key: Any, length: Any) -> Any:
 
 @inline_kernel
 def choice_of(frame: Any) -> Any:
-    """Return the number of a stored frame in a choice."""
+    """Return the number that a choice must contain to show a stored frame."""
     if is_named(frame) == _ZERO:
         return _ZERO
     key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
@@ -127,7 +128,7 @@ def last_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, show
 
 @kernel
 def count_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, shown: Any) -> Any:
-    """Return (frames, stored bytes) of the rows ahead that are in the choice."""
+    """Return (frames, stored bytes) of the visible rows from `row` on that are in the choice."""
     frames, total = np.int64(0), np.int64(0)
     for at in range(row, rows):
         if visible(nexts, at, rows):
@@ -140,7 +141,7 @@ def count_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, sho
 
 @kernel
 def note_newest(locs: Any, seqs: Any, row: Any, rows: Any, segments: Table, numbers: Any, newest: Any) -> Any:
-    """For each row, store its seqno in `newest` at the position of its number in the sorted `numbers`.
+    """Store the seqno of each row in `newest`, at the position of the row's number in the sorted `numbers`.
 
     Returns: the first row whose number is missing; `rows` if there is none.
     """
@@ -155,7 +156,7 @@ def note_newest(locs: Any, seqs: Any, row: Any, rows: Any, segments: Table, numb
 
 @kernel
 def choice_at(locs: Any, row: Any, segments: Table) -> Any:
-    """Return the number of a row in a choice."""
+    """Return the number of a row (`choice_of`)."""
     return choice_of(_frame(locs, row, segments))
 
 

@@ -1,4 +1,4 @@
-"""Frames to Arrow columns: the reusable arena a consumer decodes into.
+"""Decodes frames to Arrow columns, in an arena whose memory is reused.
 
     arena, streams = Arena(), StreamTable()
     streams.open(vbucket, opaque, ...)                    # with each stream request
@@ -6,10 +6,10 @@
     for offset, row in decoded.controls: ...              # markers, ends, no-ops: each came before that row
     batch = arena.batch()                                 # a RecordBatch of 1 to 4 MiB, and the arena is empty again
 
-Fresh memory costs more than decoding into it (each page faults), so the memory of a batch is used again. Not before
-its time: the buffers of a batch share one lease, which ends when the last of them, and of everything sliced or derived
-from them without copying, is gone. Only then does the memory return to its arena. A consumer that keeps its batches
-therefore makes the arena take fresh memory, and nothing it holds ever changes.
+Fresh memory costs more than decoding into it (each page faults), so the arena reuses the memory of a batch. The buffers
+of a batch share one lease, which ends when the last of them is freed, with everything sliced or derived from them
+without copying; only then the memory returns to the arena. So if a consumer keeps its batches, the arena allocates
+fresh memory, and the batches never change.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Decoded:
         rows: rows in the arena now, over all calls since the last batch.
         controls: int64[n, 2]: (offset in the buffer, row the frame came before); valid until the next call.
         flow_bytes: size of the processed frames in the flow-control window, for the next acknowledgement.
-        dropped: frames of streams whose end was requested.
+        dropped: number of frames of streams whose end was requested.
         needed: bytes of the frame at `consumed`, 24 while its header is incomplete.
-        stop: why it stopped; `stop.refused` means that the frame at `consumed` breaks the rules.
+        stop: reason of the stop; `stop.refused` is True if the frame at `consumed` breaks the rules.
     """
 
     consumed: int
@@ -78,9 +78,9 @@ class Decoded:
 
 
 class _Lease:
-    """Held by every buffer of one batch; when the last is gone, the memory is free for reuse.
+    """Held by every buffer of one batch; after the last buffer, the memory returns to the arena.
 
-    This runs in the thread that drops the last buffer; appending to a deque is atomic.
+    The return runs in the thread that frees the last buffer; appending to a deque is atomic.
     """
 
     __slots__ = ("_free", "_memory")
@@ -100,11 +100,11 @@ class Arena:
     Args:
         value_bytes: capacity of the value column, and so about the size of a batch. 1 to 4 MiB keep it in cache.
         key_bytes, rows: capacities; by default in proportion.
-        controls: how many control frames one call may meet before it stops with CONTROLS_FULL.
-        with_ids: keys may begin with the id of their collection, which becomes a column (`SCHEMA_WITH_IDS`).
+        controls: number of control frames after which a call stops with CONTROLS_FULL.
+        with_ids: True if keys may begin with the id of their collection, which becomes a column (`SCHEMA_WITH_IDS`).
         decoder: the kernel, or another function that does the same, as the tests' decoder in numpy.
 
-    Not thread safe; the batches are.
+    An arena is not thread safe; its batches are.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ class Arena:
         return int(self._progress[KEY_BYTES]) + int(self._progress[VALUE_BYTES])
 
     def decode(self, received: Bytes, streams: StreamTable) -> Decoded:
-        """Append the changes in these bytes; nothing of `received` is referred to afterwards.
+        """Append the changes in `received`, and keep no reference to it.
 
-        In an arena with ids every key begins with one, unless `streams` says that those of its connection do not: then
-        they are of the default collection, 0.
+        In an arena with ids every key begins with a collection id, unless `streams.with_ids` is False: then all
+        documents belong to the default collection, 0.
 
-        The bytes behind `consumed` are the caller's to keep: the beginning of a frame, or frames there was no room for
-        (take `batch()` on FULL, `grow()` on FRAME_TOO_LARGE, handle the controls on CONTROLS_FULL; then call again).
+        The caller must keep the bytes after `consumed`: an incomplete frame, or frames without room (take `batch()` on
+        FULL, `grow()` on FRAME_TOO_LARGE, handle the controls on CONTROLS_FULL; then call again).
         """
         # Never to be written to: memory that may be would be another type, and another kernel to compile.
         view = np.frombuffer(received, np.uint8)
@@ -167,10 +167,10 @@ class Arena:
         return Decoded(consumed, rows, self._controls[:controls], flow, dropped, needed, Stop(stop))
 
     def grow(self, frame_bytes: int) -> None:
-        """Make room for one frame of this size (`Decoded.needed`), for good; only while the arena is empty.
+        """Enlarge the arena permanently, so that one frame of this size (`Decoded.needed`) fits; it must be empty.
 
         Raises:
-            ValueError: rows are waiting to be taken, or no frame may be that large (30 MiB and its header).
+            ValueError: the arena has rows, or the size exceeds that of any frame (30 MiB and its header).
         """
         if self.rows:
             raise ValueError(f"an arena grows while it is empty; this one holds {self.rows} rows")
@@ -190,12 +190,14 @@ class Arena:
         return batch
 
     def _idle_memory(self) -> deque[Block]:
-        """Return a queue for idle memory; more than it holds came from a burst and is freed."""
+        """Return a queue for idle memory, of limited length: memory beyond it, left over from a burst, is freed."""
         each = self._rows * ROW_WIRE_BYTES + self._key_bytes + self._value_bytes
         return deque(maxlen=max(FREE_KEPT, FREE_BYTES // each))
 
     def _take(self) -> Block:
-        """Return memory whose batch is gone, or fresh memory; older, smaller memory went to another queue."""
+        """Return memory whose batch was freed, or fresh memory. Smaller memory from before `grow` returns to another
+        queue.
+        """
         if self._free:
             return self._free.pop()  # the one used last is the one still in cache
         return Block(self._rows, self._key_bytes, self._value_bytes, with_ids=self.with_ids)

@@ -1,12 +1,15 @@
 """Compaction of rows: chooses the rows that stay, copies their frames, and rebuilds the columns.
 
-Of a vbucket's rows those from `first` up to `end` lie in the segments that are compacted. Of those go: rows superseded
-by one of the first `history` rows, whether that one lies in these segments or not (whatever superseded a row later may
-still be taken back), purged tombstones, but for the newest change of a collection and those with an older version in
-front of `first`, which would be the newest again, and documents of dropped collections, their prepares and the ends of
-those, which nobody is shown.
-Nothing here depends on rows that come while it runs: NEXT of a row that stays only ever changes from NIL to a row
-number >= history, and a row that goes is superseded by one that is on disk already.
+The rows of a vbucket from `first` up to `end` lie in the segments that are compacted. Of these the compaction removes:
+
+- rows superseded by one of the first `history` rows, in these segments or not. (A rollback may still remove rows from
+  `history` on, so a row that only these supersede stays.)
+- purged tombstones, except the newest change of a collection, and tombstones with an older version before `first`,
+  which would become the newest again.
+- documents of dropped collections, their prepares, and the ends of these prepares, which no stream sends.
+
+Rows that are added meanwhile change nothing here: NEXT of a row that stays only changes from NIL to a row number >=
+`history`, and a removed row is superseded by a row that is on disk already.
 """
 
 from __future__ import annotations
@@ -65,7 +68,9 @@ def prefix_rows(table: Table, chosen: Any, counts: Any) -> None:
 
 @kernel
 def rows_before(locs: Any, rows: Any, chosen: Any) -> Any:
-    """Return how many of the first `rows` rows lie in chosen slots (uint8 by slot), which hold the first ones."""
+    """Return the number of rows, among the first `rows`, that lie in chosen slots (uint8 by slot); these are the first
+    ones.
+    """
     low, high = 0, rows
     while low < high:
         middle = (low + high) // 2
@@ -84,7 +89,7 @@ def _purgeable(frame: Any, before: Any) -> Any:
 
 @inline_kernel
 def _goes_back_beyond(prevs: Any, row: Any, first: Any) -> Any:
-    """Return True if an older version of a row's key lies in front of row `first`."""
+    """Return True if a row before `first` is an older version of the row's key."""
     before = U(prevs[row])
     while before != NIL and before >= U(first):
         before = U(prevs[before])
@@ -93,7 +98,7 @@ def _goes_back_beyond(prevs: Any, row: Any, first: Any) -> Any:
 
 @inline_kernel
 def _dropped_at(frame: Any, dropped: Any) -> Any:
-    """Return the seqno at which the collection of a document or prepare was dropped; 0 for none of these."""
+    """Return the seqno at which the collection of a document or prepare was dropped; 0 if it was not dropped."""
     key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
     if is_system(frame):
         if load8(key + _ONE) != OF_PREPARE:
@@ -126,7 +131,9 @@ def _find_newest_rows(locs: Any, first: Any, history: Any, segments: Table, numb
 
 @inline_kernel
 def _later_row(row: Any, frame: Any, history: Any, numbers: Any, newest: Any) -> Any:
-    """Return a row behind `row` and below `history` with the same number as the frame; -1 if there is none."""
+    """Return a row between `row` and `history` with the same number as the frame (kernels/choices.py); -1 if there is
+    none.
+    """
     if len(numbers) == 0:
         later = row + 1 if row + 1 < history else -1
     else:
@@ -149,18 +156,20 @@ def survivors(
     keep: Any,
     dropped: Any,
 ) -> Any:
-    """Write those of the rows from `first` up to `end` that stay into `keep` (uint32[end - first]).
+    """Write the rows that stay, of those from `first` up to `end`, to `keep` (uint32[end - first]).
 
     Args:
         columns: (seq, loc, prev, next) arrays.
-        before: tombstones made before this Unix second go, 0: none ...
-        limit: ... as far as their seqno is at or below this one, and a newer row of their collection stays.
-        numbers: what there are rows of (kernels/choices.py), sorted; empty where all are of the default collection.
-        newest: int64[len(numbers)], to work in.
-        dropped: uint64[n, 2], id and seqno of the drop, by id, of collections whose drop is not taken back any more.
+        before: purge tombstones that are older than this Unix second; 0 for none.
+        limit: purge tombstones up to this seqno only, and only if their collection has a newer row.
+        numbers: the numbers of all rows (kernels/choices.py), sorted; empty if all rows are documents of the default
+            collection.
+        newest: int64[len(numbers)], scratch memory.
+        dropped: uint64[n, 2], (id, seqno of the drop), sorted by id, of collections whose drop no rollback can undo.
 
-    Returns: (how many stay, rollback floor, purge seqno): below the floor states can't be rebuilt from what stays, up
-    to the purge seqno tombstones are missing; 0 when nothing of the kind goes.
+    Returns: (number of rows that stay, rollback floor, purge seqno). States below the floor can't be rebuilt from the
+    remaining rows; tombstones up to the purge seqno are missing. Both are 0 if nothing was removed that matters for
+    them.
     """
     seqs, locs, prevs, nexts = columns
     count, floor, purge = 0, _ZERO, _ZERO
@@ -198,7 +207,7 @@ def survivors(
 
 @kernel
 def first_younger(locs: Any, first: Any, rows: Any, segments: Table, since: Any) -> Any:
-    """Return the first row from `first` on whose CAS is `since` or above; `rows` if there is none below that."""
+    """Return the first row from `first` on whose CAS is at least `since`; `rows` if there is none."""
     for row in range(first, rows):
         if row + AHEAD_ROWS < rows:
             prefetch(frame_at(segments, U(locs[row + AHEAD_ROWS])))
@@ -209,12 +218,13 @@ def first_younger(locs: Any, first: Any, rows: Any, segments: Table, since: Any)
 
 @kernel
 def history_within(columns: Any, first: Any, rows: Any, segments: Table, budget: Any, dropped: Any) -> Any:
-    """Return the first row of a history and its bytes: of all rows that each of its rows superseded, `budget` at most.
+    """Return (first row of a history, bytes): the longest history whose superseded versions have `budget` bytes at
+    most.
 
     Args:
         columns: (seq, loc, prev) arrays.
         first, rows: the history begins at `first` or later, and ends before `rows`.
-        dropped: int64[2], the seqno of a drop and the bytes of the documents that go with it: what it superseded.
+        dropped: int64[2], the seqno of a collection's drop, and the bytes of its documents, which the drop superseded.
     """
     seqs, locs, prevs = columns
     used, row, of_drop = np.int64(0), np.int64(rows), np.int64(dropped[1])
@@ -234,7 +244,7 @@ def history_within(columns: Any, first: Any, rows: Any, segments: Table, budget:
 
 @kernel
 def bytes_of(locs: Any, rows: Any, segments: Table) -> Any:
-    """Return the size of the frames of `rows`."""
+    """Return the total size of the frames of `rows` in bytes."""
     total = _ZERO
     for i in range(len(rows)):
         if i + AHEAD_ROWS < len(rows):
@@ -245,7 +255,7 @@ def bytes_of(locs: Any, rows: Any, segments: Table) -> Any:
 
 @kernel
 def superseded_bytes(locs: Any, nexts: Any, rows: Any, segments: Table) -> Any:
-    """Return the size of the frames of those of `rows` that a newer version of their key has superseded."""
+    """Return the total size in bytes of the frames among `rows` that a newer version of their key supersedes."""
     total = _ZERO
     for i in range(len(rows)):
         if U(nexts[rows[i]]) != NIL:
@@ -255,7 +265,7 @@ def superseded_bytes(locs: Any, nexts: Any, rows: Any, segments: Table) -> Any:
 
 @kernel
 def add_bytes(locs: Any, rows: Any, segments: Table, totals: Any) -> None:
-    """Add the bytes of the frame of each of `rows` to its slot's in `totals` (int64 by slot)."""
+    """Add the size of each row's frame to the total of its slot in `totals` (int64 by slot)."""
     for i in range(len(rows)):
         if i + AHEAD_ROWS < len(rows):
             prefetch(frame_at(segments, U(locs[rows[i + AHEAD_ROWS]])))
@@ -265,7 +275,8 @@ def add_bytes(locs: Any, rows: Any, segments: Table, totals: Any) -> None:
 
 @kernel
 def taken_back(segments: Table, slot: Any, bodies: Any, kinds: Any) -> None:
-    """Note in `kinds` (uint8 by vbucket) the vbuckets whose rows a segment takes back: ROLLED_BACK, DROPPED, or both.
+    """Mark in `kinds` (uint8 by vbucket) the vbuckets of rollback and drop records in a segment: ROLLED_BACK, DROPPED,
+    or both.
 
     Args:
         bodies: int64[n, 2], begin and end of the frames of each of its batches.
@@ -293,8 +304,11 @@ def _fetch_ahead(locs: Any, rows: Any, i: Any, segments: Table) -> None:
 
 @kernel
 def copy_rows(locs: Any, rows: Any, first: Any, segments: Table, out: Any, place: Any, places: Any) -> Any:
-    """Copy the frames of rows[first:] one behind the other into `out`, which will lie at LOC `place`; places[i] = their
-    new LOC. Returns (how many fit, bytes)."""
+    """Copy the frames of rows[first:] one after the other to `out`, whose LOC will be `place`; places[i] is the new LOC
+    of rows[i].
+
+    Returns: (number of frames that fit, bytes).
+    """
     start = U(out.ctypes.data)
     at, end = start, start + U(len(out))
     for i in range(first, len(rows)):
@@ -317,7 +331,9 @@ def _gone(number: Any, first: Any, end: Any, where: Any) -> Any:
 
 @inline_kernel
 def _moved(row: Any, links: Any, first: Any, end: Any, kept: Any, where: Any) -> Any:
-    """Return the new number of a row, or of the next one by `links` if it went; NIL if there is none."""
+    """Return the new number of `row`, or of the next row along `links` that stays if `row` is removed; NIL if there is
+    none.
+    """
     number = U(row)
     # With nothing in front none is left: all versions older than one that goes go too, and all that are newer than one
     # that stays do.
@@ -346,19 +362,19 @@ def rebuild(
     slots: Any,
     where: Any,
 ) -> None:
-    """Fill new columns from old ones: of the rows from `first` up to `end` only `keep`, at their new places, and all
-    others as they are.
+    """Fill new columns from old ones: of the rows from `first` up to `end` only those in `keep`, at their new places;
+    all rows outside that range unchanged.
 
-    A version in front of `first` whose successor goes is followed by that one's successor: what replay makes of the log
-    as it is then.
+    If the successor of a version before `first` is removed, the next remaining successor follows it, as in a replay of
+    the compacted log.
 
     Args:
         old, new: (seq, loc, hash, prev, next) arrays; the table's ROWS counts the old ones.
         places: LOC of each kept row, with the number of its new segment in place of the slot.
         slots: the slot of each new segment.
-        where: uint32[end - first], to work in.
+        where: uint32[end - first], scratch memory.
 
-    Subtracts from KEYS, LIVE_BYTES and ITEMS what was the newest of its key and went.
+    Subtracts removed rows that were the newest of their key from KEYS, LIVE_BYTES and ITEMS.
     """
     seq, loc, hashes, prev, nexts = old
     seq_new, loc_new, hash_new, prev_new, next_new = new

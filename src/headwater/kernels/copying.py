@@ -1,8 +1,8 @@
-"""Copies of sizes that are common in frames, without a call: a key's, a value's.
+"""Copies of common sizes (of keys, of values) without a call.
 
-memcpy chooses its method anew each time, which for 16 bytes costs more than the copy. Here a size is covered by blocks
-of 16 or 64 bytes, of which the last may overlap the one before, so no byte outside of the ranges is read or written.
-The ranges must not overlap.
+memcpy selects its method at each call, which for 16 bytes costs more than the copy. Here blocks of 16 or 64 bytes cover
+a range, and the last block may overlap the one before, so no byte outside the ranges is read or written. Source and
+target must not overlap.
 """
 
 from __future__ import annotations

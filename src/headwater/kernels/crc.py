@@ -16,7 +16,7 @@ _ALL = np.uint32(0xFFFF_FFFF)
 
 
 def _table() -> Any:
-    """The remainders of all bytes, reflected as the bits of the sum are."""
+    """Return the remainders of all bytes, with reflected bits (uint32[256])."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1).astype(np.uint32)

@@ -2,15 +2,16 @@
 
 The kernel trusts no length that it has not compared with the end of the buffer, and writes nothing that it has not
 compared with the column's capacity. It checks each frame in this order: is its header consistent (scan.py), is it
-complete, is it a change with extras its opcode knows, does it fit its stream (tracker.py), is there room; only then it
-takes the frame. So a stop is always at a frame's first byte, with all before it done and nothing of it.
+complete, is it a change with valid extras, does it fit its stream (tracker.py), is there room; only then it takes the
+frame. So it always stops at a frame's first byte, with all earlier frames processed completely and that frame not at
+all.
 
-What is not a change (markers, stream ends, no-ops, answers, ...) goes into the list of controls as (offset, row): it
-came before the row with that number. Markers, and controls that carry a seqno, are followed here as well, since the
-changes behind them in the same buffer depend on them.
+All other frames (markers, stream ends, no-ops, answers, ...) are listed as controls, (offset, row): the frame came
+before the row with that number. Stream states follow markers and controls with a seqno immediately, because the changes
+after them in the same buffer depend on them.
 
-On a connection with Collections each key begins with the id of its collection (leb128, wire.md 8). That is a second
-kernel of the same source: it takes the id off into a column of its own, and refuses a key without one.
+On a connection with Collections each key begins with the id of its collection (leb128, wire.md 8). A second kernel from
+the same source moves the id to its own column, and refuses a key without an id.
 """
 
 from __future__ import annotations
@@ -107,11 +108,11 @@ FLAGS_AND_EXPIRY: Final = 3
 
 
 class ColumnMemory(NamedTuple):
-    """Preallocated memory for one batch: an array per column, the binary ones as offsets and bytes.
+    """Preallocated memory for one batch: an array per column; binary columns have one for offsets and one for bytes.
 
-    All of the fixed columns have the same length, the capacity in rows; `key_offsets` and `value_offsets` one more.
-    `collection_id` is empty where keys have none. `places` tells the kernel in one array where all that is, since every
-    argument has its price: the capacities in rows, bytes of keys and bytes of values, and the address of each array.
+    All fixed columns have the same length, the capacity in rows; `key_offsets` and `value_offsets` have one element
+    more. `collection_id` is empty if keys have no ids. `places` has everything for the kernel in one array, because
+    each argument costs time: the capacities in rows, bytes of keys and bytes of values, and the address of each array.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -137,8 +138,10 @@ VALUE_OFFSETS, VALUE_DATA = _number("value_offsets"), _number("value_data")
 
 @inline_kernel
 def change_layout(opcode: Any, extras: Any) -> Any:
-    """Return the layout behind by_seqno and rev_seqno in a change's extras, by their length (dcp.md 2.8 to 2.10; 14 for
-    UPR, whose mutation lacks the last byte and whose expiration is laid out as a V1 deletion)."""
+    """Return the layout of a change's extras after by_seqno and rev_seqno, by their length (dcp.md 2.8 to 2.10).
+
+    UPR's mutation lacks the last byte, and its expiration has the layout of a V1 deletion (dcp.md 14).
+    """
     if opcode == MUTATION:
         return FLAGS_AND_EXPIRY if extras == MUTATION_EXTRAS or extras == UPR_MUTATION_EXTRAS else NO_LAYOUT
     if extras == DELETION_EXTRAS:
@@ -148,7 +151,7 @@ def change_layout(opcode: Any, extras: Any) -> Any:
 
 @inline_kernel
 def metadata_bytes(layout: Any, extras_at: Any) -> Any:
-    """Return nmeta, 0 if the layout has none."""
+    """Return the length of the extended metadata (nmeta); 0 if the layout has none."""
     if layout == FLAGS_AND_EXPIRY:
         return load16(extras_at + NMETA_IN)
     return load16(extras_at + DELETION_NMETA_IN) if layout == METADATA_LENGTH else np.uint16(0)
@@ -163,7 +166,7 @@ ORDINARY_EXTRAS: Final = MUTATION_EXTRAS
 
 @inline_kernel
 def is_ordinary(head: Any, word: Any, body: Any, room: Any, row: Any, checked: Any) -> Any:
-    """Return True for an ordinary mutation that breaks no rule, which needs no single checks."""
+    """Return True for a valid mutation of the most common form, which needs no further checks."""
     key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
     if (word & U64(ORDINARY_MASK)) != U64(ORDINARY) or body > U(BODY_MAX) or U(HEADER) + body > room:
         return False
@@ -178,7 +181,7 @@ def is_ordinary(head: Any, word: Any, body: Any, room: Any, row: Any, checked: A
 
 @inline_kernel
 def put_row(to: Any, index: Any, head: Any, word: Any, row: Any, extras_at: Any, flags: Any, expiry: Any) -> None:
-    """Write the numbers of a change, and move its stream on; `to` are the addresses of the columns."""
+    """Write the numbers of a change to the columns at the addresses `to`, and advance its stream."""
     seqno = load64(extras_at)
     store16_native(to[VBUCKET] + index * U(2), np.uint16(word & U64(0xFFFF)))
     store8(to[OPCODE] + index, np.uint8((word >> U64(48)) & U64(0xFF)))
@@ -195,7 +198,7 @@ def put_row(to: Any, index: Any, head: Any, word: Any, row: Any, extras_at: Any,
 
 @inline_kernel
 def put_offsets(to: Any, index: Any, keys: Any, values: Any) -> None:
-    """Write the offsets of a row's key and value, which are the ends of the row before."""
+    """Write the offsets at which a row's key and value begin (the ends of the previous row's)."""
     store32_native(to[KEY_OFFSETS] + index * U(4), np.uint32(keys))
     store32_native(to[VALUE_OFFSETS] + index * U(4), np.uint32(values))
 
@@ -210,7 +213,7 @@ def put_id(to: Any, index: Any, number: Any) -> None:
 def decode_rows(
     view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any, with_ids: Any
 ) -> None:
-    """Do the work of both kernels; `with_ids` is a constant, so unused code is not compiled."""
+    """Implement both decoding kernels; `with_ids` is a compile-time constant, so each contains only its own code."""
     start, end, position = U(view.ctypes.data), U(len(view)), U(0)
     table = U(streams.ctypes.data)
     fixed = (places[3], places[4], places[5], places[6], places[7], places[8], places[9], places[10], places[11])
@@ -353,10 +356,10 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
     Args:
         view: uint8, the received bytes.
         places: `ColumnMemory.places`; rows from progress[ROWS] on are written.
-        controls: int64[n, 2] that takes (offset, row) of each control frame of this call.
+        controls: int64[n, 2], filled with (offset, row) of each control frame of this call.
         streams: `StreamTable.rows`.
-        progress: int64[PROGRESS_FIELDS]. ROWS, KEY_BYTES and VALUE_BYTES go in and out; out come CONSUMED, CONTROLS,
-            FLOW_BYTES, DROPPED_FRAMES, NEEDED and STOP of this call.
+        progress: int64[PROGRESS_FIELDS]. ROWS, KEY_BYTES and VALUE_BYTES are input and output; CONSUMED, CONTROLS,
+            FLOW_BYTES, DROPPED_FRAMES, NEEDED and STOP are output.
         checked: True to check changes against `streams`.
     """
     decode_rows(view, places, controls, streams, progress, checked, False)
@@ -364,7 +367,7 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
 
 @kernel
 def decode_frames_with_ids(view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any) -> None:
-    """Do the same as `decode_frames` for keys that begin with a collection's id, which gets a column of its own."""
+    """Append changes as `decode_frames` does; keys begin with a collection's id, which goes to its own column."""
     decode_rows(view, places, controls, streams, progress, checked, True)
 
 
@@ -377,7 +380,7 @@ def decode(
     checked: bool,
     with_ids: bool,
 ) -> None:
-    """Call a kernel for an array of bytes; the arguments are those of `decode_frames`."""
+    """Call the kernel with or without ids for an array of bytes; the arguments are those of `decode_frames`."""
     run = decode_frames_with_ids if with_ids else decode_frames
     with reachable(*columns.arrays.values(), columns.places):
         run(view, columns.places, controls, table, progress, checked)

@@ -1,16 +1,16 @@
 """Answers a chunk of pipelined requests in one call: no Python object for a get or a set.
 
-Understood: GET, SET, ADD, REPLACE, DELETE, their quiet forms, GETK, GETKQ and NOOP, on active vbuckets, for documents
-without extended attributes or compression. A change is written into the staging arena as the DCP frame that streams
-will send (opaque 0) and indexed at once; the answer goes into `out`. Anything else stops the kernel before the
-request is touched, Python takes that one request, and the kernel goes on behind it.
+The kernel executes GET, SET, ADD, REPLACE, DELETE, their quiet forms, GETK, GETKQ and NOOP, on active vbuckets, for
+documents without extended attributes or compression. It writes a change to the staging arena as the DCP frame that
+streams will send (opaque 0), indexes it at once, and writes the answer to `out`. At any other request the kernel stops
+without having begun it; Python executes that one request, and calls the kernel for the rest.
 
-`state` (uint64[STATE_FIELDS]) carries what goes in and comes out, the constants below. The kernel owns nothing: the
-caller passes the staging arena's slot, fill and limit, and takes the fill back. It never writes beyond the arena or
-`out`: what does not fit stops it with STAGE_FULL or OUT_FULL, and nothing of that request has happened.
+`state` (uint64[STATE_FIELDS]) holds inputs and outputs, at the constants below. The kernel keeps no state: the caller
+passes the staging arena's slot, fill and limit, and reads the new fill. The kernel never writes beyond the arena or
+`out`: a request without room stops it with STAGE_FULL or OUT_FULL, and has no effect.
 
-Result of an answer's durability: FLAG_WROTE and FLAG_UNSTABLE (a request saw a row that is not durable yet) tell the
-caller to hold the whole chunk's answers back until the commit.
+With FLAG_WROTE (a request changed a document) or FLAG_UNSTABLE (a request saw a row that is not durable yet), the
+caller must hold back the answers of the whole chunk until the commit.
 """
 
 from __future__ import annotations
@@ -171,14 +171,14 @@ def count(state: Any, code: Any, status: Any) -> None:
 
 @inline_kernel
 def bare(out: Any, state: Any, code: Any, status: Any, request: Any) -> None:
-    """Answer with a header alone: a refusal, which quiet forms get as well, or (status 0) a no-op."""
+    """Write an answer without body: a refusal, which quiet forms get as well, or (status 0) the answer to a no-op."""
     head(U(out.ctypes.data) + state[ANSWERED], code, status, _ZERO, request, _ZERO)
     state[ANSWERED] += HEADER
 
 
 @inline_kernel
 def _success(out: Any, state: Any, code: Any, vb: Any, request: Any, cas: Any, table: Any, uuids: Any) -> None:
-    """Answer a change: with MutationSeqno its 16 bytes of extras are vb uuid and seqno (kv.md 2, "M")."""
+    """Write the answer to a change; with MutationSeqno its 16 bytes of extras are vb uuid and seqno (kv.md 2, "M")."""
     address = U(out.ctypes.data) + state[ANSWERED]
     if state[FEATURES] & FEATURE_SEQNO:
         head(address, code, STORED_EXTRAS << U(24), STORED_EXTRAS, request, cas)
@@ -192,7 +192,7 @@ def _success(out: Any, state: Any, code: Any, vb: Any, request: Any, cas: Any, t
 
 @inline_kernel
 def note_row(table: Any, vb: Any, row: Any, state: Any) -> None:
-    """Note that a request saw this row, if a crash could still take it away."""
+    """Set FLAG_UNSTABLE if this row, which a request saw, is not on disk yet: a crash could still remove it."""
     if U(row) >= table[vb, DURABLE_ROWS]:
         state[FLAGS] |= FLAG_UNSTABLE
 
@@ -252,10 +252,10 @@ def _read(
 
 @inline_kernel
 def _refusal(loud: Any, live: Any, cas: Any, frame: Any) -> Any:
-    """Return the status with which a change is refused, or 0.
+    """Return the status with which a change is refused; 0 if it is not refused.
 
-    kv.md 2: "SET with CAS c: c must equal the current CAS: otherwise 02; not found: 01. REPLACE: 01 if missing. ADD:
-    02 if present. DELETE with CAS mismatch: 02."
+    kv.md 2: "SET with CAS c: c must equal the current CAS: otherwise 02; not found: 01. REPLACE: 01 if missing. ADD: 02
+    if present. DELETE with CAS mismatch: 02."
     """
     if loud == _ADD:
         return _EEXISTS if live else _ZERO
@@ -281,7 +281,7 @@ def _change(
     state: Any,
     prefix: Any,
 ) -> Any:
-    """Execute SET, ADD, REPLACE, DELETE and their quiet forms (the loud code plus 0x10)."""
+    """Execute SET, ADD, REPLACE, DELETE and their quiet forms (opcode plus 0x10)."""
     loud = code & U(0x0F)
     # Before the key is looked up: growing moves every slot, and `find` would have given one of before.
     if not has_room(table, vb):
@@ -349,7 +349,7 @@ def _is_change(code: Any) -> Any:
 
 @inline_kernel
 def _is_plain(at: Any, code: Any, extras: Any, key_length: Any, value_length: Any, table: Any, state: Any) -> Any:
-    """Return True if a get or a change breaks a rule, or needs something, that only the plain path knows."""
+    """Return True if only Python can execute a get or a change: it breaks a rule, or is not in the simple form."""
     vb, datatype, cas = U(load16(at + VBUCKET_AT)), U(load8(at + DATATYPE_AT)), U(load64(at + CAS_AT))
     if vb >= U(len(table)) or table[vb, STATE] != _ACTIVE or key_length == _ZERO or key_length > _KEY_MAX:
         return True
@@ -366,7 +366,7 @@ def _is_plain(at: Any, code: Any, extras: Any, key_length: Any, value_length: An
 
 @inline_kernel
 def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
-    """Run the request that lies whole at `at`."""
+    """Execute the complete request at `at`; return _DONE or the reason of a stop."""
     code, extras, key_length = U(load8(at + OPCODE_AT)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
     if code == _NOOP:
         if body != _ZERO or U(load8(at + DATATYPE_AT)) != _ZERO or U(load64(at + CAS_AT)) != _ZERO:
@@ -390,7 +390,7 @@ def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids:
 
 
 def _plainly(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> int:
-    """Replace `execute` until it is compiled: every request is for the plain path."""
+    """Stand in for `execute` until it is compiled: leave every request to Python."""
     state[ANSWERED:LIMIT] = _ZERO
     return STOP_PLAIN
 
@@ -429,11 +429,12 @@ def run(start: Any, size: Any, out: Any, table: Any, segments: Any, uuids: Any, 
 
 @kernel_or(_plainly)
 def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
-    """Answer requests from data[state[OFFSET]:] on until something stops; return the STOP_* code.
+    """Answer the requests in data[state[OFFSET]:] until one stops the kernel, or all are answered; return the STOP_*
+    code.
 
     Args:
         data: uint8 array, the bytes received. out: uint8 array for answers, filled from its start (ANSWERED bytes).
-        table, segments: of the store (kernels/index.py); a row is FIELDS wide.
+        table, segments: index and segments of the store (kernels/index.py); a row of `table` has FIELDS numbers.
         uuids: uint64[vbuckets], the newest vb uuid of each. scratch: uint8[json.SCRATCH_BYTES].
         state: uint64[STATE_FIELDS], see above.
     """

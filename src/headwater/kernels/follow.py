@@ -1,7 +1,7 @@
-"""The effect of the frames between changes on the streams: markers, ends, controls that take a seqno; flow control.
+"""The effects of frames between changes on the streams: markers, ends, controls that take a seqno; flow control.
 
-Python handles these frames; but the changes behind them in the same buffer are judged by what they announced, so the
-decoder follows them here first (dcp.md 2.6, 2.7, 2.16 to 2.18).
+Python handles these frames, but only after the whole buffer. The validity of later changes in the buffer depends on
+them, so the decoder applies their effects to the streams first (dcp.md 2.6, 2.7, 2.16 to 2.18).
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ COUNTED: Final = sum(1 << (opcode - STREAM_END) for opcode in COUNTED_OPCODES)  
 
 @inline_kernel
 def counted_bytes(opcode: Any, size: Any) -> Any:
-    """Return the bytes that a stream message takes of the flow-control window: its wire size, and two more for a
-    prepare, which both ends count as 57 bytes (dcp.md 7)."""
+    """Return the bytes of a stream message in the flow-control window: its wire size, plus two for a prepare, which
+    both ends count as 57 bytes (dcp.md 7).
+    """
     # An opcode below the first one wraps around to a large number, and so takes none.
     place = U64(opcode) - U64(STREAM_END)
     if place > U64(18) or (U64(COUNTED) >> place) & U64(1) == U64(0):
@@ -90,11 +91,11 @@ def counted_bytes(opcode: Any, size: Any) -> Any:
 
 @inline_kernel
 def marker_range(extras: Any, extras_bytes: Any, key_bytes: Any, value_bytes: Any, last: Any) -> Any:
-    """Return (refusal or 0, start, end) of the snapshot marker whose extras lie at this address (dcp.md 2.7).
+    """Return (reason of refusal or 0, start, end) of the snapshot marker with extras at this address (dcp.md 2.7).
 
-    V1 has 20 bytes of extras. V2 has one, the version: 0 with a value of 36 bytes, 2 with 52. The bare marker of UPR
-    announces no numbers, it is a boundary (dcp.md 14): its snapshot begins after the last seqno and is over when the
-    next marker or the end of the stream says so, so until then it has no end.
+    V1 has 20 bytes of extras. V2 has one byte, the version: 0 with a value of 36 bytes, 2 with 52. The bare marker of
+    UPR is a boundary without numbers (dcp.md 14): its snapshot begins after the last seqno, and its end is unknown
+    until the next marker or the end of the stream.
     """
     numbers = extras
     if extras_bytes == U(0) and key_bytes == U(0) and value_bytes == U(0):
@@ -116,8 +117,8 @@ def marker_range(extras: Any, extras_bytes: Any, key_bytes: Any, value_bytes: An
 def judge_marker(row: Any, opaque: Any, start: Any, end: Any) -> Any:
     """Return TAKEN, DROPPED or the reason why a snapshot marker is refused; change nothing.
 
-    dcp.md 9: "start < last seqno and end <= last seqno: ERANGE"; a marker that arrives before the snapshot before it
-    was complete replaces it.
+    dcp.md 9: "start < last seqno and end <= last seqno: ERANGE". A marker that arrives before the previous snapshot is
+    complete replaces that snapshot.
     """
     state, last = get(row, STATE), get(row, LAST)
     if state == U64(DROPPING):
@@ -133,9 +134,10 @@ def judge_marker(row: Any, opaque: Any, start: Any, end: Any) -> Any:
 def enter_snapshot(row: Any, start: Any, end: Any) -> None:
     """Enter the snapshot that the following changes belong to.
 
-    HELD_START to HELD_END is the range that a resume must state (protocol/dcp/position.py): the data held is consistent
-    at HELD_START and will be so again at HELD_END. A snapshot replaced before its end widens the range instead of
-    starting a new one: versions it had merged away may never have arrived. LAST at either end means: consistent now.
+    HELD_START to HELD_END is the snapshot range of a resume (protocol/dcp/position.py): the consumer's data is
+    consistent at HELD_START and will be again at HELD_END. A snapshot that replaces an incomplete one widens the range
+    instead of starting a new one: versions that the incomplete snapshot had replaced by newer ones may never have
+    arrived. If LAST is at either end, the data is consistent now.
     """
     last = get(row, LAST)
     if last < get(row, HELD_END) and get(row, HELD_START) < last:
@@ -158,7 +160,7 @@ def end_stream(row: Any, opaque: Any) -> None:
 
 @inline_kernel
 def seqno_extras(opcode: Any) -> Any:
-    """Return the extras' size of a control with a seqno that is no change (dcp.md 2.16 to 2.18); 0 for others."""
+    """Return the size of the extras of a control with a seqno (dcp.md 2.16 to 2.18); 0 for other messages."""
     if opcode == SEQNO_ADVANCED:
         return SEQNO_ADVANCED_EXTRAS
     if opcode == SYSTEM_EVENT:
@@ -170,7 +172,7 @@ def seqno_extras(opcode: Any) -> Any:
 
 @inline_kernel
 def follow_seqno(row: Any, opaque: Any, opcode: Any, extras: Any, extras_at: Any, checked: Any) -> Any:
-    """Move the stream on by a control that takes a seqno: nothing below it is missing."""
+    """Advance the stream to the seqno of a control; no change is missing below it."""
     expected = seqno_extras(opcode)
     if expected == U(0):
         return TAKEN
@@ -186,7 +188,7 @@ def follow_seqno(row: Any, opaque: Any, opcode: Any, extras: Any, extras_at: Any
 
 @inline_kernel
 def follow_marker(row: Any, opaque: Any, word: Any, body: Any, extras_at: Any, checked: Any) -> Any:
-    """Enter an announced snapshot."""
+    """Enter the snapshot that a marker announces; return TAKEN, DROPPED or the reason of refusal."""
     extras, keys = extras_bytes(word), key_bytes(word)
     value = body - framing_bytes(word) - extras - keys
     code, start, end = marker_range(extras_at, extras, keys, value, get(row, LAST))
@@ -201,7 +203,7 @@ def follow_marker(row: Any, opaque: Any, word: Any, body: Any, extras_at: Any, c
 
 @inline_kernel
 def follow_control(head: Any, word: Any, opcode: Any, body: Any, row: Any, checked: Any) -> Any:
-    """Apply a stream message that is no change to its stream; return TAKEN, DROPPED or why it is refused."""
+    """Apply a message other than a change to its stream; return TAKEN, DROPPED or the reason of refusal."""
     opaque = U64(load32(head + OPAQUE_AT))
     extras_at = head + U(HEADER) + framing_bytes(word)
     if opcode == STREAM_END:

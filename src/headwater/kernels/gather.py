@@ -1,8 +1,8 @@
 """Reads a view: the visible frames of a vbucket, in seqno order, in the layout of a consumer.
 
-`gather` copies frames out of the log, puts the stream's opaque into each and changes the layout if the consumer did not
-negotiate the stored one. It is a memcpy with a look at each header; frames that need more work (extended attributes,
-compression, a frame larger than the buffer) are left to Python.
+`gather` copies frames from the log, sets the opaque of each to the stream's, and changes the layout if the consumer did
+not negotiate the stored one. Frames that need more work (extended attributes, compression, a frame larger than the
+buffer) are left to Python.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ AHEAD_BYTES = 384
 
 @inline_kernel
 def fetch_ahead(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -> None:
-    """Prefetch the frame of a row, if it will be copied."""
+    """Prefetch the frame of a row if the row is visible."""
     if row < rows and visible(nexts, row, rows):
         place = U(locs[row])
         frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
@@ -87,7 +87,7 @@ def next_visible(nexts: Any, row: Any, rows: Any) -> Any:
 
 @kernel
 def count_visible(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -> Any:
-    """Return (frames, stored bytes) of the rows ahead."""
+    """Return (frames, stored bytes) of the visible rows from `row` on."""
     frames, total = np.int64(0), np.int64(0)
     for at in range(row, rows):
         if visible(nexts, at, rows):
@@ -99,7 +99,7 @@ def count_visible(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -
 
 @inline_kernel
 def extras_out(kind: Any, encoding: Any) -> Any:
-    """Return the length of the extras that a frame is sent with."""
+    """Return the length of a frame's extras as sent with this encoding."""
     if encoding & UPR:
         return UPR_MUTATION_EXTRAS if kind == MUTATION else DELETION_EXTRAS
     if kind == MUTATION:
@@ -111,9 +111,9 @@ def extras_out(kind: Any, encoding: Any) -> Any:
 
 @inline_kernel
 def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding: Any, prefix: Any) -> None:
-    """Write a frame with other extras, without its value, or with `prefix` zero bytes in front of its key.
+    """Write a frame with other extras, without its value, or with `prefix` zero bytes before its key.
 
-    V1 deletions end in nmeta 0, V2 ones in an unused byte.
+    V1 deletions end with nmeta 0, V2 deletions with an unused byte.
     """
     kept = U(load8(frame + EXTRAS_LENGTH_AT))
     key = U(load16(frame + KEY_LENGTH_AT))
@@ -160,13 +160,13 @@ def gather(
         locs, nexts: the view's columns.
         segments: (address, length) by slot.
         out: uint8 array.
-        encoding: DELETE_TIMES and so on, added up.
-        slow: frames with one of these datatype bits are for Python.
-        budget: stop once this many bytes are out (the frame that reaches it is still sent).
-        shown, mixed: which frames are shown (choices.py), if the vbucket is mixed; else all are. System events are for
-            Python.
+        encoding: sum of the encoding bits (DELETE_TIMES and others).
+        slow: datatype bits; frames with one of them are left to Python.
+        budget: stop once this many bytes are written; the frame that reaches it is still written.
+        shown, mixed: the choice of frames (choices.py), applied if `mixed` is true; otherwise all are written. System
+            events are left to Python.
 
-    Returns: (next row, bytes, frames, what stopped it).
+    Returns: (next row, bytes, frames, reason of the stop).
     """
     start = U(out.ctypes.data)
     at, end, frames = start, start + U(len(out)), np.int64(0)

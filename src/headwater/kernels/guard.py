@@ -1,9 +1,9 @@
 """The check of the debug build: the address ranges that a kernel may touch.
 
-A compiled kernel reads and writes raw addresses, so a wrong length is a crash, or worse, silence. In the debug build
-(builds.py) every load, store and copy asks this file first. A range is legal when it lies wholly inside one registered
-buffer; two buffers that happen to be neighbours do not make one. The arrays a kernel receives as arguments are
-registered while it runs; memory it reaches by an address of another origin is registered by the test that set it up.
+A compiled kernel reads and writes raw addresses, so a wrong length causes a crash, or worse, goes unnoticed. In the
+debug build (builds.py) this module checks every load, store and copy first. A range is legal if it lies wholly inside
+one registered buffer, even if an adjacent buffer is registered too. The array arguments of a kernel are registered
+while it runs; a test must register memory that the kernel reaches by other addresses.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _spans: list[tuple[int, int, bool]] = []  # (start, end, writable), sorted by st
 
 
 class KernelFault(AssertionError):  # noqa: N818 - a fault, as in segmentation fault
-    """A kernel touched memory that no registered buffer covers: a bug in the kernel or in its caller.
+    """A kernel accessed memory that no registered buffer covers: a bug in the kernel or in its caller.
 
-    Attributes: address (of the first byte), bytes (how many were asked for), access ("load", "store" or "copy").
+    Attributes: address (of the first byte), bytes (number of bytes accessed), access ("load", "store" or "copy").
     """
 
     def __init__(self, address: int, count: int, access: str) -> None:
@@ -53,7 +53,7 @@ def _remove(span: tuple[int, int, bool]) -> None:
 
 
 def register(array: NDArray[Any]) -> None:
-    """Allow kernels to touch a C-contiguous array until it is garbage."""
+    """Allow kernels to access a C-contiguous array until it is garbage-collected."""
     span = _span(array)
     _add(span)
     weakref.finalize(array, _remove, span)
@@ -61,7 +61,7 @@ def register(array: NDArray[Any]) -> None:
 
 @contextmanager
 def registered(*arrays: NDArray[Any]) -> Iterator[None]:
-    """Allow kernels to touch these C-contiguous arrays inside the with block."""
+    """Allow kernels to access these C-contiguous arrays inside the with block."""
     spans = [_span(array) for array in arrays if array.flags.c_contiguous]
     for span in spans:
         _add(span)
@@ -73,7 +73,7 @@ def registered(*arrays: NDArray[Any]) -> Iterator[None]:
 
 
 def _require(address: int, count: int, access: str, writing: bool) -> None:
-    """Raise KernelFault unless one registered buffer holds all of [address, address + count)."""
+    """Raise KernelFault unless one registered buffer contains all of [address, address + count)."""
     place = bisect.bisect_right(_starts, address)
     for start, end, writable in reversed(_spans[:place]):
         if start <= address and address + count <= end and (writable or not writing):
@@ -94,7 +94,9 @@ def write(address: int, data: bytes) -> None:
 
 
 def copy(target: int, source: int, count: int) -> None:
-    """Copy between legal ranges that do not overlap (the compiled copy is memcpy, which promises nothing then)."""
+    """Copy between legal ranges, which must not overlap: the result of the compiled copy, memcpy, would then be
+    undefined.
+    """
     if count == 0:
         return
     _require(source, count, "copy", writing=False)
@@ -105,10 +107,12 @@ def copy(target: int, source: int, count: int) -> None:
 
 
 def registered_bytes() -> int:
-    """Return the number of bytes that kernels may touch now (tests check that it returns to 0)."""
+    """Return the number of bytes that kernels may access now (tests check that it returns to 0)."""
     return sum(end - start for start, end, _ in _spans)
 
 
 def as_int(value: int | np.integer[Any]) -> int:
-    """Return an address or length as a plain integer; a negative one (a wrapped subtraction) is never legal."""
+    """Return an address or length as a plain integer; raise KernelFault for a negative one, from a wrapped
+    subtraction.
+    """
     return int(value) & 0xFFFF_FFFF_FFFF_FFFF

@@ -1,8 +1,8 @@
 """Operations on whole ranges of rows: growing, becoming durable, being taken back, being replayed.
 
-Layout and field names: index.py. Each kernel here does the work for all vbuckets, or all of one vbucket, in one call:
-called per vbucket and batch they would cost more than the work itself. They look at the columns only, save where a
-version comes back or goes (its length and kind are needed for the sums).
+index.py has layout and field names. Each kernel here handles all vbuckets, or all of one vbucket, in one call: called
+per vbucket and batch, the calls would cost more than the work itself. The kernels read only the columns, except when a
+version becomes the newest of its key or stops being it: the sums need its length and kind.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ AHEAD_ROWS = U(16)
 
 @kernel
 def fill_slots(slots: Any, hashes: Any, nexts: Any, rows: Any) -> None:
-    """Build a hash table (uint32, a power of two long, all NIL) from the newest row of every key."""
+    """Build a hash table (uint32, its length a power of two, all NIL before) from the newest row of every key."""
     mask = U(len(slots) - 1)
     for row in range(rows):
         if U(nexts[row]) == NIL:
@@ -107,7 +107,7 @@ def fill_slots(slots: Any, hashes: Any, nexts: Any, rows: Any) -> None:
 
 @kernel
 def make_durable(table: Table, arena: Any, segment: Any, body: Any) -> None:
-    """Move the frozen rows of all vbuckets, on disk now, to the segment: x in the arena lies at body + x."""
+    """Mark the frozen rows of all vbuckets as durable; offset x in the arena becomes offset body + x in the segment."""
     for vb in range(len(table)):
         locs = table[vb, LOC]
         row, end = table[vb, DURABLE_ROWS], table[vb, FROZEN_ROWS]
@@ -122,7 +122,7 @@ def make_durable(table: Table, arena: Any, segment: Any, body: Any) -> None:
 
 @inline_kernel
 def _slot_of(table: Table, vb: Any, row: Any) -> Any:
-    """Return the slot in the hash table of a row that is the newest of its key."""
+    """Return the hash table slot of a row that is the newest of its key."""
     slots, mask = table[vb, TABLE], table[vb, MASK]
     slot = U(load32_native(table[vb, HASH] + row * _FOUR)) & mask
     while U(load32_native(slots + slot * _FOUR)) != row:
@@ -132,7 +132,9 @@ def _slot_of(table: Table, vb: Any, row: Any) -> Any:
 
 @inline_kernel
 def _free_slot(table: Table, vb: Any, slot: Any) -> None:
-    """Empty a slot and move later ones of its run up, so that no probe ends early (Knuth 6.4, algorithm R)."""
+    """Empty a slot, and move later rows of its probe sequence up, so that no search ends early (Knuth 6.4, algorithm
+    R).
+    """
     slots, mask, hashes = table[vb, TABLE], table[vb, MASK], table[vb, HASH]
     hole, at = slot, slot
     while True:
@@ -170,8 +172,11 @@ def _undo(table: Table, vb: Any, segments: Table, keep: Any) -> None:
 
 @kernel
 def out_of_order(table: Table) -> Any:
-    """Return the first vbucket with more rows durable than frozen, frozen than staged, or staged than there is room
-    for; with more keys than rows; or with seqnos in such a disorder. -1: all are in order."""
+    """Return the first vbucket with inconsistent counters; -1 if there is none.
+
+    Rows must satisfy durable <= frozen <= staged <= capacity, and keys <= staged; seqnos must satisfy durable <= frozen
+    <= highest.
+    """
     for vb in range(len(table)):
         rows, frozen, high = table[vb, ROWS], table[vb, FROZEN_ROWS], table[vb, FROZEN_HIGH]
         if table[vb, DURABLE_ROWS] > frozen or frozen > rows or rows > table[vb, CAPACITY] or table[vb, KEYS] > rows:
@@ -183,13 +188,15 @@ def out_of_order(table: Table) -> Any:
 
 @kernel
 def undo_rows(table: Table, vb: Any, segments: Table, keep: Any) -> None:
-    """Take back the rows of one vbucket from `keep` on, newest first; the version before each is the newest again."""
+    """Remove the rows of one vbucket from `keep` on, newest first; the previous version of each key is the newest
+    again.
+    """
     _undo(table, vb, segments, U(keep))
 
 
 @kernel
 def undo_staged(table: Table, segments: Table) -> None:
-    """Take back, in all vbuckets, every row that is not durable."""
+    """Remove every row that is not durable, in all vbuckets."""
     for vb in range(len(table)):
         if table[vb, ROWS] > table[vb, DURABLE_ROWS]:
             _undo(table, vb, segments, table[vb, DURABLE_ROWS])
@@ -203,7 +210,8 @@ def undo_staged(table: Table, segments: Table) -> None:
 def count_frames(frames: Any, used: Any) -> Any:
     """Return the number of frames that fill exactly the first `used` bytes; -1 if they do not.
 
-    Each length leads to the next frame: if frames are of one size, prefetching one some frames ahead hides the wait.
+    The position of a frame is known only from the length before it. The kernel prefetches some frames ahead, on the
+    assumption that they have equal sizes.
     """
     at, end, count = U(frames.ctypes.data), U(frames.ctypes.data) + U(used), 0
     if used > len(frames):
@@ -218,7 +226,11 @@ def count_frames(frames: Any, used: Any) -> Any:
 
 @inline_kernel
 def check_frame(frame: Any, end: Any) -> Any:
-    """Return DONE for a document frame that lies before `end`, with its opcode's extras; CONTROL, or its error."""
+    """Return DONE for a complete document frame with its opcode's extras, CONTROL for a control frame, or an error
+    code.
+
+    The frame must lie before `end`.
+    """
     # The header must lie before the end before its length is read, and then the body.
     if end - frame < HEADER or end - frame - HEADER < U(load32(frame + BODY_LENGTH_AT)):
         return BAD_LENGTH
@@ -238,7 +250,9 @@ def check_frame(frame: Any, end: Any) -> Any:
 
 @kernel
 def count_rows(segments: Table, slot: Any, bodies: Any, counts: Any) -> None:
-    """Add to `counts` (int64, by vbucket) the rows that replay() may make of a segment; stops where it will."""
+    """Add the number of rows that `replay` may add from a segment to `counts` (int64 by vbucket); stop at the same
+    frame.
+    """
     base = segments[slot, 0]
     for batch in range(len(bodies)):
         at, end = base + U(bodies[batch, 0]), base + U(bodies[batch, 1])
@@ -260,15 +274,16 @@ def count_rows(segments: Table, slot: Any, bodies: Any, counts: Any) -> None:
 def replay(
     table: Table, segments: Table, slot: Any, bodies: Any, first: Any, offset: Any, first_vb: Any, end_vb: Any
 ) -> Any:
-    """Add the rows of the frames of many batches of one segment; link() makes keys lead to them.
+    """Add a row for each frame of many batches of one segment; `link` then enters the rows in the hash table.
 
     Args:
-        slot: the segment's.
-        bodies: int64[n, 2], where the frames of each batch begin and end.
+        slot: slot of the segment.
+        bodies: int64[n, 2], begin and end of the frames of each batch.
         first, offset: the batch and byte to start at.
-        first_vb, end_vb: the vbuckets whose frames count; those of others are passed over.
+        first_vb, end_vb: the range of vbuckets to replay; frames of others are skipped.
 
-    Returns: (why it stopped, batch, offset of the frame it stopped at, its length when it is a CONTROL frame).
+    Returns: (reason of the stop, batch, offset of the frame, its length for CONTROL or its vbucket for GROW, BAD_SEQNO
+    and BAD_VBUCKET).
     """
     base = segments[slot, 0]
     for batch in range(first, len(bodies)):
@@ -307,7 +322,7 @@ def replay(
 
 @inline_kernel
 def _find_row(table: Table, vb: Any, segments: Table, row: Any) -> Any:
-    """Return (slot, row) of the key of an added row, as find() does; frames are read only where hashes are equal."""
+    """Return (slot, row) of the key of an added row, as `find` does; reads frames only if hashes are equal."""
     slots, mask, hashes = table[vb, TABLE], table[vb, MASK], table[vb, HASH]
     hashed = U(load32_native(hashes + row * _FOUR))
     slot = hashed & mask
@@ -325,7 +340,9 @@ def _find_row(table: Table, vb: Any, segments: Table, row: Any) -> Any:
 
 @kernel
 def link(table: Table, vb: Any, segments: Table, first: Any) -> Any:
-    """Link the rows of a vbucket from `first` on; return the first that is not, for want of room for one more key."""
+    """Enter the rows of a vbucket from `first` on in the hash table; return the first row that had no room, or the row
+    count.
+    """
     row, rows, hashes = U(first), table[vb, ROWS], table[vb, HASH]
     while row < rows and table[vb, KEYS] < table[vb, KEYS_MAX]:
         if row + AHEAD_ROWS < rows:
@@ -339,11 +356,13 @@ def link(table: Table, vb: Any, segments: Table, first: Any) -> Any:
 
 @kernel
 def find_expired(table: Table, vb: Any, segments: Table, now: Any, alive: Any, expired: Any) -> Any:
-    """Write the rows of live documents with 0 < expiry <= now into `expired` (int64) as they fit; return their number.
+    """Write the rows of live documents with 0 < expiry <= now to `expired` (int64), as many as fit; return their
+    number.
 
-    `alive` (uint64, sorted) are the existing collections: documents of others belong to none, and wait for compaction.
+    `alive` (uint64, sorted) has the ids of existing collections; documents of others are left to compaction.
 
-    If `expired` was full before all rows were seen, EXPIRY stays; else it becomes the smallest expiry left.
+    If all rows were read, EXPIRY becomes the smallest expiry of a live document, expired ones included; if `expired`
+    was full before, EXPIRY stays.
     """
     count, earliest, row = 0, _ZERO, _ZERO
     nexts = table[vb, NEXT]

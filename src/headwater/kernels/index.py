@@ -6,12 +6,12 @@ One row per stored change, per vbucket, in seqno order. A vbucket's rows are fiv
     LOC   u64   slot << 40 | offset            NEXT  u32   the row that superseded this one, or NIL
     HASH  u32   hash of the key                TABLE u32[] open addressing, key hash -> newest row of the key
 
-`table: uint64[vbuckets, FIELDS]` holds their addresses and the counters (the constants below); `segments:
-uint64[slots, 2]` holds (address, length) of everything a LOC can point into. Slots 0 and 1 are the staging arenas, real
-segments start at FIRST_SEGMENT. Row r belongs to the view of the first n rows iff NEXT[r] is NIL or >= n: a reader
-needs no copy and no lock, a writer never waits (MVCC).
+`table: uint64[vbuckets, FIELDS]` holds their addresses and the counters (the constants below); `segments: uint64[slots,
+2]` holds (address, length) of everything a LOC can point into. Slots 0 and 1 are the staging arenas, segments start at
+FIRST_SEGMENT. Row r is visible in the view of the first n rows if NEXT[r] is NIL or >= n: a reader needs no copy and no
+lock, a writer never waits (MVCC).
 
-What a kernel that writes changes does, in this order (every kernel below is inlined into its caller):
+A kernel that writes changes does the following, in this order (every kernel below is inlined into its caller):
 
     hash = key_hash(table, vb, key, length)                  uintp below 2^32
     if not has_room(table, vb): return "grow vb" to Python   (Store.grow(vb)); growing moves every slot
@@ -19,18 +19,18 @@ What a kernel that writes changes does, in this order (every kernel below is inl
     ... write the frame at segments[arena, 0] + offset, by_seqno in it > table[vb, HIGH] ...
     append_row(table, vb, segments, frame, location(arena, offset), hash, slot, old)
 
-`vb` is any integer type; key, length, frame, hash and slot are np.uintp. `old` may be a tombstone: see frame_at/opcode.
-A frame is a DCP frame as it goes out and must be wholly inside its slot. Nothing here allocates or raises.
+`vb` is any integer type; key, length, frame, hash and slot are np.uintp. `old` may be a tombstone
+(`opcode(frame_of(...))`). A frame is a DCP frame as streams send it, and lies wholly inside its slot. Nothing here
+allocates or raises.
 
-Every stream puts in an opaque of its own. Stored, it counts hops (TAP) in its lowest nine bits, and its two highest are
-marks. NAMED: the key is one of a named collection and begins with its id (leb128); keys of the default collection stand
-as they are. SYSTEM (with NAMED): no document but a system event. Two keys are the same only if their marks are. The
-bits between are of tombstones: the hour (of Unix time) before which the node has had it, where its delete time is much
-older; 0 where it is not.
+Every stream replaces the opaque by its own. In a stored frame the lowest nine bits of the opaque count hops (TAP), and
+the two highest are marks. NAMED: the key belongs to a named collection and begins with its id (leb128); keys of the
+default collection have no id. SYSTEM (with NAMED): the frame is a system event, no document. Two keys are the same only
+if their marks are the same. In a tombstone whose delete time is much older than its arrival, the bits between are the
+hour of Unix time by which it had arrived; otherwise 0.
 
-The hash is SipHash-1-3 under a random key of the store, so that nobody who chooses keys can choose collisions. 32 bits
-of it place a key and tell it from its neighbours: tables grow and shrink from the columns alone, without touching a
-frame.
+The hash is SipHash-1-3 with a random key of the store, so that a client can't choose keys that collide. The index keeps
+32 bits of it: tables grow and shrink from the columns alone, without reading a frame.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def visible(nexts: Any, row: Any, rows: Any) -> Any:
 
 @inline_kernel
 def marks(frame: Any) -> Any:
-    """Return the marks of a stored frame, at their position in its opaque."""
+    """Return the marks of a stored frame, in their bits of the opaque."""
     return U(load32(frame + OPAQUE_AT)) & _MARKS
 
 
@@ -182,7 +182,9 @@ def is_system(frame: Any) -> Any:
 
 @inline_kernel
 def since_of(delete_time: Any, now: Any) -> Any:
-    """Return the age bits of a new tombstone: an hour of Unix time, rounded up; 0 for a recent delete time."""
+    """Return the age bits of a new tombstone: the current hour of Unix time, rounded up; 0 if its delete time is
+    recent.
+    """
     if U(delete_time) + U(HOUR_SECONDS) > U(now):
         return _ZERO
     return ((U(now) + U(HOUR_SECONDS - 1)) // U(HOUR_SECONDS) & U(SINCE_MASK)) << U(SINCE_SHIFT)
@@ -190,7 +192,9 @@ def since_of(delete_time: Any, now: Any) -> Any:
 
 @inline_kernel
 def made_at(frame: Any) -> Any:
-    """Return the Unix second from which a tombstone ages: its delete time, or a later receipt by the node."""
+    """Return the Unix second from which a tombstone ages: its delete time, or the time of its arrival if that
+    is later.
+    """
     since = (U(load32(frame + OPAQUE_AT)) >> U(SINCE_SHIFT)) & U(SINCE_MASK)
     return max(U(load32(frame + DELETE_TIME_AT)), since * U(HOUR_SECONDS))
 
@@ -217,7 +221,9 @@ def _sip_round(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
 
 @inline_kernel
 def siphash13(seed0: Any, seed1: Any, address: Any, length: Any) -> Any:
-    """Return SipHash-1-3 (Aumasson and Bernstein; one round a word, three at the end) of `length` bytes: 64 bits."""
+    """Return the 64 bits of SipHash-1-3 (Aumasson and Bernstein; one round a word, three at the end) of
+    `length` bytes.
+    """
     v0 = U(0x736F6D6570736575) ^ seed0
     v1 = U(0x646F72616E646F6D) ^ seed1
     v2 = U(0x6C7967656E657261) ^ seed0
@@ -248,7 +254,7 @@ def siphash13(seed0: Any, seed1: Any, address: Any, length: Any) -> Any:
 
 @inline_kernel
 def key_hash(table: Table, vb: Any, address: Any, length: Any) -> Any:
-    """Return the 32 bits (as uintp) by which the index knows the key of `length` bytes at `address`."""
+    """Return the index's hash (32 bits as uintp) of the key of `length` bytes at `address`."""
     return siphash13(table[vb, SEED0], table[vb, SEED1], address, length) & _LOW32
 
 
@@ -269,22 +275,22 @@ def same_bytes(first: Any, second: Any, length: Any) -> Any:
 
 @inline_kernel
 def has_room(table: Table, vb: Any) -> Any:
-    """Return True if one more row, and one more key, fit; otherwise Python must grow the vbucket first."""
+    """Return True if one more row and one more key fit; otherwise Python must first grow the vbucket."""
     return table[vb, ROWS] < table[vb, CAPACITY] and table[vb, KEYS] < table[vb, KEYS_MAX]
 
 
 @inline_kernel
 def has_key(frame: Any, key: Any, length: Any, named: Any) -> Any:
-    """Return True if a frame is of the key of `length` bytes at address `key`; `named` as for `find`."""
+    """Return True if a frame has the key of `length` bytes at address `key`; `named` as for `find`."""
     alike = U(load16(frame + KEY_LENGTH_AT)) == length and is_named(frame) == named
     return alike and same_bytes(key_address(frame), key, length)
 
 
 @inline_kernel
 def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: Any, named: Any) -> Any:
-    """Return (slot, row) of a key: its newest row, even a tombstone; row -1 and the slot for it if it has none.
+    """Return (slot, row) of a key: its newest row, which may be a tombstone; without a row, -1 and the slot for it.
 
-    `named` (uintp): 1 if the key begins with the id of its collection.
+    `named` (uintp): 1 if the key begins with the id of its collection, else 0.
     """
     slots, mask, hashes = table[vb, TABLE], table[vb, MASK], table[vb, HASH]
     slot = hashed & mask
@@ -323,9 +329,9 @@ def count_out(table: Table, vb: Any, frame: Any) -> None:
 def append_row(
     table: Table, vb: Any, segments: Table, frame: Any, place: Any, hashed: Any, slot: Any, old: Any
 ) -> None:
-    """Index the frame at address `frame` (LOC `place`), which supersedes row `old` (-1: nothing).
+    """Index the frame at address `frame` (LOC `place`), which supersedes row `old` (-1: none).
 
-    The caller has seen has_room() and uses the slot and row that find() gave after it; the frame is complete.
+    The caller has checked `has_room`, then called `find` for slot and row; the frame is complete.
     """
     row = table[vb, ROWS]
     add_row(table, vb, frame, place, hashed)
@@ -334,7 +340,7 @@ def append_row(
 
 @inline_kernel
 def add_row(table: Table, vb: Any, frame: Any, place: Any, hashed: Any) -> None:
-    """Add a row for the frame, and count it as the newest of its key. Until link_row() no key leads to it."""
+    """Add a row for the frame, and count it as the newest of its key. The hash table has no entry until `link_row`."""
     row = table[vb, ROWS]
     store64_native(table[vb, SEQ] + row * _EIGHT, load64(frame + SEQNO_AT))
     store64_native(table[vb, LOC] + row * _EIGHT, place)
@@ -356,7 +362,7 @@ def add_row(table: Table, vb: Any, frame: Any, place: Any, hashed: Any) -> None:
 
 @inline_kernel
 def link_row(table: Table, vb: Any, segments: Table, row: Any, slot: Any, old: Any) -> None:
-    """Make an added row the newest of its key: in the slot of that key, and behind row `old` (-1: it is the first)."""
+    """Make an added row the newest of its key: enter it in the key's slot, and link it with row `old` (-1: none)."""
     store32_native(table[vb, NEXT] + row * _FOUR, np.uint32(NIL))
     if old >= 0:
         before = U(old)

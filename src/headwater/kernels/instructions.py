@@ -1,4 +1,4 @@
-"""The instructions of intrinsics.py as numba compiles them: a function for each kind, which makes an intrinsic."""
+"""The instructions of intrinsics.py for numba: a function for each kind, which returns an intrinsic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _utils: Any = cgutils  # untyped
 
 
 def loading(bits: int, native: bool) -> Any:
-    """Return the intrinsic that loads so many bits from an address, in network order unless `native`."""
+    """Return the intrinsic that loads `bits` bits from an address, in network order unless `native`."""
 
     result, word = getattr(types, f"uint{bits}"), ir.IntType(bits)
     swap = bits > 8 and not native and sys.byteorder == "little"
@@ -35,7 +35,7 @@ def loading(bits: int, native: bool) -> Any:
 
 
 def storing(bits: int, native: bool) -> Any:
-    """Return the intrinsic that stores so many bits at an address, in network order unless `native`."""
+    """Return the intrinsic that stores `bits` bits at an address, in network order unless `native`."""
 
     kind, word = getattr(types, f"uint{bits}"), ir.IntType(bits)
     swap = bits > 8 and not native and sys.byteorder == "little"
@@ -71,7 +71,7 @@ def copying() -> Any:
 
 
 def moving(count: int) -> Any:
-    """Return the intrinsic that moves so many bytes in registers."""
+    """Return the intrinsic that copies `count` bytes through registers."""
 
     block = ir.VectorType(ir.IntType(8), count)
 
@@ -89,7 +89,7 @@ def moving(count: int) -> Any:
 
 
 def prefetching() -> Any:
-    """Return the intrinsic that asks for a cache line."""
+    """Return the intrinsic that prefetches a cache line."""
 
     @intrinsic
     def prefetch(typing_context, address):  # type: ignore[no-untyped-def]

@@ -1,15 +1,15 @@
 """Loads, stores and copies at raw addresses: one machine instruction each, at any alignment.
 
-numba has no unaligned big-endian load; written byte by byte in Python the same kernels run six to eight times slower.
-These are the whole trick. Addresses are `np.uintp` (`array.ctypes.data`, plus offsets of the same type: adding a signed
-integer to an unsigned one yields a float in numba as in numpy). `load16/32/64` and `store16/32/64` speak network order,
-the `_native` ones the machine's (for tables of our own). `copy` is memcpy: the ranges must not overlap; `copy16` and
-`copy64` move so many bytes in registers, as a call would cost more than the move (copying.py makes copies of them).
-`prefetch` asks the processor to bring the cache line of an address closer; it reads nothing, and any address will do.
-`receive` and `send` are recv(2) and send(2) on a descriptor: they never wait; -1 stands for every error.
+numba has no unaligned big-endian load; with loads byte by byte the same kernels run six to eight times slower.
+Addresses are `np.uintp` (`array.ctypes.data`, plus offsets of the same type: adding a signed integer to an unsigned one
+yields a float in numba as in numpy). `load16/32/64` and `store16/32/64` use network order, the `_native` ones the
+machine's (for the index's tables). `copy` is memcpy: the ranges must not overlap; `copy16` and `copy64` copy 16 and 64
+bytes through registers, because a call would cost more than the copy (copying.py builds on them). `prefetch` loads the
+cache line of an address in advance; any address is allowed. `receive` and `send` are recv(2) and send(2) on a
+descriptor: they never wait; -1 means any error.
 
-Nothing here checks a bound; the kernel that calls must have. In the debug build (builds.py) the same names are Python
-functions that ask guard.py about every range and raise `KernelFault`.
+Nothing here checks a bound; the calling kernel must have checked it. In the debug build (builds.py) the same names are
+Python functions: guard.py checks every range, and raises `KernelFault`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _checked_move(count: int) -> Callable[[Unsigned, Unsigned], None]:
 
 
 def _no_prefetch(address: Unsigned) -> None:
-    """Do nothing, the checked build's prefetch: a hint may point anywhere."""
+    """Do nothing: the prefetch of the checked build. A prefetch may use any address."""
 
 
 def _checked_receive(descriptor: Unsigned, address: Unsigned, count: Unsigned) -> np.intp:

@@ -1,13 +1,13 @@
-"""Builds kernels by numba, and keeps them on disk: in a checkout, and where no wheel for the machine was to be had.
+"""Builds kernels by numba, and caches them on disk: in a checkout, and on machines without a wheel of their own.
 
-The build is numba's `njit(nogil=True)` with a cache of our own (cached.py). numba's keeps one entry per source
-file and does not notice when a function that was inlined from *another* file changes: after an upgrade (or an edit) a
-caller could run the old callee for ever. Hence the cache folder is named by a hash of every source whose constants or
-code can end up in machine code, this package and `headwater.wire`, and by that of the compiler, Python and processor.
-Another of these is another folder; a stale kernel cannot be found, and the same one is found from any environment.
+The build is numba's `njit(nogil=True)` with another cache. numba's own cache does not notice that a function inlined
+from *another* file has changed: after an upgrade (or an edit) a caller could run the old function for ever. So the name
+of the cache folder contains a hash of every source whose constants or code can become machine code (this package and
+`headwater.wire`), and a hash of compiler, Python and processor. A change of any of these leads to another folder: no
+stale kernel is loaded, and all environments share one cache.
 
-    HEADWATER_CACHE          the folder to keep caches in; else XDG_CACHE_HOME/headwater, else ~/.cache/headwater, else
-                             one of this user in the system's folder for temporary files
+    HEADWATER_CACHE          the folder for caches; else XDG_CACHE_HOME/headwater, else ~/.cache/headwater, else
+                             a folder of this user among the system's temporary files
 """
 
 from __future__ import annotations
@@ -54,8 +54,11 @@ def cache_home() -> Path:
 
 
 def prune(home: Path, keep: int = CACHES_KEPT) -> list[Path]:
-    """Delete all but the `keep` kernel caches used last; return the deleted ones. A process that still uses a deleted
-    cache has its code in memory and writes its folder anew when it compiles more."""
+    """Delete all but the `keep` kernel caches used last; return the deleted ones.
+
+    A process that still uses a deleted cache has its code in memory, and creates the folder again when it compiles
+    more.
+    """
     dated: list[tuple[float, Path]] = []
     for path in home.glob("kernels-*"):
         with suppress(FileNotFoundError):  # another process prunes as well
@@ -68,8 +71,9 @@ def prune(home: Path, keep: int = CACHES_KEPT) -> list[Path]:
 
 @functools.cache
 def toolchain() -> str:
-    """Return eight hex digits for everything else that machine code depends on: compiler and how it is called, Python,
-    processor."""
+    """Return eight hex digits, a hash of everything but the sources that machine code depends on: compiler and its
+    options, Python, processor.
+    """
     features = sorted(name for name, there in llvmlite.binding.get_host_cpu_features().items() if there)
     parts = [numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, platform.machine()]
     parts += [llvmlite.binding.get_host_cpu_name(), *features, hash_of(PACKAGE / f"{name}.py" for name in NUMBAS)]
@@ -78,8 +82,11 @@ def toolchain() -> str:
 
 @functools.cache
 def cache_folder() -> Path | None:
-    """Return the folder for the machine code of this source; None if there is none and none can be created (then every
-    process compiles for itself). A read-only folder will do if it has content."""
+    """Return the folder for the machine code of these sources; None if it can't be created (then every process
+    compiles).
+
+    A read-only folder is used if it has content.
+    """
     reasons = []
     for home in _homes():
         try:
@@ -105,10 +112,10 @@ def _homes() -> tuple[Callable[[], Path], ...]:
 
 
 def temporary_home() -> Path:
-    """Return a folder of this user alone among the system's temporary files.
+    """Return this user's own folder among the system's temporary files.
 
     Raises:
-        OSError: others may write to the path: code is loaded from it.
+        OSError: another user could write to the folder, from which code is loaded.
     """
     home = Path(tempfile.gettempdir()) / f"headwater-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
@@ -150,7 +157,7 @@ class _Entries(_caching.CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _KernelCache(_caching.FunctionCache):  # type: ignore[misc]
-    """The cache of one kernel: loads, or takes the lock while it is compiled, then saves and releases the lock."""
+    """The cache of one kernel: loads its code, or holds a lock while it is compiled and saved."""
 
     _impl_class = _Entries
 
@@ -159,7 +166,7 @@ class _KernelCache(_caching.FunctionCache):  # type: ignore[misc]
         self._held: int | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code for a signature; None if this process shall compile it."""
+        """Return the code for a signature; None if this process must compile it."""
         code = self._load(sig, target_context)
         if code is None and cached.looks():
             raise cached.NotCompiled
@@ -173,7 +180,9 @@ class _KernelCache(_caching.FunctionCache):  # type: ignore[misc]
         return code
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Save compiled code; if the folder can't be written, or the disk is full, only the next start takes longer."""
+        """Save compiled code; ignore errors (a read-only folder, a full disk), which only make the next start
+        slower.
+        """
         try:
             with suppress(OSError):
                 super().save_overload(sig, data)
@@ -189,7 +198,9 @@ class _KernelCache(_caching.FunctionCache):  # type: ignore[misc]
             return None
 
     def _lock(self) -> bool:
-        """Take the lock of this kernel; True when another process had it meanwhile."""
+        """Take the lock of this kernel, waiting for a limited time; return True if another process held it
+        meanwhile.
+        """
         path = Path(self.cache_path, f"{self._impl.filename_base}.lock")
         self._unlock()
         try:
@@ -219,23 +230,23 @@ class _KernelCache(_caching.FunctionCache):  # type: ignore[misc]
 
 
 class _Unkept(_caching.NullCache):  # type: ignore[misc]
-    """Replaces the cache if nothing can be saved."""
+    """Replaces the cache if code can't be saved."""
 
     def load_overload(self, sig: Any, target_context: Any) -> None:
-        """Return None: this process shall compile it."""
+        """Return None: this process must compile the kernel."""
         if cached.looks():
             raise cached.NotCompiled
         cached.compiling.begin("")
 
 
 def _njit(**options: bool) -> Any:
-    """Return njit without the entry for C, a fifth of the compiling."""
+    """Return numba's njit with these options, without the entry point for C, a fifth of the compile time."""
     njit: Any = numba.njit  # whose types do not know all options
     return njit(nogil=True, no_cfunc_wrapper=True, **options)
 
 
 def _compile(function: Callable[..., Any]) -> Any:
-    """Return a dispatcher with the cache in our folder."""
+    """Return numba's dispatcher of a function, with a cache in `cache_folder`."""
     built = _njit()(function)
     folder = cache_folder()
     if folder is None:
@@ -247,23 +258,23 @@ def _compile(function: Callable[..., Any]) -> Any:
 
 
 def kernel(function: F) -> F:
-    """Return a dispatcher that compiles once per signature, and keeps what it compiled on disk."""
+    """Return a dispatcher that compiles a kernel once per signature, and saves its code on disk."""
     built = _compile(function)
     _built.append((f"{function.__module__}.{function.__name__}", built))
     return cast(F, built)
 
 
 def kernel_or(stand_in: Callable[..., Any], function: F) -> F:
-    """Return a dispatcher of a kernel that a node can do without for a while.
+    """Return a dispatcher of a kernel with a stand-in.
 
-    Until it is compiled, `stand_in` is called instead if the thread serves (cached.does_without). Once compiled, a call
-    is as quick as any kernel's.
+    Until the kernel is compiled, a thread that serves (cached.does_without) calls `stand_in` instead. Afterwards a call
+    costs no more than that of any kernel.
     """
     built: Any = kernel(function)
     compile_for = built._compile_for_args
 
     def first(*arguments: Any) -> Any:
-        """Return the code that numba calls, asked when it has none for such arguments."""
+        """Return the code that numba calls for arguments without machine code: the stand-in, or compiled code."""
         return stand_in if cached.does_without() else compile_for(*arguments)
 
     built._compile_for_args = first
@@ -271,7 +282,7 @@ def kernel_or(stand_in: Callable[..., Any], function: F) -> F:
 
 
 def inline_kernel(function: F) -> F:
-    """Return what numba inlines into kernels, without a cache."""
+    """Return the form of a function that numba inlines into kernels; it has no cache."""
     built = _njit(forceinline=True, no_cpython_wrapper=True)(function)
 
     def refuse(*arguments: Any) -> Any:
@@ -284,7 +295,7 @@ def inline_kernel(function: F) -> F:
 
 
 def prepare(built: Callable[..., Any], *examples: Any) -> None:
-    """Compile a kernel, or load it, for arguments of the types of these examples, without running it."""
+    """Compile or load a kernel for arguments of the types of `examples`, without running it."""
     typeof: Any = numba.typeof  # untyped
     cast(Any, built).compile(tuple(typeof(example) for example in examples))
 

@@ -1,11 +1,12 @@
-"""Checks whether a value is JSON. The server decides, not the client (wire.md 4), so it checks each stored value.
+"""Checks that a value is JSON. The server sets the datatype JSON, not the client (wire.md 4), so it checks each stored
+value.
 
-RFC 8259 in UTF-8, to the letter: no byte order mark, no NaN, no trailing comma, strings without raw control
-characters and with well-formed UTF-8 (an escaped lone surrogate is grammatical and accepted). Containers nest at most
-DEPTH_MAX deep; deeper is "not JSON", which costs the document a datatype bit and nothing else.
+The check follows RFC 8259 in UTF-8 exactly: no byte order mark, no NaN, no trailing comma, strings without raw control
+characters and with well-formed UTF-8 (an escaped lone surrogate follows the grammar and is accepted). Containers nest
+at most DEPTH_MAX deep; a deeper value counts as "not JSON", and only lacks the datatype bit.
 
-One pass, no recursion: `scratch` holds the kind of every open container. Values that are not JSON mostly fail at
-their first byte; runs of plain string bytes are stepped over eight at a time.
+One pass, no recursion: `scratch` holds the kind of every open container. Most values that are not JSON fail at their
+first byte; in strings the check advances eight plain bytes at a time.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def _skip_digits(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _after_number(at: Any, end: Any) -> Any:
-    """Return the address behind a number, or 0. number = [ minus ] int [ frac ] [ exp ] (RFC 8259 section 6)."""
+    """Return the address after a number, or 0 if it is invalid. number = [ minus ] int [ frac ] [ exp ] (RFC
+    8259, 6).
+    """
     if U(load8(at)) == _MINUS:
         at = at + _ONE
     if at >= end:
@@ -96,7 +99,7 @@ def _is_hex(byte: Any) -> Any:
 
 @inline_kernel
 def _after_escape(at: Any, end: Any) -> Any:
-    """Return the address behind an escape, or 0; `at` is behind the backslash."""
+    """Return the address after an escape, or 0 if it is invalid; `at` is the address after the backslash."""
     if at >= end:
         return _FAIL
     byte = U(load8(at))
@@ -120,7 +123,9 @@ def _continues(byte: Any) -> Any:
 
 @inline_kernel
 def _after_character(at: Any, end: Any) -> Any:
-    """Return the address behind a character of two to four bytes, by table 3-7 of the Unicode standard, or 0."""
+    """Return the address after a character of two to four bytes, by table 3-7 of the Unicode standard; 0 if it is
+    invalid.
+    """
     first, left = U(load8(at)), end - at
     if first < U(0xC2) or first > U(0xF4) or left < _TWO:
         return _FAIL
@@ -161,7 +166,9 @@ def has_special(word: Any) -> Any:
 
 @inline_kernel
 def _after_string(at: Any, end: Any) -> Any:
-    """Return the address behind a string's closing quote, or 0; `at` is behind the opening one."""
+    """Return the address after a string's closing quote, or 0 if it is invalid; `at` is the address after the opening
+    one.
+    """
     while at < end:
         while end - at >= _EIGHT and not has_special(U(load64_native(at))):
             at = at + _EIGHT
@@ -185,7 +192,7 @@ def _after_string(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _after_word(at: Any, end: Any) -> Any:
-    """Return the address behind true, false or null, or 0."""
+    """Return the address after true, false or null; 0 for anything else."""
     first, left = U(load8(at)), end - at
     if left < _FOUR:
         return _FAIL
@@ -202,7 +209,9 @@ def _after_word(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _after_key(at: Any, end: Any) -> Any:
-    """Return the address behind the colon after a member's name, or 0; `at` is at the name's opening quote."""
+    """Return the address after the colon of a member, or 0 if the name is invalid; `at` is at the name's
+    opening quote.
+    """
     at = _after_string(at + _ONE, end)
     if at == _FAIL:
         return _FAIL

@@ -1,8 +1,8 @@
 """Writes a live stream's next snapshot in one call: the marker, and all changes that became durable since the last one.
 
-Most snapshots of a live stream are a change or two; taking a view, finding its changes and copying them cost ten times
-the copying. If everything new is sent unchanged, in one piece, this kernel does it all; otherwise it does nothing and
-says so, and the stream takes the general way (node/streams).
+Most snapshots of a live stream have a change or two; a view and a search for its changes would cost ten times as much
+as copying them. If all new changes can be sent unchanged, in one piece, this kernel writes the whole snapshot.
+Otherwise it writes nothing, returns (0, 0), and the stream takes the general path (node/streams).
 
 Source: dcp 2.7 (the V1 marker), 8.2.
 """
@@ -60,14 +60,14 @@ def gather_live(
 
     Args:
         table, segments: the store's index.
-        numbers: uint64[4]: the seqno after which to begin, the last one, start seqno and flags of the marker. With
-            the flag History every version is written, else the newest of each key.
+        numbers: uint64[4]: the seqno after which to begin, the last seqno, start seqno and flags of the marker. With
+            the flag History every version is written, otherwise the newest of each key.
         out: uint8 array.
         encoding, slow: as in `gather.gather`.
-        room: bytes that may be written, at most.
+        room: the largest number of bytes to write.
 
-    Returns: (bytes written, changes); (0, 0) if that is not all there is up to the last seqno, in one piece and as it
-    is stored.
+    Returns: (bytes written, changes); (0, 0) if the changes up to the last seqno do not fit, or can't be sent as
+    stored.
     """
     nothing = (np.int64(0), np.int64(0))
     after, last, rows = numbers[0], numbers[1], table[vb, DURABLE_ROWS]

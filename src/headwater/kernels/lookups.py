@@ -1,12 +1,13 @@
 """Answers SUBDOC_MULTI_LOOKUP requests in one call: no Python object for a lookup of simple paths.
 
-Understood: up to 16 paths of names and indexes (`a.b[0].c`) for SUBDOC_GET and SUBDOC_EXISTS, in documents that are
-JSON without extended attributes or compression. Whatever else there is stops the kernel before the request is touched,
-as in execute.py, whose `state` and STOP_* codes these are: Python answers it, and is the rule for what this answers.
+The kernel answers up to 16 paths of names and indexes (`a.b[0].c`) for SUBDOC_GET and SUBDOC_EXISTS, in documents that
+are JSON without extended attributes or compression. At any other request it stops without having begun it, with the
+`state` and STOP_* codes of execute.py, and Python answers that request. Python's answers are the reference for the
+kernel's.
 
 Python handles unusual requests: attributes (any path flag), document flags, a count, the whole body; a path that is
 empty, too long or too deep, has backticks, an index from the end, or bytes that JSON may write otherwise. So this
-kernel answers a path that leads nowhere, or meets another kind of value; Python answers an invalid path.
+kernel answers a path without a value, or with a value of another kind on its way; Python answers an invalid path.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ _DONE = 0
 
 @inline_kernel
 def _after_name(path: Any, end: Any) -> Any:
-    """Return the end of the name at `path`; 0 if it has bytes that JSON, or a path, may write otherwise."""
+    """Return the end of the name at `path`; 0 if it has bytes that JSON or a path could write in another way."""
     while path < end:
         byte = U(load8(path))
         if byte == _DOT or byte == OPEN_LIST:
@@ -122,7 +123,9 @@ def _after_name(path: Any, end: Any) -> Any:
 
 @inline_kernel
 def _index(path: Any, end: Any) -> Any:
-    """Return (behind the bracket, index) of the component at `path`, an opening bracket; NOWHERE if it is unusual."""
+    """Return (address after the bracket, index) of the component `[index]` at `path`; NOWHERE as the index if it is
+    unusual.
+    """
     path = path + _ONE
     index, digits = np.int64(0), 0
     # Nine digits stay far from overflow; no array has more elements.
@@ -139,9 +142,10 @@ def _index(path: Any, end: Any) -> Any:
 
 @inline_kernel
 def _follow(path: Any, path_end: Any, at: Any, end: Any) -> Any:
-    """Return (status, beginning of the value) of a path into the value at `at`; _UNUSUAL is a status as well.
+    """Return (status, address of the value) of a path into the value at `at`; the status is _UNUSUAL if Python must
+    decide.
 
-    A path is read to its end even if it leads nowhere: it may be invalid.
+    The path is parsed to its end even after a component without value, because the rest may be invalid.
     """
     first, depth, status = path, 0, _ZERO
     while path < path_end:
@@ -176,7 +180,7 @@ def _follow(path: Any, path_end: Any, at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _simple_specs(at: Any, end: Any) -> Any:
-    """Return the number of specs, or 0 if Python must judge one of them, or their number."""
+    """Return the number of specs; 0 if Python must handle one of them, or there are too many."""
     specs = _ZERO
     while at < end:
         if end - at < LOOKUP_SPEC:
@@ -216,7 +220,7 @@ def _results(spec: Any, specs_end: Any, text: Any, end: Any, to: Any, room: Any)
 
 @inline_kernel
 def _in_document(at: Any, body: Any, frame: Any, key_length: Any, out: Any, scratch: Any, state: Any) -> Any:
-    """Answer the request at `at`, whose specs are simple, from the document in `frame`."""
+    """Answer the request at `at` from the document in `frame`; its specs are simple."""
     text = frame + MUTATION_BYTES + U(load16(frame + KEY_LENGTH_AT))
     end = frame + HEADER + U(load32(frame + BODY_LENGTH_AT)) - U(load16(frame + NMETA_AT))
     if is_expired(frame, state[NOW]) or (U(load8(frame + DATATYPE_AT)) & _NOT_PLAIN) != _ZERO:
@@ -241,7 +245,7 @@ def _in_document(at: Any, body: Any, frame: Any, key_length: Any, out: Any, scra
 
 @inline_kernel
 def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
-    """Run the request that lies whole at `at`."""
+    """Execute the complete request at `at`; return _DONE or the reason of a stop."""
     code, extras, sent = U(load8(at + OPCODE_AT)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
     if code != _REQUEST or extras != _ZERO or load8(at + DATATYPE_AT) != 0 or load64(at + CAS_AT) != 0:
         return STOP_PLAIN
@@ -270,16 +274,17 @@ def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, scratc
 
 
 def _plainly(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> int:
-    """Replace `look_up` until it is compiled: every request is for the plain path."""
+    """Stand in for `look_up` until it is compiled: leave every request to Python."""
     state[ANSWERED:LIMIT] = _ZERO
     return STOP_PLAIN
 
 
 @kernel_or(_plainly)
 def look_up(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
-    """Answer lookups from data[state[OFFSET]:] on until something stops; return the STOP_* code.
+    """Answer the lookups in data[state[OFFSET]:] until one stops the kernel, or all are answered; return the STOP_*
+    code.
 
-    The arguments are those of `execute`. Only answers are written.
+    The arguments are those of `execute`. The kernel writes answers only.
     """
     start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     at = start + state[OFFSET]

@@ -1,8 +1,10 @@
-"""Loads kernels that were compiled when the wheel was built: a library beside this file, for which nobody needs numba.
+"""Loads the kernels that were compiled when the wheel was built: a library in this folder, which needs no numba.
 
-The library names the sources it was made of. In a checkout there is none, and one of other sources is passed over.
+The library contains a hash of the sources from which it was built. A checkout has no library, and a library with
+another hash is ignored.
 
-    HEADWATER_MACHINE_CODE   a library elsewhere, which must be of these sources; `no`: none, numba compiles
+    HEADWATER_MACHINE_CODE   path of another library, which must have been built from these sources; `no`: none, numba
+                             compiles
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ Kernels = Mapping[str, Callable[..., Any]]
 
 
 def functions() -> Kernels | None:
-    """Return the kernels by name (`scan.scan_frames`); None if there is no library of these sources.
+    """Return the kernels by name (`scan.scan_frames`); None if there is no library built from these sources.
 
     Raises:
-        ImportError: the library that the variable names can't be loaded, or is of other sources.
+        ImportError: the library named by HEADWATER_MACHINE_CODE can't be loaded, or was built from other sources.
     """
     chosen = os.environ.get(VARIABLE, "")
     if chosen == "no":
@@ -52,7 +54,7 @@ def functions() -> Kernels | None:
 
 
 def _library_path() -> Path | None:
-    """Return the library in the package's folder."""
+    """Return the library in the package's folder; None if there is none."""
     paths = (PACKAGE / f"{NAME}{suffix}" for suffix in EXTENSION_SUFFIXES)
     return next(filter(Path.exists, paths), None)
 

@@ -1,7 +1,7 @@
 """Offsets of the fields of a frame, in bytes from its first one, as constants that numba freezes.
 
-All are read from the declarations in headwater.wire: a layout that changes there changes the kernels. Stored frames and
-streamed ones are the same, DCP's; `*_IN` is a place within the extras.
+All come from the declarations in headwater.wire, so a change of a layout there changes the kernels. Stored and sent
+frames have the same layouts, those of DCP; `*_IN` is an offset within the extras.
 """
 
 from __future__ import annotations

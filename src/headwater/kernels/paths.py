@@ -1,10 +1,10 @@
 """Steps through a JSON text: to the end of a value, a member by name, an element by index or by value.
 
-The text is known to be JSON (json.py), so nothing is checked again: a container ends where as many brackets outside of
-strings were closed as opened. No text is made into objects, and depth costs nothing.
+The text is known to be JSON (json.py), so nothing is checked again: a container ends when as many brackets outside of
+strings were closed as opened. The text is not parsed into objects, and nesting costs nothing.
 
-The inlined kernels go by addresses (`at`, and `end` behind the text's last byte), those that Python calls by an array
-and places in it.
+The inlined kernels use addresses (`at`, and `end` after the text's last byte); those that Python calls use an array and
+offsets into it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ NOWHERE = -1
 
 @inline_kernel
 def skip_spaces(at: Any, end: Any) -> Any:
-    """Return the next byte that is no space, tab or line end; in a JSON text all others are larger."""
+    """Return the address of the next byte other than space, tab and line end; all other bytes of a JSON text are
+    larger.
+    """
     while at < end and U(load8(at)) <= SPACE:
         at = at + _ONE
     return at
@@ -93,7 +95,7 @@ def after_value(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _hex(at: Any) -> Any:
-    """Return the number of four hex digits."""
+    """Return the number written as four hex digits."""
     number = _ZERO
     for place in range(4):
         digit = U(load8(at + U(place)))
@@ -104,7 +106,9 @@ def _hex(at: Any) -> Any:
 
 @inline_kernel
 def _escape(at: Any) -> Any:
-    """Return the character of the escape at `at`, and its length in bytes; half of a pair alone stands for itself."""
+    """Return the character of the escape at `at`, and the escape's length in bytes; a lone surrogate is a character
+    itself.
+    """
     kind = U(load8(at + _ONE))
     if kind == _U:
         code = _hex(at + _TWO)
@@ -131,7 +135,9 @@ def _escape(at: Any) -> Any:
 
 @inline_kernel
 def _begins_with(code: Any, name: Any, behind: Any) -> Any:
-    """Return the length in UTF-8 of the character if the text from `name` on begins with it; 0 otherwise."""
+    """Return the length in UTF-8 of the character `code` if the text from `name` up to `behind` begins with it;
+    otherwise 0.
+    """
     if code < _ASCII:
         return _ONE if name < behind and U(load8(name)) == code else _ZERO
     more = _ONE if code < _TWO_BYTES else (_TWO if code < _BEYOND else _THREE)
@@ -149,7 +155,7 @@ def _begins_with(code: Any, name: Any, behind: Any) -> Any:
 
 @inline_kernel
 def _is_name(at: Any, end: Any, name: Any, length: Any) -> Any:
-    """Return FOUND or MISSING: whether the string at `at` means this name, however it is written."""
+    """Return FOUND if the string at `at` means this name, with or without escapes; otherwise MISSING."""
     at, behind = at + _ONE, name + length
     while at < end:
         byte = U(load8(at))
@@ -170,10 +176,10 @@ def _is_name(at: Any, end: Any, name: Any, length: Any) -> Any:
 
 @inline_kernel
 def child(at: Any, end: Any, name: Any, length: Any, index: Any) -> Any:
-    """Find the item of the container at `at` by name, or by index unless that is NOWHERE.
+    """Find the item of the container at `at` by name, or by index if that is not NOWHERE.
 
-    Returns: (FOUND or MISSING, where it begins, where its value does, the end of the item before it, how many there are
-    before it). Without an item: of the last one, and how many there are. An address that is none is 0.
+    Returns: (FOUND or MISSING, begin of the item, begin of its value, end of the item before it, number of items before
+    it). If MISSING: the addresses of the last item, and the number of all items. An absent address is 0.
     """
     named = U(load8(at)) == OPEN_DICT
     at = skip_spaces(at + _ONE, end)
@@ -213,7 +219,7 @@ def _value_end(data: Any, at: Any) -> Any:
 
 @kernel
 def _child(data: Any, at: Any, name: Any, index: Any) -> Any:
-    """Do the same as `child`, with offsets in the text."""
+    """Find an item as `child` does, with offsets in the text instead of addresses."""
     start = U(data.ctypes.data)
     seen, begin, value, before, count = child(
         start + U(at), start + U(len(data)), U(name.ctypes.data), U(len(name)), index
@@ -223,8 +229,10 @@ def _child(data: Any, at: Any, name: Any, index: Any) -> Any:
 
 @kernel
 def _walk(data: Any, names: Any, ends: Any, indexes: Any) -> Any:
-    """Return begin and end of the value at a path; NOWHERE twice if there is none. The component at `i` is
-    names[ends[i-1]:ends[i]], or an index that is not NOWHERE."""
+    """Return begin and end of the value at a path; NOWHERE twice if there is none.
+
+    Component `i` of the path is indexes[i], or names[ends[i-1]:ends[i]] if that is NOWHERE.
+    """
     start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     at, begin, components = skip_spaces(start, end), _ZERO, U(names.ctypes.data)
     for depth in range(len(ends)):
@@ -240,7 +248,7 @@ def _walk(data: Any, names: Any, ends: Any, indexes: Any) -> Any:
 
 @inline_kernel
 def _is_written(at: Any, end: Any, value: Any, length: Any) -> Any:
-    """Return True if these bytes are the value at `at`."""
+    """Return True if the value at `at` consists of exactly these bytes."""
     if after_value(at, end) - at != length:
         return False
     behind = value + length
@@ -253,8 +261,9 @@ def _is_written(at: Any, end: Any, value: Any, length: Any) -> Any:
 
 @kernel
 def _among(data: Any, at: Any, value: Any, is_string: Any) -> Any:
-    """Return FOUND or MISSING: whether the array at `at` has a simple value; CONTAINER if one that is not simple comes
-    first."""
+    """Return FOUND if the array at `at` contains a simple value, CONTAINER if an array or dictionary comes before it;
+    otherwise MISSING.
+    """
     start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     wanted, length = U(value.ctypes.data), U(len(value))
     place = skip_spaces(start + U(at) + _ONE, end)
@@ -275,7 +284,7 @@ def _among(data: Any, at: Any, value: Any, is_string: Any) -> Any:
 
 @kernel
 def _depth(data: Any) -> Any:
-    """Return the number of containers around the deepest place of a text, which is one JSON value."""
+    """Return the largest number of nested containers in a text, which is one JSON value."""
     at, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     depth = deepest = 0
     while at < end:
@@ -296,22 +305,24 @@ _NO_NAME = np.frombuffer(b"", np.uint8)
 
 
 def value_end(data: NDArray[np.uint8], at: int) -> int:
-    """Return the place behind the value that begins at `at`."""
+    """Return the offset after the value that begins at `at`."""
     return int(_value_end(data, at))
 
 
 def member(data: NDArray[np.uint8], at: int, name: bytes) -> tuple[int, int, int, int, int]:
-    """Look for a member of the dictionary at `at`; see `_child`."""
+    """Find a member of the dictionary at `at`; the result is that of `_child`."""
     return _child(data, at, np.frombuffer(name, np.uint8) if name else _NO_NAME, NOWHERE)  # type: ignore[no-any-return]
 
 
 def element(data: NDArray[np.uint8], at: int, index: int) -> tuple[int, int, int, int, int]:
-    """Look for an element of the array at `at`, or a dictionary's member by its place; see `_child`."""
+    """Find an element of the array at `at`, or the member at a position of a dictionary; the result is that of
+    `_child`.
+    """
     return _child(data, at, _NO_NAME, index)  # type: ignore[no-any-return]
 
 
 class Steps(NamedTuple):
-    """A path as the kernel reads it; see `_walk`."""
+    """A path in the form of the kernel `_walk`."""
 
     names: NDArray[np.uint8]
     ends: NDArray[np.int64]
@@ -319,7 +330,7 @@ class Steps(NamedTuple):
 
 
 def steps(path: Sequence[str | int]) -> Steps | None:
-    """Return a path for `walk`; None if it counts from the end, which `walk` can't do."""
+    """Return a path in the form for `walk`; None if an index counts from the end, which `walk` does not support."""
     if not path or any(isinstance(each, int) and each < 0 for each in path):
         return None
     names = [each.encode() if isinstance(each, str) else b"" for each in path]
@@ -334,7 +345,9 @@ def walk(data: NDArray[np.uint8], path: Steps) -> tuple[int, int]:
 
 
 def among(data: NDArray[np.uint8], at: int, value: bytes, *, is_string: bool) -> int:
-    """Look for a simple value in the array at `at`; a string is given decoded, in UTF-8. See `_among`."""
+    """Search the array at `at` for a simple value; a string is given decoded, in UTF-8. The result is that of
+    `_among`.
+    """
     return int(_among(data, at, np.frombuffer(value, np.uint8) if value else _NO_NAME, is_string))
 
 

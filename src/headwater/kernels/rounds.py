@@ -1,19 +1,20 @@
 """Answers one small request of each of many connections in one call: receives, executes and sends without Python.
 
-A round goes over the descriptors that have something to read, `events`. A connection that is READY has nothing left of
-earlier requests, neither bytes nor answers: what it sends is received into `arena` and executed (execute.py). An answer
-that shows nothing that a crash could take away is sent at once. One that does is kept, at most KEPT_BYTES long, in the
-ring `kept`, behind the number of the batch that it waits for; `release` sends it when that batch is on disk. While an
-answer of a connection is kept here, Python has what else the connection sends.
+A round visits the readable descriptors, `events`. A connection is READY if no bytes and no answers of earlier requests
+are left: its bytes are received into `arena` and executed (execute.py). An answer that depends only on durable rows is
+sent at once. Any other answer, of at most KEPT_BYTES, is kept in the ring `kept` with the number of the batch that must
+be on disk first; `release` sends it then. While the ring has an answer of a connection, Python receives what the
+connection sends.
 
-Whatever is not so plain stops the round; Python deals with that one connection and goes on behind it: ROUND_ASK with
-nothing received, ROUND_TAKE with GOT bytes in the arena, of which `state` says how far they are executed, ROUND_REST
-with an answer of which SENT bytes have left.
+In any other case the round stops; Python handles that one connection and continues the round after it. ROUND_ASK:
+nothing was received. ROUND_TAKE: GOT bytes are in the arena, executed up to the offset in `state`. ROUND_REST: only
+SENT bytes of an answer were sent.
 
-`members` (uint64[descriptors, MEMBER_FIELDS]) has a row for each descriptor, `turn` (uint64[TURN_FIELDS]) what goes in
-and comes out of a round. `entries` (uint64[KEPT, ENTRY_FIELDS]) are the answers kept, `kept` their bytes; HEAD and TAIL
-count answers since the start, so the place of one is its number modulo KEPT. Batches in the ring never go down: a
-request waits for the batch that gathers, or for the one in flight while nothing has been written since.
+`members` (uint64[descriptors, MEMBER_FIELDS]) has a row for each descriptor, `turn` (uint64[TURN_FIELDS]) the inputs
+and outputs of a round. `entries` (uint64[KEPT, ENTRY_FIELDS]) describes the kept answers, `kept` has their bytes; HEAD
+and TAIL count answers since the start, so the position of an answer is its number modulo KEPT. The batch numbers in the
+ring never decrease: an answer waits for the batch that is being filled, or for the one being written if nothing was
+staged since.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ _NOW, _IN_FLIGHT, _GATHERING = U(0), U(1), U(2)
 
 @inline_kernel
 def _sum_up(state: Any, turn: Any, kind: Any) -> None:
-    """Add what one connection has asked for."""
+    """Add the request counts of one connection to those of the round."""
     turn[ROUND_GETS] += state[GETS]
     turn[ROUND_HITS] += state[HITS]
     turn[ROUND_SETS] += state[SETS]
@@ -128,7 +129,7 @@ def _sum_up(state: Any, turn: Any, kind: Any) -> None:
 
 @inline_kernel
 def _keep(who: Any, gate: Any, members: Any, out: Any, state: Any, turn: Any, entries: Any, kept: Any) -> None:
-    """Keep the answer until its batch is on disk."""
+    """Keep an answer in the ring until batch `gate` is on disk."""
     place = turn[TAIL] % _KEPT
     entries[place, DESCRIPTOR] = who
     entries[place, GATE] = gate
@@ -140,7 +141,7 @@ def _keep(who: Any, gate: Any, members: Any, out: Any, state: Any, turn: Any, en
 
 @inline_kernel
 def _answer(who: Any, members: Any, out: Any, state: Any, turn: Any, entries: Any, kept: Any) -> Any:
-    """Send or keep the answers to bytes that were executed whole."""
+    """Send or keep the answers of a connection whose bytes were all executed; return the ROUND_* code."""
     kind, gate = _NOW, _ZERO
     if (state[FLAGS] & FLAG_WROTE) != _ZERO:
         kind, gate = _GATHERING, turn[OPEN_GATE]
@@ -185,7 +186,7 @@ def _serve(
     entries: Any,
     kept: Any,
 ) -> Any:
-    """Receive and answer what one connection has sent."""
+    """Receive, execute and answer what one connection has sent; return the ROUND_* code."""
     # While an answer waits nothing more is read: a later one would overtake it.
     if who >= U(len(members)) or members[who, READY] == _ZERO or members[who, WAITING] != _ZERO:
         return ROUND_ASK
@@ -221,7 +222,7 @@ def _leave_to_python(
     entries: Any,
     kept: Any,
 ) -> int:
-    """Replace `go_round` until it is compiled: each connection is for Python."""
+    """Stand in for `go_round` until it is compiled: leave each connection to Python."""
     turn[RECEIVED:] = _ZERO
     if turn[AT] >= turn[COUNT]:
         return ROUND_DONE
@@ -245,11 +246,12 @@ def go_round(
     entries: Any,
     kept: Any,
 ) -> Any:
-    """Serve the connections events[turn[AT]:turn[COUNT]] until something stops; return the ROUND_* code.
+    """Serve the connections events[turn[AT]:turn[COUNT]] until the round stops or all are served; return the ROUND_*
+    code.
 
     Args:
-        events: uint64 descriptors. members, turn, entries, kept: see above.
-        arena: uint8, for what is received. out, table, segments, uuids, scratch, state: as `execute` has them.
+        events: uint64 descriptors. members, turn, entries, kept: see the module.
+        arena: uint8, receive buffer. out, table, segments, uuids, scratch, state: as for `execute`.
     """
     for each in range(RECEIVED, TURN_FIELDS):
         turn[each] = _ZERO
@@ -271,9 +273,9 @@ def go_round(
 
 @kernel
 def release(members: Any, turn: Any, entries: Any, kept: Any) -> Any:
-    """Send the answers whose batch is on disk, the oldest first; return ROUND_DONE.
+    """Send the kept answers whose batch is on disk, oldest first; return ROUND_DONE.
 
-    ROUND_REST: the one of connection WHO, the last in front of HEAD, has left but for what is behind its SENT bytes.
+    ROUND_REST: of the answer to connection WHO, the last one before HEAD, only the first SENT bytes were sent.
     """
     turn[SENT_BYTES] = _ZERO
     if members.shape[1] != MEMBER_FIELDS or entries.shape[1] != ENTRY_FIELDS or len(entries) != KEPT:

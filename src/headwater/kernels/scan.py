@@ -1,9 +1,9 @@
-"""Find the frames in a received buffer, believing no length field before it is checked.
+"""Finds the frames in a received buffer; trusts no length field before it is checked.
 
-A frame is a 24-byte header and a body; the header says how long the body is and how it divides into framing extras,
-extras, key and value (wire.md 1). A buffer that ends inside a frame is normal: `consumed` says where the last whole
-frame ends, `needed` how many bytes the next one takes. A header that contradicts itself is refused as soon as it is
-complete, whether or not its body has arrived: nothing behind it can be trusted, so the connection is over.
+A frame is a 24-byte header and a body; the header contains the length of the body and of its framing extras, extras and
+key (wire.md 1). A buffer may end inside a frame: `consumed` is the end of the last whole frame, `needed` the size of
+the next. An inconsistent header is refused as soon as it is complete, before its body arrives: the bytes after it can't
+be interpreted, so the connection must be closed.
 
 `check_header` is shared with the decoder in decode.py; both refuse the same bytes for the same reason.
 """
@@ -31,8 +31,9 @@ FLEXIBLE_RESPONSE: Final = np.uint64(Magic.FLEXIBLE_RESPONSE)
 
 
 class Stop(IntEnum):
-    """Reasons why a kernel stopped. From BAD_MAGIC on it is a refusal: the frame at `consumed` breaks the rules, and
-    all frames before it were processed."""
+    """Reasons why a kernel stopped. BAD_MAGIC and all later ones are refusals: the frame at `consumed` breaks the
+    rules, and all frames before it were processed.
+    """
 
     NEED_MORE = 0
     """The buffer is used up, or ends inside a frame of `needed` bytes."""
@@ -119,8 +120,9 @@ def extras_bytes(word: Any) -> Any:
 
 @inline_kernel
 def check_header(word: Any, body: Any) -> Any:
-    """Return 0, or why this header ends the conversation. wire.md 1.3: any other magic, sections longer than the body,
-    or a body over 30 MiB make the stream unrecoverable.
+    """Return 0, or the reason why a header makes the connection unusable.
+
+    wire.md 1.3: any other magic, sections longer than the body, or a body over 30 MiB make the stream unrecoverable.
 
     Args: the first eight bytes as a big-endian number; the body length.
     """
@@ -140,10 +142,10 @@ def scan_frames(base: Any, length: Any, offsets: Any, result: Any) -> Any:
     """Write the offset of each whole frame of [base, base + length); return their number.
 
     Args:
-        base, length: address of the buffer and the bytes that are valid in it.
-        offsets: int64 array that takes the starts; its length is the capacity.
-        result: int64[3] that takes CONSUMED (bytes of whole frames), NEEDED (bytes of the frame at CONSUMED, 24 while
-            its header is incomplete) and STOP.
+        base, length: address of the buffer, and its number of valid bytes.
+        offsets: int64 array for the offsets; its length is the capacity.
+        result: int64[3], set to CONSUMED (bytes of whole frames), NEEDED (bytes of the frame at CONSUMED, 24 while its
+            header is incomplete) and STOP.
     """
     start, end, position = U(base), U(length), U(0)
     count, stop, needed = 0, NEED_MORE, U(HEADER)
@@ -188,7 +190,7 @@ class Scanned:
 
 
 def scan(buffer: bytes | bytearray | memoryview | NDArray[np.uint8], capacity: int | None = None) -> Scanned:
-    """Find the frames of a buffer, `capacity` of them at most (all, unless given)."""
+    """Find the frames of a buffer, at most `capacity` of them (None for all)."""
     view = np.frombuffer(buffer, np.uint8)
     offsets = np.empty(len(view) // HEADER if capacity is None else capacity, np.int64)
     result = np.zeros(3, np.int64)

@@ -1,4 +1,4 @@
-"""SipHash with 128 bits over a whole column of keys: the identity of rows in the lake's index.
+"""SipHash with 128 bits of a whole column of keys, which identifies the rows in the lake's index.
 
 Anybody who writes to the bucket can choose keys, so the hash takes a secret seed: without it nobody can construct two
 keys with one hash. With 128 bits the odds of an accidental collision among 2^40 keys are 2^-49. The vbucket belongs to
@@ -49,7 +49,7 @@ def _rounds(v0: Any, v1: Any, v2: Any, v3: Any, count: Any) -> Any:
 
 @inline_kernel
 def _last_word(at: Any, length: Any) -> Any:
-    """Return the bytes that do not fill a word, with the length's low byte on top."""
+    """Return the last word of a key: the bytes after the last full word, with the length's low byte on top."""
     word = U64(length & 0xFF) << U64(56)
     for place in range(length & 7):
         word |= U64(load8(at + U(place))) << U64(8 * place)
@@ -71,8 +71,8 @@ def hash_keys(
     """Write each row's hash to `high` and `low`.
 
     Args:
-        offsets: one more than rows: where each key begins in `data`.
-        data: all keys, and `address` where they lie.
+        offsets: begin of each key in `data`, and the end of the last: one element more than rows.
+        data: the bytes of all keys. address: address of `data`.
         vbuckets: by row.
         seed: two words.
         compress, finish: rounds for each word of a key, and after the last.

@@ -1,6 +1,6 @@
-"""A hash of the kernels' sources, by which machine code made of other ones is told apart.
+"""A hash of the kernels' sources, by which machine code of other sources is recognised.
 
-The modules that only numba's build needs (NUMBAS) are not among them: a wheel with machine code is without them
+The modules that only numba's build needs (NUMBAS) are not hashed: a wheel with machine code lacks them
 (hatch_build.py), and jit.py counts them as part of the compiler.
 """
 

@@ -1,5 +1,6 @@
-"""Walks over all live documents of a vbucket: naming them (GET_KEYS) and deleting them (FLUSH); and over its system
-events."""
+"""Loops over all live documents of a vbucket, to list (GET_KEYS), count or delete (FLUSH) them, and over its system
+events.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ _NANOSECONDS = U(1_000_000_000)
 
 @inline_kernel
 def _live_frame(table: Any, vb: Any, segments: Any, row: Any) -> Any:
-    """Return the address of a row's frame if it is a live document's newest version, else 0."""
+    """Return the address of a row's frame if it is the newest version of a live document; otherwise 0."""
     if U(load32_native(table[vb, NEXT] + row * _FOUR)) != NIL:
         return _ZERO
     frame = frame_at(segments, U(load64_native(table[vb, LOC] + row * _EIGHT)))
@@ -54,10 +55,11 @@ def _live_frame(table: Any, vb: Any, segments: Any, row: Any) -> Any:
 
 @kernel
 def live_keys(table: Any, vb: Any, segments: Any, first: Any, now: Any, out: Any, collection: Any) -> Any:
-    """Write (u16 length, key) of the live documents from row `first` on into `out`; return (bytes used, next row).
+    """Write (u16 length, key) of a collection's live documents from row `first` on to `out`; return (bytes used, next
+    row).
 
-    Only those of a collection; keys come as they are stored. Documents that have expired at Unix second `now` are left
-    out. `out` must hold one key at least (65,537 bytes for any).
+    Keys have their stored form. Documents that expired by Unix second `now` are left out. `out` must have room for at
+    least one key (65,537 bytes for any).
     """
     row, used = U(first), _ZERO
     start, room = U(out.ctypes.data), U(len(out))
@@ -77,11 +79,14 @@ def live_keys(table: Any, vb: Any, segments: Any, first: Any, now: Any, out: Any
 
 @kernel
 def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, staged: Any, limit: Any, now_ns: Any) -> Any:
-    """Stage a deletion for every live document from row `first` on; return (why it stopped, next row, bytes staged).
+    """Stage a deletion for every live document from row `first` on.
 
     Args:
-        arena: the slot of the staging arena, filled up to `staged` and to be filled up to `limit` at most.
+        arena: slot of the staging arena.
+        staged, limit: bytes of the arena in use, and the most that may be.
         now_ns: Unix time in nanoseconds.
+
+    Returns: (reason of the stop, next row, bytes of the arena in use).
     """
     # The deletions that are appended here lie behind `end`, and are not looked at again.
     row, used, end = U(first), U(staged), table[vb, ROWS]
@@ -114,7 +119,9 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
 
 @kernel
 def system_rows(table: Any, vb: Any, segments: Any, rows: Any) -> Any:
-    """Write the rows of the newest system events into `rows` (int64), as many as fit; return the number of all."""
+    """Write the rows of the newest system events to `rows` (int64), as many as fit; return the number of all of
+    them.
+    """
     count, row, nexts = 0, _ZERO, table[vb, NEXT]
     while row < table[vb, ROWS]:
         if U(load32_native(nexts + row * _FOUR)) == NIL:
@@ -128,7 +135,7 @@ def system_rows(table: Any, vb: Any, segments: Any, rows: Any) -> Any:
 
 @kernel
 def count_collections(table: Any, vb: Any, segments: Any, ids: Any, counts: Any) -> None:
-    """Add the documents of a vbucket to those of their collections.
+    """Add the documents of a vbucket to the counts of their collections.
 
     Args:
         ids: uint64, sorted. counts: int64[len(ids), 3]: live documents, bytes of their frames, tombstones.

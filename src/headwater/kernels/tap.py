@@ -1,8 +1,9 @@
-"""Writes frames of the log as TAP messages: the same cursor, another dialect.
+"""Converts frames of the log to TAP messages.
 
-What `gather` copied out of the log (DCP frames) `reshape` writes again as TAP_MUTATION and TAP_DELETE, numbered in the
-order they go out. TAP has no room for the seqno; it is handed back, so that the session knows what an acknowledgement
-of a message means for the cursor. Source: tap.md 2 (layouts), 3.1 (flags), 4 (numbers, which messages ask).
+`reshape` converts the DCP frames that `gather` copied from the log to TAP_MUTATION and TAP_DELETE, numbered in the
+order in which they are sent. TAP has no field for the seqno, so `reshape` returns the seqnos: with them the session
+finds the place in the log that an acknowledgement belongs to. Source: tap.md 2 (layouts), 3.1 (flags), 4 (numbers, flag
+ACK).
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ _TTL: Final = 255
 
 @inline_kernel
 def _swapped(number: Any) -> Any:
-    """Return the four bytes in the other order."""
+    """Return the four bytes of a number in reverse order."""
     low, high = number & U(0xFF), (number >> U(24)) & U(0xFF)
     return low << U(24) | (number & U(0xFF00)) << U(8) | (number >> U(8)) & U(0xFF00) | high
 
 
 @inline_kernel
 def _begin(out: Any, frame: Any, opcode: Any, extras: Any, engine: Any, body: Any, flags: Any, ttl: Any) -> None:
-    """Write the header and the eight bytes at the beginning of all messages; the caller adds the datatype."""
+    """Write the header and the first eight bytes of extras, which all messages have; the caller adds the datatype."""
     copy(out, frame, HEADER)
     store8(out + OPCODE_AT, np.uint8(opcode))
     store8(out + EXTRAS_LENGTH_AT, np.uint8(extras))
@@ -86,20 +87,20 @@ def reshape(
     ttl_min: Any,
     seqnos: Any,
 ) -> Any:
-    """Write frames[:used], as `gather` leaves them, into `out` as TAP messages; each is smaller than what it was.
+    """Write frames[:used], the output of `gather`, to `out` as TAP messages; each is smaller than its frame.
 
-    The opaque of a stored frame ends with the number of nodes that the change came through (KEEP_OPAQUE): so much is
-    its TTL less than 255, and a change whose TTL would be 0 is no message.
+    The low bits of a stored frame's opaque are the number of nodes that the change has passed (gathered with
+    KEEP_OPAQUE). Its TTL is 255 minus that number; a change whose TTL would be 0 is left out.
 
     Args:
         frames, out: uint8 arrays; out has room for `used` bytes.
-        number: of the first message, counted from 1 without end.
-        ack_interval: a message whose number is a multiple of it asks for an acknowledgement; 0: none does.
+        number: number of the first message; messages count from 1 without end.
+        ack_interval: messages whose number is a multiple of it get the flag ACK; 0 for none.
         flags: MessageFlag bits of every mutation (deletions have none of NO_VALUE and NETWORK_BYTE_ORDER).
         swap: 1 to reverse item flags.
-        datatypes: mask of what the client understands.
+        datatypes: mask of the datatype bits that the client understands.
         ttl_min: 1 to send changes whose TTL would be 0 with TTL 1.
-        seqnos: uint64 array that gets the seqno of each message.
+        seqnos: uint64 array, filled with the seqno of each message.
 
     Returns: (bytes, messages, offset of the last message).
     """

@@ -1,9 +1,9 @@
-"""The state of each vbucket's stream at a consumer while frames arrive, in a table that kernels keep.
+"""The state of each vbucket's stream at a consumer while frames arrive, in a table that kernels update.
 
-One row of eight unsigned numbers (a cache line) for each of the 65536 vbuckets a header can name; rows never used cost
-no memory. The decoder (decode.py) checks every change against its row and moves it on, so the snapshot around each
-change is known inside one pass, and a change is neither lost nor invented without being noticed. The rules are those
-of a consumer (dcp.md 9): seqnos of a vbucket only rise, and lie inside the announced snapshot.
+One row of eight unsigned numbers (a cache line) for each of the 65536 vbuckets a header can name; unused rows cost no
+memory. The decoder (decode.py) checks every change against its row and updates the row in the same pass, so it notices
+every change that is outside its snapshot or out of order. The rules are those of a consumer (dcp.md 9): seqnos of a
+vbucket only rise, and lie inside the announced snapshot.
 
 A stream is opened here when it is *requested*, not when it is granted: the first changes may arrive in the same buffer
 as the answer. If the request is refused, close it.
@@ -87,12 +87,12 @@ class StreamTable:
     """The streams of one connection.
 
     Args:
-        checked: True if changes must belong to an open stream, rise and lie in their snapshot. False reads any frames
-            (recorded traffic, say) and only follows the markers.
+        checked: True if changes must belong to an open stream, and their seqnos must rise and lie in the snapshot.
+            False to accept any frames (such as recorded traffic) and only follow the markers.
         with_ids: True if keys begin with the id of their collection: Collections were negotiated.
 
     Attributes:
-        rows: uint64[65536, 8]; what kernels read and write. Not thread safe: one reader of one connection.
+        rows: uint64[65536, 8], read and written by kernels. Not thread safe: one connection, one thread at a time.
     """
 
     def __init__(self, *, checked: bool = True, with_ids: bool = False) -> None:
@@ -104,14 +104,16 @@ class StreamTable:
         self.rows: NDArray[np.uint64] = np.frombuffer(self._pages, np.uint64).reshape(VBUCKET_NUMBERS, FIELDS)
 
     def open(self, vbucket: int, opaque: int, seqno: int = 0, snapshot_start: int = 0, snapshot_end: int = 0) -> None:
-        """Expect a stream: the request that goes out now carries this opaque and these numbers."""
+        """Open the row of a stream whose request, with this opaque and these numbers, is sent now."""
         # A start equal to the snapshot's says that nothing of it was received, so nothing is held in part (failover 2,
         # rule 5).
         held = (snapshot_start, snapshot_end) if snapshot_start < seqno else (seqno, seqno)
         _ROW.pack_into(self._pages, vbucket * 8 * FIELDS, OPEN, opaque, seqno, snapshot_start, snapshot_end, *held)
 
     def held(self, vbucket: int) -> tuple[int, int, int]:
-        """Return the last seqno of a stream, and the range that is held only in part (see follow.enter_snapshot)."""
+        """Return (last seqno, start, end): the range is the snapshot that is held in part (see
+        follow.enter_snapshot).
+        """
         last, _, _, held_start, held_end = _HELD.unpack_from(self._pages, 8 * (vbucket * FIELDS + LAST))
         return last, held_start, held_end
 
@@ -121,7 +123,7 @@ class StreamTable:
         row[STATE], row[START], row[END] = TrackedState.IN_SNAPSHOT, start, end
 
     def is_open(self, vbucket: int) -> bool:
-        """Return True if the stream takes changes, or will once a snapshot is announced."""
+        """Return True if the stream accepts changes, now or after the next marker."""
         return int(self.rows[vbucket, STATE]) in (TrackedState.OPEN, TrackedState.IN_SNAPSHOT)
 
     def takes(self, vbucket: int, seqno: int) -> bool:
@@ -130,11 +132,11 @@ class StreamTable:
         return int(row[STATE]) == TrackedState.IN_SNAPSHOT and int(row[START]) <= seqno <= int(row[END])
 
     def drop(self, vbucket: int) -> None:
-        """Count and drop changes that still arrive for a stream whose end was requested; its position stays."""
+        """Drop and count the changes that still arrive for a stream whose end was requested; its position stays."""
         self.rows[vbucket, STATE] = TrackedState.DROPPING
 
     def close(self, vbucket: int) -> None:
-        """Expect nothing more; the position stays readable until the vbucket is opened again."""
+        """Accept no more messages of the stream; its position stays readable until the vbucket is opened again."""
         self.rows[vbucket, STATE] = TrackedState.NONE
 
     def stream(self, vbucket: int) -> TrackedStream:
@@ -157,11 +159,11 @@ def put(row: Any, field: Any, value: Any) -> None:
 
 @inline_kernel
 def judge_seqno(row: Any, opaque: Any, seqno: Any) -> Any:
-    """Return TAKEN, DROPPED or the reason why a change with this seqno is refused. Changes nothing: the caller sets
-    LAST once it has room for the change.
+    """Return TAKEN, DROPPED or the reason why a change with this seqno is refused.
 
-    dcp.md 9: "by_seqno 0: EINVAL. by_seqno <= last seqno: ERANGE. Outside the current snapshot, or no snapshot yet:
-    ERANGE", after the stream itself was found and its opaque compared.
+    Changes nothing: the caller sets LAST once it has room for the change. The checks are those of dcp.md 9, after the
+    stream's state and opaque: "by_seqno 0: EINVAL. by_seqno <= last seqno: ERANGE. Outside the current snapshot, or no
+    snapshot yet: ERANGE".
     """
     last, state = get(row, LAST), get(row, STATE)
     # The rule for nearly all changes, first and in one comparison; whichever part of it fails is named below.

@@ -1,7 +1,7 @@
 """Checks that a value fits its datatype, so that readers can decode it: Snappy, extended attributes.
 
-A value that is accepted here is right; any other goes to Python (protocol/dcp/consumer_changes.py), which names the
-error, or accepts it: more attributes than a few, names beyond ASCII, attributes before a compressed body.
+An accepted value is valid. Python (protocol/dcp/consumer_changes.py) checks any other again, and names the error or
+accepts it: a value with many attributes, names beyond ASCII, or attributes before a compressed body.
 
 Source: specification, wire.md 5 and 9.
 """
@@ -32,7 +32,7 @@ _SIZE_BYTES: Final = 5
 def is_snappy(data: Any, length: Any) -> Any:
     """Return True if `length` bytes at an address are a whole Snappy block of a storable size.
 
-    The block is followed, not inflated: a size, then literals, and copies of earlier bytes.
+    The check reads the elements of the block (size, literals, copies of earlier bytes) without inflating them.
     """
     size, at, end = _ZERO, data, data + length
     more: Any = True
@@ -89,7 +89,7 @@ def is_snappy(data: Any, length: Any) -> Any:
 
 @inline_kernel
 def _is_attribute(pair: Any, length: Any) -> Any:
-    """Return True if a pair is a name of ASCII, a zero, a text without zeros, and a zero."""
+    """Return True if a pair consists of an ASCII name, a zero, a text without zeros, and a zero."""
     name = _ZERO
     while name < length and load8(pair + name) != 0:
         if load8(pair + name) >= 0x80:
@@ -118,7 +118,7 @@ def _have_one_name(first: Any, other: Any) -> Any:
 
 @inline_kernel
 def has_attributes(data: Any, length: Any) -> Any:
-    """Return True if a value begins with extended attributes, few of them and each with a name of its own."""
+    """Return True if a value begins with extended attributes, few of them and with different names."""
     # The section's length counts what follows it (wire 9), and must lie within the value.
     if length < _FOUR or U(load32(data)) > length - _FOUR:
         return False
@@ -140,7 +140,7 @@ def has_attributes(data: Any, length: Any) -> Any:
 
 @inline_kernel
 def is_readable(data: Any, length: Any, datatype: Any) -> Any:
-    """Return True if a value of a datatype can certainly be read by everybody."""
+    """Return True if a value is certainly valid for its datatype; False leaves the decision to Python."""
     if (U(datatype) & (_SNAPPY | _XATTR)) == _ZERO:
         return True
     if (U(datatype) & _XATTR) == _ZERO:
@@ -150,7 +150,7 @@ def is_readable(data: Any, length: Any, datatype: Any) -> Any:
 
 @kernel
 def readable(value: Any, datatype: Any) -> Any:
-    """Do the same as `is_readable` for an array of bytes."""
+    """Return the result of `is_readable` for an array of bytes."""
     return is_readable(U(value.ctypes.data), U(len(value)), datatype)
 
 

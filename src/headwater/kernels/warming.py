@@ -1,12 +1,13 @@
 """Builds every kernel of the package at once: `python -m headwater.kernels.warming`, or `kernels.warm()`.
 
-With names of modules: these first, each reported by name alone, for the node that asked (node/process/machine_code.py).
+With names of modules as arguments: compiles these first, and prints the name of each, for a node that waits for them
+(node/process/machine_code.py).
 
-A kernel is compiled at its first call with arguments of a kind; a first request should not wait these seconds. So
-servers, and the workshop's set-up, call `warm()` first. With the cache of an earlier process it only loads.
+numba compiles a kernel at its first call with arguments of a type; a first request should not wait these seconds. So
+servers and the set-up of a checkout call `warm()` first. With the cache of an earlier process it only loads.
 
 Every module with kernels has a function `warm_up()` that calls them with almost empty arguments of the real types, or
-gives such arguments to `builds.prepare`. A test checks that none is forgotten.
+gives such arguments to `builds.prepare`. A test checks that every kernel is warmed.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Warmed:
 
     Attributes:
         module: its short name.
-        seconds: loading or compiling, its imports included.
-        compiled, loaded: kernels that were compiled, and that came from the cache.
+        seconds: time of loading or compiling, imports included.
+        compiled, loaded: number of kernels compiled, and number loaded from the cache.
     """
 
     module: str
@@ -47,7 +48,7 @@ def kernel_modules() -> list[str]:
 
 
 def warm(report: Callable[[str], None] | None = None) -> list[Warmed]:
-    """Compile or load all kernels; `report` gets a line per module and one for the sum."""
+    """Compile or load all kernels; `report` gets a line for each module and one for all."""
     if not builds.compiling():
         return []
     done = []
@@ -71,7 +72,7 @@ def _warm_module(name: str) -> Warmed:
 
 
 def _counts() -> tuple[int, int]:
-    """Return the signatures compiled and loaded so far. numba counts a compilation as a miss of its cache."""
+    """Return (compiled, loaded), numbers of signatures so far. numba counts a compilation as a miss of its cache."""
     from headwater.kernels import jit  # noqa: PLC0415 - imports numba
 
     stats = [built.stats for _, built in jit.built_kernels()]
@@ -88,7 +89,9 @@ def _summary(warmed: list[Warmed]) -> str:
 
 
 def serve_a_node(names: list[str], niceness: int) -> None:
-    """Compile these modules, then all others, and print the name of each that is done; a closed pipe ends it."""
+    """Compile these modules, then all others, and print the name of each when it is done; stop if the pipe is
+    closed.
+    """
     os.nice(niceness)
     for name in [*names, *(each for each in kernel_modules() if each not in names)]:
         _warm_module(name)
