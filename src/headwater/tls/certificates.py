@@ -1,6 +1,6 @@
 """The facts in a certificate: subject, issuer, names, and period of validity.
 
-Read by the `cryptography` library, and only to show them: OpenSSL decides about trust.
+The `cryptography` library reads them, for display and for the names of users; OpenSSL decides about trust.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Certificate:
 
     Attributes:
         subject, issuer: as text, RFC 4514.
-        common_name: of the subject; empty if it has none.
+        common_name: common name of the subject; empty if it has none.
         dns_names, addresses, emails, uris: the alternative names.
         begins, ends: the period of validity, UTC.
-        end_point: its hash, by which a login is bound to the peer that has the certificate (RFC 5929, 4.1).
+        end_point: hash of the certificate, which binds a login to the peer with this certificate (RFC 5929, 4.1).
     """
 
     subject: str
@@ -45,7 +45,7 @@ class Certificate:
         return f'"{self.subject}" by "{self.issuer}" (for {names}; {days})'
 
     def problem(self, now: datetime) -> str:
-        """Return why it is not valid at a time; empty if it is."""
+        """Return the reason why the certificate is not valid at `now` (UTC); empty if it is valid."""
         if now < self.begins:
             return f"it counts from {self.begins:%Y-%m-%d %H:%M} UTC on"
         return f"it has expired on {self.ends:%Y-%m-%d %H:%M} UTC" if now >= self.ends else ""
@@ -56,14 +56,14 @@ class Certificate:
 
 
 def read_der(data: bytes) -> Certificate:
-    """Read a certificate in DER; ValueError if it is none."""
+    """Read a certificate in DER; ValueError if `data` is not a certificate."""
     from cryptography import x509  # noqa: PLC0415 - 50 ms, which only those pay who speak TLS
 
     return _facts(x509.load_der_x509_certificate(data))
 
 
 def read_pem(data: bytes) -> Certificate:
-    """Read the first certificate of a PEM file; ValueError if it has none."""
+    """Read the first certificate of a PEM file; ValueError if `data` has none."""
     from cryptography import x509  # noqa: PLC0415 - as above
 
     return _facts(x509.load_pem_x509_certificate(data))
@@ -92,7 +92,9 @@ def _facts(certificate: x509.Certificate) -> Certificate:
 
 
 def _end_point(certificate: x509.Certificate) -> bytes:
-    """Return the hash of RFC 5929, 4.1: by its signature's algorithm; SHA-256 instead of MD5, SHA-1 or none."""
+    """Return the hash of RFC 5929, 4.1: by the hash algorithm of the signature, or SHA-256 if that is MD5, SHA-1 or
+    none.
+    """
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - as above
 
     name = getattr(certificate.signature_hash_algorithm, "name", "sha256")

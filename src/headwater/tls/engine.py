@@ -3,8 +3,8 @@
     received from the network --receive--> engine --read_into--> plaintext
     plaintext --write--> engine --data_to_send--> to the network
 
-Many records are decrypted with one call, and many encrypted before anything is sent: an event loop's own TLS makes a
-system call for each record of 16 KiB, which costs more than decrypting it (docs/decisions/0060).
+One call decrypts many records, and many are encrypted before bytes are sent: an event loop's own TLS needs a system
+call for each record of 16 KiB, which costs more than decrypting it (docs/decisions/0060).
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ RECORD_BYTES_MAX = 16 << 10
 
 
 class TlsEngine:
-    """The state of one connection. Every call may raise ssl.SSLError, after which only an alert is left to send.
+    """The TLS state of one connection. Every call may raise ssl.SSLError; then send `data_to_send`, which has the
+    alert.
 
     Args:
-        context: trusted CAs, and our own certificate.
+        context: trusted CAs, and this end's certificate.
         is_server: True for the server's end.
-        host: the name that the server's certificate must prove; for a client.
-        end_point: hash of our own certificate, to which a login may be bound; for a server.
+        host: the name that the server's certificate must contain; for a client.
+        end_point: hash of this end's certificate, to which a login may be bound; for a server.
 
     Attributes:
-        is_server, end_point: as given.
+        is_server, end_point: the arguments.
         is_established: True once the handshake is over; plaintext can be written.
-        has_more: True if plaintext may be left that the last room did not hold; the network will not announce it.
+        has_more: True if plaintext may be left that did not fit into the room of the last `read_into`; no event of the
+            network reports it.
         is_over: True if the peer sends no more.
     """
 
@@ -50,11 +52,11 @@ class TlsEngine:
         self._incoming.write(data)
 
     def receive_eof(self) -> None:
-        """Note that the network brings nothing more."""
+        """Note that the network sends no more bytes."""
         self._incoming.write_eof()
 
     def shake(self) -> bool:
-        """Continue the handshake; return True once it is over. A client calls it first, for it sends first."""
+        """Continue the handshake; return True once it is complete. A client must call it before it receives bytes."""
         if not self.is_established:
             try:
                 self._object.do_handshake()
@@ -64,7 +66,7 @@ class TlsEngine:
         return True
 
     def read_into(self, room: memoryview) -> int:
-        """Put plaintext into `room`, as many records as fit; return the number of bytes, 0 if there is none."""
+        """Write plaintext to `room`, as many records as fit; return the number of bytes, 0 if there is none."""
         if not self.shake():
             return 0
         taken, size, read = 0, len(room), self._object.read
@@ -84,7 +86,7 @@ class TlsEngine:
         return taken
 
     def write(self, data: memoryview) -> None:
-        """Encrypt plaintext; all of it is taken."""
+        """Encrypt all of `data`."""
         done, size, write = 0, len(data), self._object.write
         while done < size:
             done += write(data[done:])
@@ -95,11 +97,11 @@ class TlsEngine:
 
     @property
     def wants_to_send(self) -> bool:
-        """True if anything must go to the network."""
+        """True if there are bytes to send to the network."""
         return bool(self._outgoing.pending)
 
     def close(self) -> None:
-        """Announce the end of writing, if the handshake came so far; the peer's own end is not waited for."""
+        """Announce the end of this end's data, if the handshake is complete, without waiting for the peer's end."""
         if self.is_established:
             try:
                 self._object.unwrap()
@@ -107,7 +109,7 @@ class TlsEngine:
                 return
 
     def certificate(self) -> bytes | None:
-        """The peer's certificate as DER; None if it showed none."""
+        """Return the peer's certificate as DER; None if it sent none."""
         return self._object.getpeercert(binary_form=True)
 
     @property

@@ -1,6 +1,7 @@
 """Creates a certificate authority for first steps and tests, and its certificates: EC P-256 keys, SHA-256, PEM files.
 
-There are no revocations or intermediate authorities: users who need them have tools of their own, and bring the files.
+It supports no revocation and no intermediate authorities: users who need these have their own tools, and provide the
+files.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class Pair:
 
 
 class Authority:
-    """A CA in a folder: `ca.pem`, which is given to others, and `ca.key`, which stays.
+    """A CA in a folder: `ca.pem`, for everybody, and `ca.key`, which stays secret.
 
     Args:
-        certificate, key: its own.
+        certificate, key: the CA's own.
     """
 
     def __init__(self, certificate: x509.Certificate, key: EllipticCurvePrivateKey) -> None:
@@ -47,7 +48,7 @@ class Authority:
         """Create a CA in a folder.
 
         Raises:
-            OptionError: there is one already, or the folder can't be written.
+            OptionError: the folder has a CA already, or can't be written.
         """
         from cryptography import x509  # noqa: PLC0415 - 50 ms, which nobody else pays
         from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -68,7 +69,7 @@ class Authority:
         """Open the CA of a folder.
 
         Raises:
-            OptionError: there is no CA, or it can't be read.
+            OptionError: the folder has no CA, or the CA can't be read.
         """
         from cryptography import x509  # noqa: PLC0415 - as above
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
@@ -101,11 +102,11 @@ class Authority:
         """Create a certificate for a node (its host names and addresses) or a user (its name), with a new key.
 
         Args:
-            begins: begin of its validity; None: now.
-            replace: overwrite an existing one.
+            begins: begin of the validity; None for now.
+            replace: True to overwrite existing files.
 
         Raises:
-            OptionError: a file is there already, or can't be written.
+            OptionError: a file exists already, or can't be written.
         """
         from cryptography import x509  # noqa: PLC0415 - as above
         from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -161,7 +162,7 @@ def _hash() -> Any:
 def _write_pair(
     files: Pair, chain: list[x509.Certificate], key: EllipticCurvePrivateKey, *, replace: bool = False
 ) -> None:
-    """Write the key, which only its owner may read, and the certificate; each whole or not at all."""
+    """Write the key, readable by its owner only, and the certificate chain; each file completely or not at all."""
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - as above
 
     pem = serialization.Encoding.PEM

@@ -1,7 +1,7 @@
 """The TLS settings of a client: trusted CAs, the amount of verification, and its own certificate.
 
-Files are read when a connection is opened, and again only if they have changed: certificates that are valid for a day
-are renewed during a client that runs for months.
+Files are read when a connection is opened, and again only if they have changed: a client that runs for months may use
+certificates that are renewed every day.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class TlsSettings:
     """A client's settings for TLS with a node.
 
     Args:
-        trust_store: PEM file of the CAs that sign nodes; None: those that the system trusts.
+        trust_store: PEM file of the CAs that sign nodes' certificates; None for the CAs that the system trusts.
         certificate, key: PEM files of the client's certificate (with its chain) and key, which may be the same file;
-            None: no certificate.
-        verify: "full": the chain and the name of the node; "chain": with any name; "none": no check.
+            None for no certificate.
+        verify: "full" to check the chain and the name of the node, "chain" to accept any name, "none" for no check.
 
     Raises:
         OptionError: an invalid value.
@@ -55,12 +55,12 @@ class TlsSettings:
 
     @classmethod
     def from_query(cls, parameters: Mapping[str, str]) -> TlsSettings:
-        """Read the parameters of a connection string; others are ignored."""
+        """Return the settings in the parameters of a connection string; other parameters are ignored."""
         return cls(**{field: parameters[name] for name, field in QUERY.items() if name in parameters})
 
     @property
     def query(self) -> str:
-        """Return the parameters in the form of a connection string; empty if all have their defaults."""
+        """The settings as parameters of a connection string; empty if all have their defaults."""
         values = {name: getattr(self, field) for name, field in QUERY.items()}
         default = dict.fromkeys(QUERY) | {"tls_verify": "full"}
         return "&".join(f"{name}={quote(text)}" for name, text in values.items() if text != default[name])
@@ -74,7 +74,7 @@ class TlsSettings:
         """Return the context for new connections.
 
         Raises:
-            OptionError: a file can't be read, or has not the right content.
+            OptionError: a file can't be read, or has the wrong content.
         """
         files = (self.trust_store, self.certificate, self.key)
         return _context(self, tuple(_signature(file) for file in files))
@@ -104,7 +104,7 @@ def _context(settings: TlsSettings, _: object) -> ssl.SSLContext:
 
 
 def load_trusted(context: ssl.SSLContext, file: str, option: str) -> None:
-    """Let a context trust the CAs of a PEM file; OptionError if that is impossible."""
+    """Add the CAs of a PEM file to a context's trusted ones; OptionError if the file has none or can't be read."""
     try:
         context.load_verify_locations(cafile=file)
     except OSError as error:  # ssl.SSLError is one
@@ -112,7 +112,7 @@ def load_trusted(context: ssl.SSLContext, file: str, option: str) -> None:
 
 
 def load_pair(context: ssl.SSLContext, certificate: str, key: str | None, options: tuple[str, str]) -> None:
-    """Give a context a certificate with its key; OptionError if that is impossible."""
+    """Load a certificate and its key into a context; OptionError if a file can't be read or they don't match."""
     for option, file in zip(options, (certificate, key), strict=True):
         try:
             if file is not None:

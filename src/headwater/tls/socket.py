@@ -1,7 +1,7 @@
-"""A connected, non-blocking socket with TLS: read and written as a plain socket is.
+"""A connected, non-blocking socket with TLS, with the methods of a plain socket.
 
-It has two more properties, since the system can't report them: `has_more` (plaintext is left though nothing will
-arrive) and `unsent_bytes` (encrypted, and not sent yet: wait for room, then `flush`).
+Two more properties report what the system can't: `has_more` (plaintext is left to read, though no bytes may arrive) and
+`unsent_bytes` (encrypted bytes not sent yet: wait for room, then `flush`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ T = TypeVar("T")
 
 
 class TlsSocket:
-    """The socket, its engine, and encrypted bytes that are not sent yet.
+    """A socket with its TLS engine, and encrypted bytes that are not sent yet.
 
     Args:
-        peer: for messages. arena: receive buffer; sockets that are read one after the other may share it.
-        other_port: the port at which the peer's mistake (with or without TLS) would have been right, if there is one.
+        peer: "host:port", for messages. arena: receive buffer; sockets that are read one after the other may share it.
+        other_port: the port of this node without TLS, for the message to a peer that does not speak TLS; None if there
+            is none.
     """
 
     __slots__ = ("_arena", "_looked", "_other_port", "_socket", "_unsent", "engine", "peer")
@@ -45,12 +46,12 @@ class TlsSocket:
         self._looked = False
 
     def fileno(self) -> int:
-        """The descriptor to wait for; -1 once closed."""
+        """Return the descriptor to wait for; -1 if the socket is closed."""
         return self._socket.fileno()
 
     @property
     def raw(self) -> socket:
-        """The socket below, for the system's own options."""
+        """The underlying socket, for the system's own options."""
         return self._socket
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
@@ -63,24 +64,24 @@ class TlsSocket:
 
     @property
     def is_established(self) -> bool:
-        """True if the handshake is over."""
+        """True if the handshake is complete."""
         return self.engine.is_established
 
     @property
     def has_more(self) -> bool:
-        """True if reading again needs no wait: the system has nothing more to report."""
+        """True if the next read returns plaintext at once, which the system can't report."""
         return self.engine.has_more
 
     @property
     def unsent_bytes(self) -> int:
-        """Encrypted bytes that wait for room in the socket."""
+        """The number of encrypted bytes that wait for room in the socket."""
         return len(self._unsent)
 
     def shake(self) -> bool:
-        """Continue the handshake as far as possible now; return True once it is over.
+        """Continue the handshake as far as possible now; return True once it is complete.
 
         Raises:
-            TlsError: it failed. OSError: the connection is broken.
+            TlsError: the handshake failed. OSError: the connection is broken.
         """
         if not self.is_established and self._socket_has_room():
             self._run_engine(self.engine.shake)
@@ -89,7 +90,8 @@ class TlsSocket:
         return self.is_established
 
     def recv_into(self, room: memoryview) -> int:
-        """Receive plaintext as a socket does: the number of bytes, 0 at the end, BlockingIOError if there is none.
+        """Receive plaintext as a socket does; return the number of bytes, 0 at the end, or raise BlockingIOError if
+        there is none.
 
         Raises:
             TlsError: the handshake failed, or the bytes are not TLS. OSError: the connection is broken.
@@ -102,10 +104,11 @@ class TlsSocket:
         return taken
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Encrypt and send; return the size taken, which may be sent later. BlockingIOError while earlier bytes wait.
+        """Encrypt and send `data`; return the number of bytes accepted, some of which may be sent later.
 
         Raises:
-            TlsError: the connection can't be used any more. OSError: it is broken.
+            BlockingIOError: earlier bytes still wait, or the handshake is incomplete. TlsError: the TLS connection
+                failed. OSError: the connection is broken.
         """
         if not self.is_established or not self.flush():
             raise BlockingIOError
@@ -126,7 +129,7 @@ class TlsSocket:
         return True
 
     def close(self) -> None:
-        """Close, after an announcement to the peer if there is room for it."""
+        """Close the socket, after TLS's announcement to the peer if the socket has room for it."""
         with suppress(OSError):
             if not self._unsent:
                 self.engine.close()
@@ -138,7 +141,7 @@ class TlsSocket:
         return not self._unsent or self.flush()
 
     def _fill(self) -> bool:
-        """Receive available bytes; return False if there are none."""
+        """Receive available bytes and pass them to the engine; return False if there are none."""
         try:
             count = self._socket.recv_into(self._arena)
         except (BlockingIOError, InterruptedError):
@@ -157,7 +160,7 @@ class TlsSocket:
         return True
 
     def _run_engine(self, work: Callable[[], T]) -> T:
-        """Let the engine work, and send the bytes that result; after a failure its alert, too."""
+        """Call `work` on the engine, and send the bytes that result; after a failure also the alert."""
         try:
             result = work()
         except ssl.SSLError as error:

@@ -1,4 +1,4 @@
-"""Messages for all failures of TLS: OpenSSL's reasons name the failure, ours the next step."""
+"""Messages for all failures of TLS: OpenSSL's reason names the failure, this module adds the next step."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def in_words(error: ssl.SSLError) -> str:
 
 
 def next_step(code: int, host: str) -> str:
-    """Return the next step after a refused certificate, by OpenSSL's number; empty if only time or another certificate
-    helps."""
+    """Return the next step after a refused certificate, by OpenSSL's error number; empty if only time or another
+    certificate helps.
+    """
     if code in _UNKNOWN_ISSUER:
         return ". trust_store=FILE names a PEM file of the CA that signed it"
     if code in _OTHER_NAME:

@@ -19,7 +19,7 @@ from headwater.transport.waiting import Ready, Resolve, Result, Steps
 
 @dataclass(slots=True)
 class _WatchedChannel:
-    """A channel in the loop; its descriptor is remembered because closing the channel forgets it."""
+    """A channel that the loop watches; `descriptor` is kept here because a closed channel no longer has it."""
 
     descriptor: int
     woken: asyncio.Future[None]
@@ -33,14 +33,14 @@ class _WatchedChannel:
 
 
 class Waiters:
-    """The tasks that wait for a channel, by channel, on one event loop."""
+    """The tasks that wait for channels, on one event loop."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._watched: dict[Channel, _WatchedChannel] = {}
 
     async def run(self, steps: Steps[Result]) -> Result:
-        """Drive a step generator to its end and return its result; cancelling closes the generator."""
+        """Run a step generator to its end and return its result; cancellation closes the generator."""
         answer: object = None
         with closing(steps):
             while True:
@@ -58,10 +58,10 @@ class Waiters:
                     await self._wait(wanted)
 
     def sweep(self) -> None:
-        """Check channels that other tasks wait for, after a task has worked on them.
+        """Update the watched channels after a task has worked on them.
 
-        A closed channel is no longer watched, and its waiter is woken. If bytes were sent without room, the waiter of
-        that channel sends the rest: their sender waits for an answer, not for room.
+        A closed channel is removed, and its waiting task woken. If a task left unsent bytes in a channel, the loop also
+        watches that channel for room, and the waiting task sends them: their sender waits for an answer, not for room.
         """
         for channel, watched in list(self._watched.items()):
             if channel.fileno() < 0:

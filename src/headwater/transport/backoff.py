@@ -1,7 +1,7 @@
 """Delays between attempts: they double, are spread at random, and never exceed a maximum.
 
-The random spread keeps a thousand clients of one failed node from coming back in the same millisecond. Randomness is
-an argument, so tests can tell the delays beforehand.
+The random spread keeps a thousand clients of one failed node from reconnecting in the same millisecond. The source of
+random numbers is an argument, so tests can predict the delays.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class Backoff:
     failures: int = 0
 
     def next_seconds(self) -> float:
-        """Count one more failure and return how long to wait."""
+        """Count one more failure, and return the delay before the next attempt in seconds."""
         bound = min(self.first_seconds * 2.0 ** min(self.failures, _DOUBLINGS_MAX), self.longest_seconds)
         self.failures += 1
         return bound * (0.5 + 0.5 * self.chance())
 
     def reset(self) -> None:
-        """Something worked: the next failure waits the first delay again."""
+        """Return to the first delay, after an attempt that succeeded."""
         self.failures = 0
 
     def slow_down(self) -> None:
-        """Wait the longest delay from now on, until something works."""
+        """Use the longest delay from now on, until `reset`."""
         self.failures = _DOUBLINGS_MAX
 
 
 def for_requests() -> Backoff:
-    """The delays between the attempts of one request."""
+    """Return the delays between the attempts of one request."""
     return Backoff(longest_seconds=LONGEST_FOR_REQUESTS_SECONDS)

@@ -15,7 +15,7 @@ Clock = Callable[[], float]
 
 
 def run(steps: Steps[Result], clock: Clock = time.monotonic) -> Result:
-    """Drive a step generator to its end and return its result; its errors pass through."""
+    """Run a step generator to its end and return its result; its errors pass through."""
     answer: object = None
     with closing(steps):
         while True:
@@ -48,7 +48,7 @@ def no_name() -> OSError:
 
 
 def wait(ready: Ready, clock: Clock) -> None:
-    """Return when one of the channels can go on, or the deadline has come."""
+    """Wait until one of the channels can continue, or the deadline has passed."""
     poll = select.poll()
     for channel in ready.channels:
         if channel.fileno() < 0:

@@ -1,4 +1,5 @@
-"""One TCP connection that never blocks: connect, receive, send what fits and keep the rest. With TLS or without.
+"""One TCP connection that never blocks, with or without TLS: it connects, receives, sends as much as fits and keeps the
+rest.
 
 Errors of the operating system become `ConnectionLost` with the peer's address here, and nowhere else.
 """
@@ -27,8 +28,8 @@ _CONNECTING = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY}
 def refuse_itself(connected: socket.socket, address: object) -> None:
     """Raise "connection refused" if a socket is connected to itself.
 
-    If nobody listens at an address of this machine, the system may give the calling socket that very port: TCP takes
-    that for two ends that call each other. The socket would receive its own bytes, and block the port for its owner.
+    If no process listens at an address of this machine, the system may assign that very port to the connecting socket,
+    and TCP then connects the socket to itself. It would receive its own bytes, and block the port for its owner.
     """
     if connected.getsockname() == address:
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -52,7 +53,7 @@ class Channel:
 
     Attributes:
         peer: "host:port", for messages.
-        tls: the socket as TLS; None without it, or until the peer has answered.
+        tls: the TLS socket; None without TLS, or until the TCP connection is open.
     """
 
     __slots__ = ("_connecting", "_engine", "_outgoing", "_socket", "peer", "tls")
@@ -73,21 +74,21 @@ class Channel:
             raise self._lost(OSError(code, os.strerror(code)))
 
     def fileno(self) -> int:
-        """The descriptor to wait for; -1 once closed."""
+        """Return the descriptor to wait for; -1 if the channel is closed."""
         return self._socket.fileno()
 
     @property
     def wants_to_write(self) -> bool:
-        """True if there is a reason to wait for room to write: a connect under way, or bytes kept."""
+        """True if the channel waits for room to write: to finish the connect, or to send kept bytes."""
         return self._connecting or bool(self._outgoing) or (self.tls is not None and self.tls.unsent_bytes > 0)
 
     @property
     def has_more(self) -> bool:
-        """True if receiving again needs no wait: TLS holds plaintext that the system can't report."""
+        """True if the next receive returns bytes at once: TLS holds plaintext, which the system can't report."""
         return self.tls is not None and self.tls.has_more
 
     def connected(self) -> bool:
-        """Return True once the connect, and TLS's handshake after it, are over.
+        """Continue to connect; return True once the connection, and the TLS handshake after it, are complete.
 
         Raises:
             ConnectionLost: the connect failed. TlsError: the handshake failed.
@@ -109,7 +110,7 @@ class Channel:
         return self._continue_handshake(self._engine)
 
     def _continue_handshake(self, engine: TlsEngine) -> bool:
-        """Continue TLS's handshake as far as possible now; return True once it is over."""
+        """Continue the TLS handshake as far as possible now; return True once it is complete."""
         if self.tls is None and isinstance(self._socket, socket.socket):
             self.tls = TlsSocket(self._socket, engine, self.peer, memoryview(bytearray(SEALED_BYTES)))
             self._socket = self.tls
@@ -122,7 +123,9 @@ class Channel:
             raise self._lost(error) from None
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Receive available bytes; return their number, 0 if the peer closed, None if there are none now."""
+        """Receive available bytes; return their number, 0 if the peer closed the connection, None if there are none
+        now.
+        """
         try:
             return self._socket.recv_into(buffer)
         except (BlockingIOError, InterruptedError):
@@ -140,7 +143,7 @@ class Channel:
             self.flush()
 
     def send_some(self, data: memoryview) -> int:
-        """Send as much of `data` as fits now and return its size; for callers that keep the rest themselves.
+        """Send as much of `data` as fits now; return the number of bytes. For callers that keep the rest themselves.
 
         Raises:
             ConnectionLost: the connection is broken. It stays open, so that earlier bytes can be received.

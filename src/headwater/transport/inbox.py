@@ -1,10 +1,10 @@
-"""The receive buffer of a connection: one, reused for its whole life.
+"""The receive buffer of a connection, reused for its whole life.
 
-Half a MiB takes two of the pieces that a node sends, and stays in the processor's cache while it is decoded; in a
-smaller buffer the price of each decoder call shows (measured). A frame that does not fit makes the buffer grow, but
-only as its bytes really arrive: at most double each time, never beyond the largest frame. So a peer can't make us
-allocate memory by announcing a large frame. The buffer is not filled with zeros, which took 0.2 ms for each connection
-and made half a MiB resident: pages become so when bytes arrive in them.
+Half a MiB holds two of the chunks that a node sends, and stays in the processor's cache while it is decoded; with a
+smaller buffer the cost of each decoder call becomes noticeable (measured). For a larger frame the buffer grows only as
+the frame's bytes arrive: at most to twice its size each time, never beyond the largest frame. So a peer can't allocate
+memory here by announcing a large frame. The buffer is not filled with zeros, which took 0.2 ms for each connection and
+made half a MiB resident: a page becomes resident when bytes arrive in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INBOX_BYTES = 512 * 1024
 
 
 class Inbox:
-    """Received bytes, oldest first: `unread` shows them, `consume` drops those that were handled."""
+    """Received bytes, oldest first: `unread` returns them, `consume` drops those that were handled."""
 
     __slots__ = ("_buffer", "_end", "_start")
 
@@ -46,7 +46,7 @@ class Inbox:
             self._start = self._end = 0
 
     def fill(self, channel: Channel, needed: int = HEADER_BYTES) -> int | None:
-        """Receive available bytes after the unread ones; returns as `Channel.receive_into`.
+        """Receive available bytes after the unread ones; the result is that of `Channel.receive_into`.
 
         Args:
             needed: size of the frame at the beginning of `unread`, so that the buffer can become large enough for it.

@@ -1,8 +1,8 @@
-"""Waiting as values: steps yield what they wait for, and a driver waits.
+"""Waiting as values: step generators yield what they wait for, and a driver waits.
 
 A step generator runs until it would block, then yields a `Ready` (some of these channels, or a time) or a `Resolve` (a
-name to look up). Its driver waits in its own way, sends the answer in, and finally gets the result: psycopg's idea, and
-the reason why the blocking and the asyncio client share their code.
+name to look up). Its driver waits in its own way, sends the answer into the generator, and finally gets the result. So
+the blocking and the asyncio client share their code (the design is psycopg's).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class Signal:
-    """Wakes one waiter from another task: "the bytes that you wait for have come, and I have read them"."""
+    """Wakes one waiting task from another task that has read the bytes for which the first one waits."""
 
     __slots__ = ("wake",)
 
@@ -26,7 +26,7 @@ class Signal:
         self.wake: Callable[[], None] | None = None
 
     def fire(self) -> bool:
-        """Wake the waiting task; return False if there is none."""
+        """Wake the waiting task; return False if no task waits."""
         if self.wake is None:
             return False
         self.wake()
@@ -35,12 +35,12 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Continue when one of `channels` has something to read (or room to write its kept bytes), or at `deadline`, or
-    when the signal fires.
+    """A wait that ends when one of `channels` has something to read (or room to write its kept bytes), at `deadline`,
+    or when the signal fires.
 
-    The deadline is a time of the monotonic clock; None waits for the others alone. The answer is None: the generator
-    checks for itself, and may be woken without a reason. A signal can only come from another task, so a driver that
-    runs one generator at a time need not support it.
+    The deadline is a time of the monotonic clock, None for no deadline. The answer is None: the generator must check
+    what happened, and may be woken without a reason. Only another task fires a signal, so a driver that runs one
+    generator at a time need not support it.
     """
 
     channels: tuple[Channel, ...] = ()
@@ -50,7 +50,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Look up a host. The answer is a list of SocketAddress, or the OSError."""
+    """A host to look up. The answer is a list of SocketAddress, or the OSError."""
 
     host: str
     port: int
