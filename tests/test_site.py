@@ -140,7 +140,7 @@ def test_usage_lines_show_their_brackets_without_backslashes(site: Path) -> None
 def test_the_first_page_says_what_headwater_is_with_a_picture_before_it_lists(site: Path) -> None:
     page = (site / "index.html").read_text("utf-8").partition("<article")[2]
     text, picture, items = (
-        page.index("documents are stored by key"),
+        page.index("stores documents by key"),
         page.index("assets/overview.svg"),
         page.index("<li>"),
     )
