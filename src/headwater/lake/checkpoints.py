@@ -189,11 +189,11 @@ def newest(store: TableStore, folder: str, most: int | None = None) -> Checkpoin
     """Return the newest whole checkpoint, of version `most` at most; None if there is none.
 
     A checkpoint that can't be read is skipped: older commits, or an older checkpoint, hold the same state. Spark does
-    not sync its checkpoints, so a power cut may leave one cut.
+    not sync its checkpoints, so a power cut may leave one truncated.
 
     Raises:
-        CorruptStore: none can be read, and the first commit is gone.
-        OSError: the same, but the disk or the mount did not answer: that says nothing of the checkpoint.
+        CorruptStore: no checkpoint can be read, and the first commit is gone.
+        OSError: no checkpoint can be read because the disk or the mount did not answer; the checkpoints may be whole.
     """
     if most is None and (noted := _last_checkpoint(store, folder)) is not None:
         return noted
@@ -264,8 +264,11 @@ def _read(store: TableStore, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _groups_of_state(file: pq.FileMetaData) -> list[int]:
-    """Return the row groups that may hold more than removals. Ours hold nothing else but the first, and a week of
-    removals takes longer to read as nulls than all the rest."""
+    """Return the numbers of the row groups that may hold more than removals.
+
+    In our checkpoints only the first group holds the state. Reading a week of removals as nulls would take longer than
+    reading everything else.
+    """
     groups = []
     for number in range(file.num_row_groups):
         group = file.row_group(number)

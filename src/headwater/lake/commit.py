@@ -1,14 +1,14 @@
-"""The driver's part of a batch: commits what all tasks wrote as one version of the table, or commits nothing.
+"""The driver's part of a batch: commits the files that all tasks wrote as one version of the table, or commits nothing.
 
 A commit has the new files, a new deletion vector for each file that lost rows, the transaction (query, batch) and the
-table's *record*: which bucket the table mirrors and up to which offset. Only the record says how far the table is. A
+table's *record*: which bucket the table mirrors and up to which offset. Only the record holds the table's position. A
 batch names the record that it was planned from; if the table's record has changed, the commit is refused. So a batch
-can't be committed twice, after a rollback that it does not know of, or between the batches of a second mirror.
+can't be committed twice, nor after a rollback that it does not know of, nor between the batches of a second mirror.
 
-The vectors always come from the log as it stands when the commit is made, with the newly dead rows added. A file that
-a commit removes and adds again has another vector than before: nothing else would make it another logical file.
+The vectors always come from the log as it stands when the commit is made, with the newly dead rows added. A file that a
+commit removes and adds again has another vector than before: nothing else would make it another logical file.
 
-In a table without vectors (`--copy-on-write`) a file that lost rows is written anew without them, by the driver.
+In a table without vectors (`--copy-on-write`) the driver rewrites a file that lost rows, without these rows.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class BatchCommit:
         transaction: (application, version), for readers that look for it in the log.
         written: the results of the tasks; may be empty.
         more: other actions, such as new columns.
-        stands: called before each try; False if the log can no longer take the batch. None for always.
+        stands: called before each try; returns False if the log has changed so that this batch no longer fits. None: no
+            such check.
     """
 
     after: str
@@ -112,8 +113,9 @@ def commit(log: TableLog, batch: BatchCommit, indexes: Indexes | None = None) ->
         indexes: of the table; needed where there are no deletion vectors.
 
     Raises:
-        TableChanged: the record is not the one the batch was planned from; or a file in which rows were looked up, or
-            should have been, was changed by somebody else. Nothing was written: plan and write the batch anew.
+        TableChanged: the table's record is not the one that the batch was planned from; another writer changed the
+            schema, or files, after the version in which rows were looked up; or `stands` returned False. Nothing was
+            written: plan and write the batch anew.
         HeadwaterError, OSError: the batch may be in the table all the same, and not in the Iceberg table yet.
     """
     # The tasks synced the bytes of their files only. A power cut could still take the names, and the table would name
@@ -152,7 +154,12 @@ def _check_record(log: TableLog, batch: BatchCommit) -> None:
 
 
 def _check_lookups(log: TableLog, batch: BatchCommit) -> None:
-    """Refuse rows that were looked up in other files than the table has now: a row could have moved meanwhile."""
+    """Check that no other writer has changed the schema or files since the tasks looked rows up: a row could have
+    moved.
+
+    Raises:
+        TableChanged: another writer has; the rows must be looked up anew.
+    """
     # The oldest look-up decides, for the tasks of a batch read the log at different moments.
     looked = min((written.version for written in batch.written), default=log.state.version)
     for action in log.since(looked):
@@ -200,7 +207,7 @@ def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Actio
 
 
 def _copies(log: TableLog, state: TableState, batch: BatchCommit, indexes: Indexes | None) -> list[Action]:
-    """Return the actions for a table without deletion vectors: each file that lost rows is written anew."""
+    """Return the actions for a table without deletion vectors: each file that lost rows is rewritten without them."""
     now = int(time.time() * 1000)
     dead = _merged(batch.written)
     fresh = {add["path"]: data_file(add) for written in batch.written for add in written.files}
@@ -230,7 +237,10 @@ def _merged(written: Sequence[TaskResult]) -> dict[str, BitMap]:
 
 
 def _after(log: TableLog, file: DataFile, rows: BitMap) -> BitMap | None:
-    """Return all dead rows of a file with `rows`; None if these were dead before, for an index finds dead rows, too."""
+    """Return the dead rows of a file after a commit that adds `rows`; None if all of these were dead before.
+
+    An index also finds rows that are dead already.
+    """
     before = vectors.read(log.store, file.vector) if file.vector else BitMap()
     after = before | rows
     return after if len(after) > len(before) else None
@@ -253,7 +263,9 @@ def _vector(described: Mapping[str, Any], path: str) -> Action:
 
 
 def _loose(add: Action, rows: int) -> Action:
-    """Return the action of a file with dead rows: its statistics still bound its live rows, but no longer tightly."""
+    """Return the `add` action of a file with dead rows: `numRecords` is `rows`, and its bounds are marked as not
+    tight.
+    """
     stats = json.loads(add["stats"]) if add.get("stats") else {}
     bounds = stats | {"numRecords": rows, "tightBounds": False}
     return add | {"dataChange": True, "stats": json.dumps(bounds, separators=(",", ":"))}

@@ -42,8 +42,8 @@ class NewFile:
 
     Attributes:
         path: path in the table.
-        rows, size: how many rows and bytes.
-        lowest, highest: of each column in `STATISTICS`.
+        rows: number of its rows. size: its size in bytes.
+        lowest, highest: bounds of each column in `STATISTICS`.
     """
 
     path: str
@@ -53,7 +53,12 @@ class NewFile:
     highest: dict[str, int] = field(default_factory=dict)
 
     def to_add(self, *, data_change: bool = True, whole: bool = True) -> dict[str, Any]:
-        """Return the log's `add` action for the file. `whole`: the file has no deletion vector."""
+        """Return the log's `add` action for the file.
+
+        Args:
+            data_change: False for a fold, which changes no row of the table.
+            whole: True if the file has no deletion vector, so that its bounds are tight.
+        """
         stats = {
             "numRecords": self.rows,
             "minValues": self.lowest,

@@ -1,7 +1,7 @@
 """The forms in which a table keeps documents: bytes alone, JSON unfolded into columns, JSON as VARIANT.
 
-A table keeps its form for good, and its columns tell which one it has. A form is declared by its module, and has a line
-here and an option of the mirror's.
+A table keeps its form for good, and its columns show which one it has. A module declares a form; the form is listed
+here, and the mirror has an option for it.
 """
 
 from __future__ import annotations

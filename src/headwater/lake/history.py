@@ -1,7 +1,7 @@
 """A change log read as history: between which seqnos, and which times, each version of a document was valid.
 
-The log is only appended to, so no row says when its version ended; the next row of the same key does. This module
-therefore gives a query, which Spark, DuckDB, DataFusion (delta-rs) and Polars run unchanged.
+The log is only appended to, so no row has the end of its version; the next row of the same key gives it. This module
+therefore builds a query, which Spark, DuckDB, DataFusion (delta-rs) and Polars run unchanged.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Hashes:
         return len(self.high)
 
     def take(self, places: NDArray[Any]) -> Hashes:
-        """Return the hashes at these positions (or where a mask is true)."""
+        """Return the hashes at these positions, or where a mask is True."""
         return Hashes(self.high[places], self.low[places])
 
 
@@ -121,7 +121,7 @@ class KeyIndex:
     rows: Rows
 
     def find(self, wanted: Hashes) -> Rows:
-        """Return the rows of those sorted hashes that the index has; a key that is in the file twice has two rows."""
+        """Return the rows of sorted hashes that the index has; a key that is in the file twice has two rows."""
         high = self.hashes.high
         if not len(high) or not len(wanted):
             return np.zeros(0, np.uint32)
@@ -158,8 +158,8 @@ class Indexes:
         table: the table's id; indexes that came with a copied folder have another one and are not used.
         seed: seed of the hash.
         keep: number of indexes that stay mapped, others are mapped again when they are needed; None for as many as the
-            store lets. A batch asks for all of a table in one order, so with one file more than this each batch maps
-            and reads all of them again.
+            store allows. A batch reads all indexes of a table in the same order, so if the table has more files than
+            `keep`, each batch maps and reads all of them again.
     """
 
     def __init__(self, store: TableStore, table: str, seed: bytes, keep: int | None = None) -> None:

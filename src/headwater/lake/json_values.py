@@ -30,7 +30,10 @@ class LargeNumber:
 
 
 def refused(constant: str) -> Any:
-    """Refuse NaN and Infinity, which Python reads and JSON does not have.
+    """Raise ValueError for NaN and Infinity, which Python's decoder reads and JSON does not have.
+
+    Args:
+        constant: the constant's text.
 
     Raises:
         ValueError: always.
@@ -44,7 +47,7 @@ def _fraction(text: str) -> float | LargeNumber:
 
 
 def _whole_number(text: str) -> int | LargeNumber:
-    """Return the integer that a text gives; Python limits its length for the time that digits take."""
+    """Return the integer of a text; a LargeNumber for more digits than Python reads that also exceed a double."""
     return int(text) if len(text) < DIGITS_MAX or not math.isinf(float(text)) else LargeNumber(text)
 
 

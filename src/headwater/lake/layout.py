@@ -6,9 +6,9 @@
     dead rows       deletion_vector_*.bin        _vectors/deletion_vector_*.bin
     log, indexes    _delta_log/, _index/         _delta_log/, _index/
 
-In a table of Iceberg's layout all that Iceberg's metadata does not name is in folders that begin with _, for Iceberg's
-removal of orphan files leaves those alone. The log has a feature that other writers of Delta do not know: they refuse
-to write there (docs/decisions/0156).
+In a table of Iceberg's layout all files that Iceberg's metadata does not name are in folders that begin with _, since
+Iceberg's removal of orphan files leaves such folders alone. The log has a feature that other writers of Delta do not
+know: they refuse to write there (docs/decisions/0156).
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class DataFile:
 
     @property
     def path(self) -> str:
-        """The path in the file system; the log has it as a url."""
+        """The file's path in the file system; the log has it as a url."""
         return unquote(self.add["path"])
 
     @property
@@ -113,7 +113,12 @@ def data_file(add: Action) -> DataFile:
 
 
 def removal(gone: DataFile, now_ms: int, *, data_change: bool = True) -> Action:
-    """Return the action that removes a file, as the table has it now."""
+    """Return the `remove` action for a file of the table.
+
+    Args:
+        now_ms: the time of the removal in milliseconds.
+        data_change: False for a fold, which changes no row of the table.
+    """
     removed = {
         "path": gone.add["path"],
         "deletionTimestamp": now_ms,
@@ -153,7 +158,7 @@ class TableState:
         version: version of the table; -1 before the first commit.
         files: data files, by path as the log writes it.
         transactions: the newest version of each application.
-        transaction_times: time of each of these, in milliseconds, if the log has it.
+        transaction_times: the time of each application's newest transaction, in milliseconds, if the log has it.
         records: domain metadata, by domain.
     """
 
@@ -209,7 +214,9 @@ class TableState:
         return OF_ICEBERG if FEATURE in (self.protocol.get("writerFeatures") or ()) else OF_DELTA
 
     def says(self, name: str, *, otherwise: bool = False) -> bool:
-        """Return True if a property is true, in upper or lower case; `otherwise` if the table does not have it."""
+        """Return True if a table property is "true", in any case of letters; `otherwise` if the table does not have
+        it.
+        """
         text = self.properties.get(name)
         return otherwise if text is None else text.casefold() == "true"
 
@@ -273,13 +280,12 @@ class TableLog:
         """Read the commits since the last call; return the state.
 
         Args:
-            sure: also check that the log is still the one that was read, even if there is nothing new, and follow it
-                after so long a pause that the next commits were removed once a checkpoint held them. Costs reading one
-                file.
+            sure: also check that the log is still the one that was read, even if there is nothing new, and read the log
+                anew if the next commits were removed behind a checkpoint meanwhile. Costs reading one file.
 
         Raises:
             TableAway: the log is not the one that was read.
-            UnsupportedTable: the table's protocol is beyond us.
+            UnsupportedTable: the table's protocol has a feature that we do not know.
             CorruptStore: a commit or checkpoint that can't be read, or one that is missing.
         """
         before = self.state.version
@@ -298,9 +304,10 @@ class TableLog:
         return self.state
 
     def look(self) -> bool:
-        """Check that the log is the one that was read. Returns True if it had gone on too far to be followed and was
-        read anew. Commits are removed in their order: while the last commit that we read is there, all later ones are
-        there, too.
+        """Check that the log is the one that was read; return True if it was read anew, because the next commits are
+        gone.
+
+        Commits are removed in their order: while the last commit that we read is there, all later ones are there, too.
 
         Raises:
             TableAway: there is no log here, or another table's, or one that lacks a commit that was read.
@@ -323,7 +330,15 @@ class TableLog:
         return True
 
     def _check_same(self, newest: TableLog, *, forked: bool) -> None:
-        """Refuse a log that does not continue what was read."""
+        """Check that the log at this place continues the one that was read.
+
+        Args:
+            newest: the log at this place, read anew.
+            forked: True if the version that was read last is another commit there.
+
+        Raises:
+            TableAway: there is no table, another one, or one at an older or different version.
+        """
         if not newest.exists:
             raise TableAway(self.store.root, AWAY)
         if newest.state.id != self.state.id:
@@ -364,7 +379,9 @@ class TableLog:
             yield from actions
 
     def commits(self, version: int) -> Iterator[list[Action]]:
-        """Yield the actions of each of these commits as a list."""
+        """Yield the actions of each commit after `version`, up to the version that `refresh` read, a list for each
+        commit.
+        """
         for number in range(version + 1, self.state.version + 1):
             actions = self._commit_of(number)
             if actions is None:
@@ -448,8 +465,13 @@ class TableLog:
             raise _PartedError
 
     def _check_files(self, actions: Sequence[Action]) -> None:
-        """Refuse an action for a file that is gone, for example because it was written while the lake was away: a table
-        that names a missing file can't be read any more."""
+        """Check that the files of these `add` actions exist: a table that names a missing file can't be read any more.
+
+        A file may be missing, for example, because it was written while the lake was away.
+
+        Raises:
+            TableChanged: a file is gone.
+        """
         known = {name for file in self.state.files.values() for name in names_of(file.add)}
         named = {name for action in actions if "add" in action for name in names_of(action["add"])}
         # The files of the table itself are not looked for: thousands of requests a commit. `lake verify` does that.
@@ -519,10 +541,10 @@ class TableLog:
 
 
 def check(place: str, state: TableState) -> None:
-    """Refuse a table that demands more of a writer than we know.
+    """Check that the table demands no feature of a writer that we do not know.
 
     Raises:
-        UnsupportedTable: its message names the demand.
+        UnsupportedTable: it does; the message names the demand.
     """
     protocol = state.protocol
     reader, writer = int(protocol.get("minReaderVersion", 0)), int(protocol.get("minWriterVersion", 0))
@@ -551,7 +573,7 @@ def check(place: str, state: TableState) -> None:
 
 
 def _why_not(column: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the reasons why our rows can't have a column that another writer added."""
+    """Yield the reasons why our rows can't fill a column that another writer added, each as the end of a sentence."""
     if not column.get("nullable", True):
         yield "which is never null"
     try:
@@ -609,7 +631,9 @@ def transaction(application: str, version: int) -> Action:
 
 
 def _restores(actions: Iterable[Action]) -> bool | None:
-    """Return True for a RESTORE without a mirror's record, False for a commit with a record; None otherwise."""
+    """Return True for a commit with a RESTORE and no mirror's record, False for one with a record, None for one with
+    neither.
+    """
     restores = None
     for action in actions:
         if (action.get("domainMetadata") or {}).get("domain") == DOMAIN:

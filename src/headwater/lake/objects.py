@@ -199,7 +199,11 @@ class ObjectStore(TableStore):
         """Do nothing: an object has its name as soon as it is put."""
 
     def remove(self, path: str, before: Before | None = None) -> None:
-        """Remove an object and its draft; a missing one is no error. `before` is an object that must be there."""
+        """Remove an object and its draft; a missing one is no error.
+
+        Args:
+            before: an object that must be there unchanged; None for no check.
+        """
         self._check_before(before)
         Path(self.draft(path)).unlink(missing_ok=True)
         with self._own_errors(), suppress(FileNotFoundError):
@@ -293,7 +297,7 @@ class ObjectStore(TableStore):
 
     @contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Convert the many kinds of errors of the store's library to ours, with the table's place."""
+        """Convert the errors of the store's library to ours, with the table's place."""
         try:
             yield
         except PermissionError as error:

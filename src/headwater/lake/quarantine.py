@@ -2,16 +2,16 @@
 
 A table that unfolds JSON keeps every document whole in `value`, including those that are not JSON; their columns are
 null. The second table, `<table>_quarantine`, has one row for each document that does not fit *now*, with the reason. A
-document whose key is not text has a row only here. The row goes when the document is mended or deleted.
+document whose key is not text has a row only here. The row is removed when the document is mended or deleted.
 
 **How the two tables stay consistent.** The quarantine is written as the table is, from the same changes in the same
 task (lake/writer.py): a change of a key kills the row that either table has of it, and a vbucket that was rolled back
 is replaced whole in both. A batch is committed to the quarantine first and then to the table, whose record names the
 quarantine's version (`lake/commit.py`). Only the version that the record names counts. A process that dies between the
-two commits leaves a version that no record names; so does a second mirror that lost the race. The driver finds it
-before it plans the next batch, and restores, in one commit, the files and vectors of the named version. So the rows are
-always those of the table's own batch, even if a batch is repeated, planned anew or rolled back. Folds change no row;
-the log tells them apart from batches.
+two commits leaves a version that no record names; so does a second mirror that lost the race. The driver finds such a
+version before it plans the next batch, and restores, in one commit, the files and vectors of the named version. So the
+rows are always those of the table's own batch, even if a batch is repeated, planned anew or rolled back. Folds change
+no row; the log marks their files with `dataChange: false`.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def modified_at(cas: Any) -> Any:
 
 
 class TableShape:
-    """Makes a table's rows from rows of the source.
+    """A converter from rows of the source to rows of a table.
 
     Args:
         described: the table's columns, as its log describes them.
@@ -109,7 +109,7 @@ class TableShape:
         self.misfits: list[str | None] = []
 
     def taken(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
-        """Return a mask of the changes that this table takes; None for all of them."""
+        """Return a mask of the changes whose documents this table can have; None for all of them."""
         return None
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -133,10 +133,10 @@ class TableForm:
 
     Attributes:
         option: the mirror's option that asks for the form; empty where none is needed.
-        columns: of a new table, as its log describes them.
-        shape: makes the rows of such a table.
-        is_of: finds out by a table's columns if it has the form.
-        present, absent: about a table that has it, and about one that has it not, for people.
+        columns: the columns of a new table, as its log describes them.
+        shape: the class that makes the rows of such a table.
+        is_of: returns True for the columns of a table that has the form.
+        present, absent: texts for people about a table that has the form, and about one without it.
         reads_json: False if every document fits, so that a quarantine would stay empty.
     """
 

@@ -178,7 +178,7 @@ def column_of(name: str) -> str:
 
 
 class JsonShape(TableShape):
-    """Makes a table's rows from JSON documents; adds columns as it meets new fields.
+    """A converter from JSON documents to rows of a table; adds columns as it meets new fields.
 
     Args:
         described: the table's columns, as its log describes them.
@@ -236,7 +236,9 @@ class JsonShape(TableShape):
             self.schema: pa.Schema = arrow_schema(self.described)
 
     def _add_unplaced(self, documents: Sequence[dict[str, Any]], rest: dict[int, dict[str, Any]]) -> None:
-        """Put the fields that have no column into `rest`: there are too many, or no column can hold them."""
+        """Put the fields that have no column into `rest`: those beyond the most columns, and those that no column can
+        hold.
+        """
         known = self.columns.of.keys()
         for row, document in enumerate(documents):
             if not document.keys() <= known:
@@ -277,7 +279,11 @@ UNFOLDED: Final = TableForm(
 
 
 def _exact(values: list[Any], kind: str, wanted: pa.DataType) -> Any:
-    """Convert values by Arrow, if Arrow accepts nothing that `fit` would refuse."""
+    """Convert values by Arrow.
+
+    Raises:
+        ValueError: the values have a type that Arrow would convert with loss; use `fit` for each of them then.
+    """
     # Arrow would take True for 1 as well.
     if kind in {"long", "double"} and not {type(value) for value in values} <= _NUMBERS[kind]:
         raise ValueError  # Arrow would cut 1.5 down to 1

@@ -73,8 +73,10 @@ _UNITS = re.compile(r"(\d+)\s+([a-z]+?)s?(?![a-z])", re.IGNORECASE)
 
 
 def seconds_of(text: str | None, otherwise: float) -> float:
-    """Return a property such as `interval 30 days 12 hours` in seconds; `otherwise` if it is None. A text that can't be
-    read gives infinity, so that nothing is removed that the owner may want kept."""
+    """Return a property such as `interval 30 days 12 hours` in seconds; `otherwise` if it is None.
+
+    A text that can't be read gives infinity, so that no file is removed that the owner may want to keep.
+    """
     if text is None:
         return otherwise
     match = _INTERVAL.fullmatch(text)
@@ -248,14 +250,14 @@ T = TypeVar("T")
 
 
 class Doer(Protocol):
-    """Runs folds and checkpoints beside the batches."""
+    """A runner of folds and checkpoints beside the batches."""
 
     def submit(self, work: Callable[[], T], seconds: float, /) -> Future[T]:
         """Start the work. If it takes longer than `seconds`, it is ended where that is possible."""
 
 
 class _InThread:
-    """Runs the work in a thread of this process, which can't be ended."""
+    """A runner of work in a thread of this process, which can't be ended."""
 
     def __init__(self, thread: ThreadPoolExecutor) -> None:
         self._thread = thread
@@ -537,14 +539,20 @@ def vacuum(
 
 
 def _still_needed(log: TableLog, candidates: set[str], since: float) -> set[str]:
-    """Return those of `candidates` that were removed at `since` or later, for readers of older versions."""
+    """Return those of `candidates`, file names, that were removed from the table at `since` or later.
+
+    Readers of older versions still need these files.
+
+    Args:
+        since: time in milliseconds.
+    """
     if not candidates:
         return set()
     return candidates.intersection(name.rpartition("/")[2] for name in removals.names(log.removals(), since))
 
 
 def _bare(action: Action) -> Iterator[str]:
-    """Yield the names of an action's files without folders, for the log may have several forms of a path."""
+    """Yield the names of an action's files without folders, since the log may write the same path in several forms."""
     return (path.rpartition("/")[2] for path in names_of(action))
 
 
@@ -562,8 +570,11 @@ def _is_half(listed: Listed) -> bool:
 
 
 def _old_log(log: TableLog, now: float, listing: Sequence[Listed]) -> list[str]:
-    """Return commits and checkpoints that are older than the log's retention and than a checkpoint that is old as well
-    and can be read: from the oldest up to the first young one, so that no gap is left."""
+    """Return the paths of the oldest commits and checkpoints that can be removed, without a gap up to the first that
+    stays.
+
+    They are older than the log's retention, and older than a readable checkpoint that is past the retention itself.
+    """
     if not log.state.says("delta.enableExpiredLogCleanup", otherwise=True):
         return []
     oldest = now - seconds_of(log.state.properties.get("delta.logRetentionDuration"), LOG_RETENTION)
@@ -589,13 +600,13 @@ def _is_compaction(listed: Listed) -> bool:
 
 
 class Maintenance:
-    """Cares for a table while batches are written to it; the work runs in a thread of its own.
+    """The upkeep of a table while batches are written to it; the work runs in a thread of its own.
 
     Args:
         log: log of the driver.
         seed: seed of the table's indexes; None for a table without.
         clock: returns seconds.
-        folds: runs the folds; by default that same thread, where they take the interpreter from the batches.
+        folds: runs the folds; None for the same thread, where a fold holds the interpreter's lock against the batches.
     """
 
     def __init__(
@@ -666,7 +677,9 @@ class Maintenance:
         return True
 
     def _write_checkpoint(self) -> bool:
-        """Write a checkpoint elsewhere: here the first would take seconds, since Arrow imports pandas for it."""
+        """Write a checkpoint by the runner of folds: the first one would take seconds here, since Arrow imports pandas
+        for it.
+        """
         written = False
         if self._checkpoint is not None and self._checkpoint[1].done():
             (version, done), self._checkpoint = self._checkpoint, None
@@ -690,7 +703,7 @@ class Maintenance:
 
 
 def describe(log: TableLog) -> dict[str, Any]:
-    """Return the facts of a table: versions, sizes, numbers of rows. With a quarantine, those of both."""
+    """Return facts about a table: versions, sizes, numbers of rows. A quarantine's facts are under `quarantine`."""
     facts = _described(log)
     if "quarantine" in json.loads(log.state.records.get("headwater.mirror", "{}")) and facts["kind"] == "documents":
         quarantine = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
@@ -720,7 +733,7 @@ def _described(log: TableLog) -> dict[str, Any]:
 
 
 def history(log: TableLog, most: int = 50) -> list[dict[str, Any]]:
-    """Return the facts that the newest commits have about themselves, newest first, as far as the log has them.
+    """Return facts about the newest commits, newest first, as far as the log has them.
 
     Each has `version`, `timestamp` (milliseconds), `operation` and `operationMetrics` (numbers as text); the last two
     are empty if a writer left them out.

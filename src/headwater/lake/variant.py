@@ -52,7 +52,7 @@ def is_variant(described: Sequence[Mapping[str, Any]]) -> bool:
 
 
 class VariantShape(TableShape):
-    """Makes a table's rows from JSON documents, each whole in one column."""
+    """A converter from JSON documents to rows of a table, each document whole in one column."""
 
     def taken(self, batch: pa.RecordBatch) -> NDArray[Any] | None:
         """Return a mask of the changes whose keys are text; this table can have no others."""

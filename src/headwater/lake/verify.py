@@ -38,8 +38,9 @@ def rows_of(
 
 
 def strays(log: TableLog) -> list[str]:
-    """Return the paths of commits behind a gap in the log: no reader comes to them, and some refuse the table for them.
-    `log` must have been refreshed."""
+    """Return the paths of commits behind a gap in the log: no reader reaches them, and some refuse the table because of
+    them. `log` must have been refreshed.
+    """
     listed = [each.path for each in log.store.list(FOLDER) if COMMIT.fullmatch(each.path.rpartition("/")[2])]
     # Somebody may have committed since, and a look through a large folder leaves out some of what came meanwhile: what
     # follows without a gap, when the look is over, is no stray.
@@ -74,7 +75,9 @@ def _nobody(done: int) -> None:
 
 def check_indexes(store: TableStore, state: TableState, indexes: Indexes, tell: Tell = _nobody) -> list[str]:
     """Return the problems of indexes: live rows that an index does not find, and indexes that are missing or damaged.
-    Nothing is lost by the latter, for an index is built again when it is needed."""
+
+    A missing or damaged index loses nothing, since it is built again when it is needed.
+    """
     problems = []
     for done, file in enumerate(state.files.values()):
         tell(done)
@@ -115,8 +118,10 @@ def check_quarantine(table: Held, aside: Held) -> list[str]:
 
 
 def left_out(state: TableState, bucket: Held) -> Held:
-    """Return the documents that a table can't have because its keys are text and theirs are not UTF-8; without a
-    quarantine they are nowhere."""
+    """Return the documents of the bucket that a table with text keys can't have, because their keys are not UTF-8.
+
+    Without a quarantine these documents are in no table.
+    """
     texts = any(column["name"] == "key" and column["type"] == "string" for column in state.fields)
     return {name: place for name, place in bucket.items() if texts and not is_text(name[1])}
 

@@ -2,13 +2,12 @@
 
 Only the newest change of each key counts. A mutation becomes a row of a new file. The row that the table has of that
 key is dead from then on, in whichever file it lies; a deletion kills it as well. The indexes of all files that can hold
-the vbucket give the position of that row: no join, no scan.
+the vbucket give the position of that row: no join, no scan. For a vbucket that is read from its beginning for the first
+time nothing is looked up, since the table has no rows of it.
 
-* A vbucket that is read from its beginning for the first time has no rows in the table, so nothing is looked up.
-
-Documents that do not fit the table's shape may have a second table, the *quarantine* (lake/quarantine.py): what is
-written there, and which of its rows die, is found by the same rules from the same changes. A change whose document fits
-is, to the quarantine, the end of the row that it has of the key.
+Documents that do not fit the table's shape may have a second table, the *quarantine* (lake/quarantine.py). Its rows,
+and which of them die, follow from the same changes by the same rules. A change whose document fits kills the row that
+the quarantine has of the key.
 
 A task only adds files. Its result is valid for one version of the table, which the result names.
 """
@@ -41,7 +40,7 @@ NO_TEXT = "the key is not UTF-8"
 
 @dataclass(frozen=True)
 class Portion:
-    """The vbuckets that a task writes, and what is known of their rows in the table.
+    """The vbuckets that a task writes, by the rows that the table has of them.
 
     Args:
         vbuckets: all vbuckets of the task.
@@ -113,7 +112,7 @@ class TaskResult:
 
 
 class Misfits(Protocol):
-    """The rows of a quarantine; see lake/quarantine.py."""
+    """A converter from documents that do not fit to rows of a quarantine; see lake/quarantine.py."""
 
     schema: pa.Schema
 
@@ -123,8 +122,14 @@ class Misfits(Protocol):
 
 @dataclass(frozen=True)
 class Aside:
-    """A quarantine as a task needs it: its place, the version to look rows up in, its indexes (with the table's seed),
-    and the shape of its rows."""
+    """A quarantine as a task needs it.
+
+    Attributes:
+        store: the quarantine's place.
+        state: the version in which rows are looked up.
+        indexes: the quarantine's indexes, with the table's seed.
+        shape: makes its rows.
+    """
 
     store: TableStore
     state: TableState
@@ -191,7 +196,12 @@ def _result_of(
     which: int,
     files: list[NewFile],
 ) -> TaskResult:
-    """Index a table's new files, and find the rows that die."""
+    """Index a table's new files, look up the rows that die, and return both as a TaskResult.
+
+    Args:
+        which: the number of the table in `newest.places`: 0 for the table, 1 for its quarantine.
+        files: the table's new files.
+    """
     written, dead = TaskResult(state.version), _Dead()
     # A worker serves many batches: the mapping of a file that the table lost would keep its blocks on the disk.
     indexes.forget_others({file.path for file in state.files.values()})
@@ -207,7 +217,7 @@ _Placed = tuple[int, NDArray[np.int64]]
 
 
 class _Taking:
-    """Writes rows of changes to the table, and those of documents that do not fit to the quarantine."""
+    """A writer of changes: rows to the table, and rows of documents that do not fit to the quarantine."""
 
     def __init__(
         self, shape: TableShape, out: DataWriter, misfits: Misfits | None, quarantine_out: DataWriter | None
@@ -216,7 +226,7 @@ class _Taking:
         self.counts = {"mutations": 0, "deletions": 0}
 
     def take(self, batch: pa.RecordBatch) -> list[_Placed]:
-        """Write a batch; return the positions of its rows, for each table."""
+        """Write a batch; return the positions of its rows in each table."""
         mutations = pc.equal(batch.column("event"), pa.scalar("mutation")).to_numpy(zero_copy_only=False)
         taken = self._shape.taken(batch)
         stored = mutations if taken is None else mutations & taken
@@ -255,7 +265,7 @@ def _placed(
     stored: NDArray[np.bool_],
     rows_of: Callable[[pa.RecordBatch], pa.RecordBatch],
 ) -> _Placed:
-    """Write the rows of those changes of a batch that have one."""
+    """Write the rows of a batch's changes that the mask `stored` selects; return their positions."""
     rows = np.full(batch.num_rows, NO_ROW, np.int64)
     count = int(stored.sum())
     if not count:
@@ -270,7 +280,9 @@ def _placed(
 
 @dataclass(frozen=True)
 class _Places:
-    """For one table: the row of each key's newest change, and the rows that later changes of the batch replaced."""
+    """The positions of rows in one table: of each key's newest change, and of the rows that later changes of the batch
+    replaced.
+    """
 
     files: NDArray[np.int32]
     rows: NDArray[np.int64]

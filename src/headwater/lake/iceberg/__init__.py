@@ -5,12 +5,12 @@
     puffin.py     files of deletion vectors
     manifests.py  manifests and manifest lists, as Avro
     metadata.py   the table's metadata, as JSON, and its snapshots
-    publish.py    makes the Iceberg table what the log says, by one atomic step
+    publish.py    brings the Iceberg table to the state of the log, by one atomic step
     check.py      compares the two, file by file
     place.py      where the table's files lie, and its name in a catalog
     catalogs.py   brings a catalog to the newest metadata: REST, SQL, Glue, Hive
 
-The Delta log alone says what the table is and how far (docs/decisions/0152): everything here can be made from it again.
-The files lie in the folder `_iceberg` of a table of Delta, which vacuums of Delta leave alone, or in the table's own
-(`headwater/lake/layout.py`); data files lie where they are.
+The Delta log alone has the state and the position of the table (docs/decisions/0152): everything here can be built from
+it again. The files lie in the folder `_iceberg` of a table of Delta, which vacuums of Delta leave alone, or in the
+table's own (`headwater/lake/layout.py`); data files lie where they are.
 """

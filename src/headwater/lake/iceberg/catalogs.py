@@ -1,15 +1,15 @@
 """A catalog of Iceberg that follows a table: REST, SQL, Glue, Hive, as pyiceberg reaches them.
 
 The newest metadata file in the table's folder is the table (docs/decisions/0153); a catalog is brought to it after each
-publication (docs/decisions/0156). It is of one of two kinds:
+publication (docs/decisions/0156). There are two kinds of catalogs:
 
-* One that keeps a pointer to a metadata file is pointed to the folder's own, by pyiceberg's compare and swap.
+* A catalog that keeps a pointer to a metadata file is pointed to the folder's own, by pyiceberg's compare and swap.
 * A REST catalog writes metadata files itself. It gets the difference as updates, on condition that its branch `main` is
   where it was seen (`assert-ref-snapshot-id`).
 
-First the catalog's table is loaded, then the newest metadata is read from the folder, then the catalog is moved on, if
-it is still as it was loaded. So nobody puts an older state over a newer one. An answer that is lost costs nothing: the
-next look finds the catalog where it should be, or moves it. Nothing is discarded on this way.
+First the catalog's table is loaded, then the newest metadata is read from the folder, then the catalog is updated, if
+it is still as it was loaded. So no process replaces a newer state with an older one. After a lost answer the next look
+finds the catalog at the newest metadata, or updates it. No files are removed on this way.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def follow(log: TableLog, named: CatalogName) -> None:
 
     Raises:
         TableError: the catalog refuses it, or has another table under this name.
-        ConnectionLost: the catalog is away; the next commit or start does it.
-        TableChanged: others were first each time.
+        ConnectionLost: the catalog does not answer; the next commit or start tries again.
+        TableChanged: other processes were first at each attempt.
     """
     if _reached.get(log) == (named, number := number_of(log)):
         return
@@ -88,10 +88,10 @@ def follow(log: TableLog, named: CatalogName) -> None:
 
 
 def difference(log: TableLog, named: CatalogName) -> str | None:
-    """Return what is wrong with the catalog's table, in one line; None if nothing is.
+    """Return the problem of the catalog's table, in one line; None if there is none.
 
     Raises:
-        ConnectionLost: the catalog is away. TableError: it refuses an answer.
+        ConnectionLost: the catalog does not answer. TableError: it refuses the request.
     """
     with _own_errors(named):
         table = _loaded(_catalog(log, named), named)
@@ -104,7 +104,10 @@ def difference(log: TableLog, named: CatalogName) -> str | None:
 
 
 def _followed(catalog: Catalog, named: CatalogName, place: IcebergPlace) -> bool:
-    """Move the catalog on; return False if somebody else was first, or if nobody knows."""
+    """Bring the catalog to the newest metadata.
+
+    Returns: False if another process was first, or the catalog can't tell if its commit succeeded; try again then.
+    """
     # In this order: the folder's metadata is read after the catalog's, so what is put over the state that was loaded is
     # never older than it.
     table = _loaded(catalog, named)
@@ -151,7 +154,9 @@ def _newest(place: IcebergPlace) -> tuple[TableMetadata, str]:
 
 
 def _is_shown(table: Table, mine: TableMetadata, location: str) -> bool:
-    """Return True if a catalog's table shows what the folder does: by the same file, or with the same snapshots."""
+    """Return True if a catalog's table is the folder's: it points to the same file or, in a REST catalog, has its
+    snapshots.
+    """
     theirs = table.metadata
     snapshots = [{each.snapshot_id for each in both.snapshots} for both in (theirs, mine)]
     same = (theirs.table_uuid, theirs.location) == (mine.table_uuid, mine.location)
@@ -160,11 +165,12 @@ def _is_shown(table: Table, mine: TableMetadata, location: str) -> bool:
 
 
 def _point(catalog: Any, table: Table, mine: TableMetadata, location: str) -> None:
-    """Point a catalog's table to a metadata file of the folder. pyiceberg's own commit swaps the pointer; what it would
-    write, and can't in version 3, is there.
+    """Point a catalog's table to a metadata file of the folder, by the compare and swap of pyiceberg's own commit.
+
+    The file is there already: pyiceberg would write another one, and can't write format version 3.
 
     Raises:
-        CommitFailedException: it points elsewhere by now.
+        CommitFailedException: the table points elsewhere by now.
     """
 
     def staged(current: Table | None, identifier: Any, *_: Any) -> StagedTable:
@@ -185,8 +191,10 @@ def _point(catalog: Any, table: Table, mine: TableMetadata, location: str) -> No
 def _update(catalog: Catalog, named: CatalogName, table: Table, mine: TableMetadata, location: str) -> None:
     """Send the difference to a catalog that writes metadata itself.
 
+    A catalog that can't accept the newest snapshot loses the table, and gets it registered anew.
+
     Raises:
-        CommitFailedException: its branch is elsewhere by now. CommitStateUnknownException: nobody knows.
+        CommitFailedException: its branch is elsewhere by now. CommitStateUnknownException: the result is unknown.
     """
     theirs = table.metadata
     added = _added(theirs, mine)
@@ -201,7 +209,11 @@ def _update(catalog: Catalog, named: CatalogName, table: Table, mine: TableMetad
 
 
 def _added(theirs: TableMetadata, mine: TableMetadata) -> list[Snapshot] | None:
-    """Return the snapshots that a catalog lacks, as far as it can take them; None if it can't take the newest."""
+    """Return the snapshots that a catalog lacks and can accept, by their sequence numbers; None if it can't accept the
+    newest.
+
+    A catalog accepts a snapshot whose sequence number is above the last that the catalog has.
+    """
     known = {each.snapshot_id for each in theirs.snapshots}
     # A catalog refuses a snapshot whose sequence number is not above the last one that it gave out.
     last = getattr(theirs, "last_sequence_number", 0)  # there are none in format version 1
@@ -234,7 +246,7 @@ def _updates(theirs: TableMetadata, mine: TableMetadata, added: list[Snapshot]) 
 
 @contextmanager
 def _own_errors(named: CatalogName) -> Iterator[None]:
-    """Turn errors of catalogs, which are many libraries', into ours: those that may pass, and those that won't."""
+    """Convert errors of the catalogs' libraries: ConnectionLost for those that may pass, TableError for refusals."""
     try:
         yield
     except HeadwaterError:

@@ -1,4 +1,4 @@
-"""Compares the Iceberg table with the log, file by file and vector by vector."""
+"""A comparison of the Iceberg table with the log, file by file and vector by vector."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headwater.lake.store import TableStore
 
 
 def differences(log: TableLog) -> list[str]:
-    """Return what is wrong with the Iceberg table, a line each. `log` must have been refreshed.
+    """Return the differences between the Iceberg table and the log, a line each. `log` must have been refreshed.
 
     A mirror that is running may be between its two commits: then the line says that the newest version is not
     published.
@@ -83,8 +83,8 @@ def _body_of(store: TableStore, vector: ManifestEntry) -> bytes:
     """Return the body of a vector.
 
     Raises:
-        ValueError: it is damaged, or its file is, or lists it elsewhere: the manifest "must exactly match the offset
-            and length stored in the Puffin footer". FileNotFoundError: there is no such file.
+        ValueError: the vector or its file is damaged, or the footer has the vector at another place: the manifest "must
+            exactly match the offset and length stored in the Puffin footer". FileNotFoundError: there is no such file.
     """
     content = store.read(path_of(store, vector.path))
     if len(content) != vector.size:
@@ -97,7 +97,10 @@ def _body_of(store: TableStore, vector: ManifestEntry) -> bytes:
 
 
 def _of_rows(data: list[ManifestEntry], next_row: int) -> Iterator[str]:
-    """No two rows may have one id: "next-row-id must always be higher than any assigned row ID in the table"."""
+    """Yield a line for each data file whose row ids overlap those of another or exceed the table's next row id.
+
+    "next-row-id must always be higher than any assigned row ID in the table".
+    """
     last = 0
     for entry in sorted(data, key=lambda entry: entry.first_row if entry.first_row is not None else -1):
         if entry.first_row is None or entry.first_row < last or entry.first_row + entry.rows > next_row:

@@ -1,7 +1,7 @@
-"""Functions for the rest of the lake. A table of Iceberg's layout is published as Iceberg, and one of Delta's that has
-the property `headwater.iceberg`.
+"""Functions for the rest of the lake. A table is published as Iceberg if it has Iceberg's layout, or if it has Delta's
+and the property `headwater.iceberg`.
 
-The library for Avro is imported when a table has the property, for most have not.
+The library for Avro is imported only for such a table, since most tables are not published.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def is_published(state: TableState) -> bool:
 
 
 def catalog_of(state: TableState) -> CatalogName | None:
-    """Return the name that the table has in a catalog; None if none follows it.
+    """Return the table's name in the catalog that follows it; None if no catalog does.
 
     Raises:
-        OptionError: somebody gave the property another form.
+        OptionError: the property has an invalid form; another writer has set it.
     """
     text = state.properties.get(CATALOG)
     return CatalogName.parse(text) if text and is_published(state) else None
@@ -49,12 +49,12 @@ def neighbour_in_catalog(state: TableState, end: str) -> CatalogName | None:
 
 
 def publish(log: TableLog) -> None:
-    """Make the Iceberg table what the log says, if the table is published, and bring its catalog there, if one follows
-    it; the log is refreshed.
+    """Bring the Iceberg table to the state of the log, if the table is published, and then the catalog that follows it,
+    if any; the log is refreshed.
 
     Raises:
-        TableError: the table can't be published, or the catalog refuses it; its message says why.
-        HeadwaterError, OSError: nothing of it is visible, or all; the next call does what is left.
+        TableError: the table can't be published, or the catalog refuses it; the message has the reason.
+        HeadwaterError, OSError: the publication failed, before or after its commit; the next call completes it.
     """
     if is_published(log.state):
         # The folder first: it is the table, and a catalog that is away must not hold it back.
@@ -63,7 +63,7 @@ def publish(log: TableLog) -> None:
 
 
 def expire(log: TableLog, seconds: float, now: float) -> None:
-    """Publish the log's state, and leave out snapshots that are older than `seconds`, for their files may be removed.
+    """Publish the log's state without the snapshots that are older than `seconds`, so that their files may be removed.
 
     Args:
         log: of the table.
@@ -78,7 +78,7 @@ def expire(log: TableLog, seconds: float, now: float) -> None:
 
 
 def unneeded(log: TableLog, now: float) -> list[Listed]:
-    """Return the Iceberg table's own files that no snapshot needs and nobody has written of late; they can be removed.
+    """Return the Iceberg table's own files that no snapshot needs and that are older than a day; they can be removed.
 
     Raises: as `publish`.
     """
@@ -86,7 +86,7 @@ def unneeded(log: TableLog, now: float) -> list[Listed]:
 
 
 def differences(log: TableLog) -> list[str]:
-    """Return what is wrong with the Iceberg table, a line each; empty if there is none.
+    """Return the differences between the Iceberg table and the log, a line each; empty if there is none.
 
     Raises: as `publish`.
     """
@@ -104,7 +104,7 @@ def check_columns(place: str, columns: Sequence[Mapping[str, Any]]) -> None:
     """Check that a table with these columns can be published.
 
     Raises:
-        UnsupportedTable: one is of a type that can't be. TableError: the library is missing.
+        UnsupportedTable: a column has a type that Iceberg does not have. TableError: the library for Avro is missing.
     """
     check_library(place)
     try:
@@ -114,10 +114,10 @@ def check_columns(place: str, columns: Sequence[Mapping[str, Any]]) -> None:
 
 
 def check_library(place: str) -> None:
-    """Check that the library is there.
+    """Check that the library for Avro is installed.
 
     Raises:
-        TableError: it is not.
+        TableError: it is missing.
     """
     try:
         import fastavro  # noqa: F401 - for its presence
@@ -128,10 +128,10 @@ def check_library(place: str) -> None:
 
 
 def check_catalogs(place: str) -> None:
-    """Check that the library of catalogs is there.
+    """Check that the library of catalogs, pyiceberg, is installed.
 
     Raises:
-        TableError: it is not.
+        TableError: it is missing.
     """
     try:
         import pyiceberg  # noqa: F401 - for its presence

@@ -2,9 +2,9 @@
 
 A manifest lists data files or deletion vectors, each with its status in the snapshot for which the manifest was
 written; a manifest list has the manifests of one snapshot. Readers take Avro's fields by their numbers, not by their
-names. What a file's adding snapshot gave it (sequence numbers, row ids) is null in that snapshot's manifest and comes
-from the list; every later manifest says it. Source: Iceberg's spec.md, "Manifests", "Manifest Lists", "Sequence Number
-Inheritance" and "First Row ID Inheritance".
+names. The sequence numbers and row ids of a new file are null in the manifest of the snapshot that adds it, and come
+from the manifest list; every later manifest has them. Source: Iceberg's spec.md, "Manifests", "Manifest Lists",
+"Sequence Number Inheritance" and "First Row ID Inheritance".
 
 Avro has no checksum of a file; each block ends with the marker of the file's head, and the list has a manifest's
 length, which is checked.
@@ -49,9 +49,9 @@ class ManifestEntry:
         rows: number of its rows; of a vector, of its dead rows.
         size: size of the whole file in bytes.
         lower, upper: bounds by field id, each little endian.
-        snapshot: id of the snapshot that added it; None before that is committed, as all that follows but the vector's.
-        sequence, file_sequence: sequence numbers of its data and of the file.
-        first_row: id of the first row of a data file.
+        snapshot: id of the snapshot that added it; None until that is committed.
+        sequence, file_sequence: sequence numbers of its data and of the file; None likewise.
+        first_row: id of the first row of a data file; None likewise.
         data_file, offset, length: of a vector: location of its data file, and the vector's place in the Puffin file.
         kind: the format, `parquet` or `puffin`.
         content: 0 for data, 1 for vectors and other deletes by position, 2 for deletes by value.
@@ -183,7 +183,7 @@ def encode(listed: Sequence[Listed], content: Content, schema: Mapping[str, Any]
 
     Args:
         listed: files; those that are added have no sequence numbers and no row id, all others have them.
-        content: what they are.
+        content: the kind of the files.
         schema: the table's schema, as its metadata has it.
         marker: 16 bytes that end a block, different for each file.
     """
@@ -226,10 +226,10 @@ def _pairs(bounds: Mapping[int, bytes]) -> list[dict[str, Any]] | None:
 
 
 def decode(content: bytes, manifest: ListedManifest) -> list[Listed]:
-    """Return what a manifest lists, with all that it inherits from the list.
+    """Return the entries of a manifest, with the values that they inherit from the manifest list.
 
     Raises:
-        ValueError: it is not the manifest that the list describes, or damaged.
+        ValueError: the bytes are damaged, or are not the manifest that the list describes.
     """
     if len(content) != manifest.length:
         raise ValueError(f"a manifest of {len(content)} bytes, the list says {manifest.length}")
@@ -295,7 +295,7 @@ def described(
     snapshot: int,
     first_row: int | None,
 ) -> ListedManifest:
-    """Return a new manifest, as the list will have it."""
+    """Return the entry of a new manifest for the manifest list."""
     live = [entry.sequence for status, entry in listed if status is not EntryStatus.DELETED]
     files, rows = [0, 0, 0], [0, 0, 0]
     for status, entry in listed:

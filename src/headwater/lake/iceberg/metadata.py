@@ -29,8 +29,10 @@ Metadata = dict[str, Any]
 
 
 def begun_anew(before: Metadata | None, table: str, location: str) -> Metadata:
-    """Return the metadata of a table without a snapshot, which goes on with the numbers of sequences, rows and columns
-    if it was there before at another place, or can't be read any more: readers may know some of them.
+    """Return the metadata of a table without a snapshot.
+
+    If `before` has the same table, from another place or with unreadable manifests, the numbers of sequences, rows and
+    columns continue: readers may know some of them.
 
     Args:
         before: the newest metadata; None if there is none.
@@ -73,8 +75,9 @@ def begun(table: str, location: str) -> Metadata:
 
 
 def is_continued(metadata: Metadata, table: str, location: str) -> bool:
-    """Return True if a publication goes on from this metadata: it is of this table at this place, of our version of the
-    format, and nobody partitioned it."""
+    """Return True if a publication can continue this metadata: it has this table's id and location, our format version,
+    and no partitions.
+    """
     mine = (FORMAT_VERSION, table, location)
     if (metadata.get("format-version"), metadata.get("table-uuid"), metadata.get("location")) != mine:
         return False
@@ -119,7 +122,7 @@ def with_snapshot(metadata: Metadata, snapshot: dict[str, Any], now_ms: int, bef
     """Return metadata with a new current snapshot, and without the oldest ones beyond `SNAPSHOTS_MAX`.
 
     Args:
-        metadata: before.
+        metadata: the metadata to continue.
         snapshot: with all its fields but the time and the schema.
         now_ms: time in milliseconds.
         before: location of the metadata file that is followed; None if there is none.
@@ -143,7 +146,13 @@ def with_snapshot(metadata: Metadata, snapshot: dict[str, Any], now_ms: int, bef
 
 
 def without_old(metadata: Metadata, oldest_ms: int, now_ms: int, before: str | None) -> Metadata | None:
-    """Return metadata without the snapshots that are older, save the current one; None if there are none of them."""
+    """Return metadata without the snapshots older than `oldest_ms`, save the current one; None if there is nothing to
+    remove.
+
+    Args:
+        oldest_ms, now_ms: times in milliseconds.
+        before: location of the metadata file that is followed; None if there is none.
+    """
     current = metadata["current-snapshot-id"]
     kept = [
         each for each in metadata["snapshots"] if each["timestamp-ms"] >= oldest_ms or each["snapshot-id"] == current
@@ -154,7 +163,7 @@ def without_old(metadata: Metadata, oldest_ms: int, now_ms: int, before: str | N
 
 
 def _of_snapshots(metadata: Metadata, kept: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Leave out what belongs to other snapshots: their log, their references, schemas that none of them has."""
+    """Return metadata with only the snapshots `kept`, their log entries, their references and the schemas in use."""
     numbers = {each["snapshot-id"] for each in kept}
     schemas = {metadata["current-schema-id"], *(each.get("schema-id") for each in kept)}
     return metadata | {
@@ -181,7 +190,7 @@ def decode(content: bytes) -> Metadata:
     """Return the metadata of a file.
 
     Raises:
-        ValueError: not a metadata file, or one that lacks what every table has.
+        ValueError: not a metadata file, or a required field is missing.
     """
     read = json.loads(content)
     if not isinstance(read, dict):

@@ -76,7 +76,7 @@ class IcebergPlace:
 
     @property
     def own(self) -> str:
-        """The folder of all files that are not data."""
+        """The folder of the Iceberg table's metadata, manifests and Puffin files."""
         return within(self.folder, METADATA)
 
     @property
@@ -110,12 +110,12 @@ def location_of(store: TableStore) -> str:
 
 
 def uri(store: TableStore, path: str) -> str:
-    """Return the location of a file of the table."""
+    """Return the location of a file of the table, with a scheme."""
     return path if "://" in path else f"{location_of(store)}/{path}"
 
 
 def path_of(store: TableStore, place: str) -> str:
-    """Return the path of a location, in the table if it lies there."""
+    """Return the path in the table of a location; a location outside of the table is returned unchanged."""
     return place.removeprefix(f"{location_of(store)}/")
 
 

@@ -4,15 +4,15 @@
 
 Each file is on disk before the next one names it. The metadata file is created only if there is none of its number, and
 only behind the metadata that was read: that is the commit, on a folder and on an object store alike. Before it nothing
-is visible, after it everything is; the hint may be behind, for readers who follow it find a table of before. What a
-killed process left is found by its age (`unneeded`).
+is visible, after it everything is. The hint may be behind; readers who follow it then find the table's previous state.
+Files that a killed process left are found by their age (`unneeded`).
 
-A publication compares what the newest manifests list with what the log has, and writes the difference, however it came
-about: a batch, a fold, a RESTORE, a commit of Spark, several versions at once, or a snapshot of another writer, which
-is replaced. So it needs no memory, and may be repeated.
+A publication compares the files that the newest manifests list with those of the log, and writes the difference,
+whatever its cause: a batch, a fold, a RESTORE, a commit of Spark, several versions at once, or a snapshot of another
+writer, which is replaced. So it needs no memory, and may be repeated.
 
-The order of looks makes it safe with several processes: first the newest metadata, then the log. Whoever has seen an
-older log has also seen older metadata, behind which nothing can be created any more.
+The order of reads makes it safe with several processes: first the newest metadata, then the log. A process that has
+read an older log has also read older metadata, and can create no file behind that any more.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class MetadataHead:
     """The newest metadata that there is.
 
     Attributes:
-        number: of its file; 0 if there is none.
+        number: number of its file; 0 if there is none.
         content: the file's bytes; empty if there is none.
         metadata: None if there is none, or none that can be read.
         hinted: the number in the hint; 0 if there is none.
@@ -98,12 +98,12 @@ class _PartedError(Exception):
 
 
 def publish(log: TableLog) -> None:
-    """Make the Iceberg table what the log says; the log is refreshed.
+    """Bring the Iceberg table to the state of the log; the log is refreshed.
 
     Raises:
         UnsupportedTable: a column of a type that can't be published.
         TableAway: the table is away.
-        HeadwaterError, OSError: nothing of it is visible, or all.
+        HeadwaterError, OSError: the publication failed, before or after its commit; the next call completes it.
     """
     while True:
         place = place_of(log)
@@ -134,7 +134,7 @@ def publish(log: TableLog) -> None:
 
 
 def expire(log: TableLog, seconds: float, now: float) -> None:
-    """Publish the log's state, and leave out snapshots that are older than `seconds`.
+    """Publish the log's state without the snapshots that are older than `seconds`.
 
     Raises: as `publish`.
     """
@@ -163,7 +163,11 @@ def number_of(log: TableLog) -> int:
 
 
 def _refreshed(log: TableLog) -> TableState:
-    """Read the log, and check that it is the one that was read: nothing is published into another table's folder."""
+    """Refresh the log and return its state.
+
+    Raises:
+        TableAway: the log is gone, or another table has taken its place; nothing is published into that table's folder.
+    """
     state = log.refresh(sure=True)
     if state.version < 0:
         raise TableAway(log.store.root, AWAY)
@@ -177,8 +181,9 @@ def is_shown(head: Metadata, state: TableState, place: IcebergPlace) -> bool:
 
 
 def read_head(place: IcebergPlace) -> MetadataHead:
-    """Read the newest metadata; a hint that is behind is followed. Damaged metadata is as good as none, for it is
-    written anew from the log."""
+    """Read the newest metadata, also if the hint is behind. Damaged metadata counts as none, since it is written anew
+    from the log.
+    """
     store, number = place.store, _hinted(place)
     hinted, content = number, _content(store, place.file_of(number)) if number else None
     if content is None:
@@ -233,7 +238,7 @@ def put(place: IcebergPlace, head: MetadataHead, then: MetadataHead) -> None:
 
 
 def _hint(place: IcebergPlace, head: MetadataHead) -> None:
-    """Note for readers which metadata is the newest."""
+    """Write the number of the newest metadata file to the hint, for readers."""
     if head.hinted != head.number:
         place.store.write(place.hint, str(head.number).encode())
         head.hinted = head.number
@@ -299,7 +304,7 @@ class _Publication:
         self._next_row: int = self._before["next-row-id"]
 
     def _base(self) -> tuple[Metadata, list[LoadedManifest]]:
-        """Return what is continued: the newest metadata with its manifests, or a table that begins anew."""
+        """Return the metadata and the manifests to continue: the newest ones, or a table that begins anew."""
         before, place = self._head.metadata, self._place.location
         if before is None or not metadata.is_continued(before, self._state.id, place):
             return metadata.begun_anew(before, self._state.id, place), []
@@ -317,7 +322,7 @@ class _Publication:
             return metadata.begun_anew(before, self._state.id, place), []
 
     def write(self) -> MetadataHead:
-        """Write all files but the metadata; return what it will be.
+        """Write all files except the metadata; return the metadata to commit.
 
         Raises: as `publish`.
         """
@@ -459,7 +464,11 @@ class _Publication:
         )
 
     def _given(self, status: EntryStatus, entry: ManifestEntry, content: Content) -> ManifestEntry:
-        """Return an entry with what the snapshot gives to an added file; readers get it from the manifest list."""
+        """Return an entry with the sequence numbers and row ids that the snapshot assigns to an added file; others
+        unchanged.
+
+        Readers get these values from the manifest list.
+        """
         if status is not EntryStatus.ADDED:
             return entry
         given = replace(entry, sequence=self._sequence, file_sequence=self._sequence)
@@ -523,8 +532,14 @@ class _Publication:
         return uri(self._store, path)
 
     def _check_written(self) -> None:
-        """Metadata that names a missing file can't be read: this process may have stood still for a day, and the files
-        have been removed by their age."""
+        """Check that all files of this publication still exist.
+
+        If this process stood still for a day, another one may have removed them by their age; metadata that names a
+        missing file can't be read.
+
+        Raises:
+            FileNotFoundError: one is gone.
+        """
         for path in self._written:
             if not self._store.exists(path):
                 raise FileNotFoundError(f"{self._store.full(path)} was removed before it was published; try again")
@@ -563,7 +578,7 @@ def _bounds(values: dict[str, Any], columns: dict[str, tuple[int, int]]) -> dict
 
 
 def _rows_in(store: TableStore, file: DataFile) -> int:
-    """Return the number of rows in a file, dead ones included; writers may leave it out of the log."""
+    """Return the number of rows in a file, dead ones included; read from the file if the log does not have it."""
     if file.rows is not None:
         return file.rows
     with store.parquet(file.path) as opened:
@@ -571,8 +586,8 @@ def _rows_in(store: TableStore, file: DataFile) -> int:
 
 
 def unneeded(log: TableLog, now: float) -> list[ListedFile]:
-    """Return the files of ours that no snapshot needs and that are older than a day; none if that can't be told, for a
-    manifest is damaged.
+    """Return the Iceberg table's own files that no snapshot needs and that are older than a day; none if a manifest is
+    damaged.
 
     Args:
         log: of the table, which is published.
@@ -596,7 +611,9 @@ def unneeded(log: TableLog, now: float) -> list[ListedFile]:
 
 
 def _needed(place: IcebergPlace, number: int, head: Metadata) -> set[str]:
-    """Return the paths of all files of ours that the newest metadata needs, and of the metadata files that it names."""
+    """Return the paths of the Iceberg table's own files that the newest metadata needs, and of the metadata files it
+    names.
+    """
     store, numbers = place.store, range(max(number - metadata.SNAPSHOTS_MAX, 1), number + 1)
     needed = {place.hint, *map(place.file_of, numbers)}
     manifests_of: dict[str, ListedManifest] = {}

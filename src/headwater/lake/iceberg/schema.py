@@ -33,13 +33,13 @@ class UnknownTypeError(Exception):
 
 
 class FieldIds:
-    """Gives numbers to columns.
+    """A source of numbers for columns.
 
     Args:
-        last: the highest number that was ever given.
+        last: the highest number that was ever assigned.
 
     Attributes:
-        last: likewise.
+        last: the highest number assigned so far.
     """
 
     def __init__(self, last: int = 0) -> None:
