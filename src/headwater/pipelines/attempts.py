@@ -18,7 +18,7 @@ SOURCE_SECONDS, SOURCE_SECONDS_MIN = 60.0, 5.0
 
 
 class Progress(Protocol):
-    """The part of a job's progress that is kept here.
+    """The fields of a job's progress that `Attempts` keeps.
 
     Attributes:
         retries: the number of times that the job began anew.
@@ -38,7 +38,11 @@ P = TypeVar("P", bound=Progress)
 
 
 def patience(retry_seconds: float | None, *, once: bool) -> float:
-    """Return the seconds for which a job goes on without a successful batch; None for the default."""
+    """Return the seconds for which a job keeps trying without a successful batch.
+
+    Args:
+        retry_seconds: the user's choice; None for the default, which is shorter with `once`.
+    """
     if retry_seconds is not None:
         return retry_seconds
     return RETRY_SECONDS_ONCE if once else RETRY_SECONDS
@@ -90,20 +94,25 @@ class Attempts(Generic[P]):
         self._backoff = Backoff(0.5, 15.0)
 
     def batch_done(self, problem: str = "") -> None:
-        """Report a successful batch; `problem` is a further problem that ends nothing."""
+        """Report a successful batch.
+
+        Args:
+            problem: a problem that does not end the job, such as one of the upkeep; empty for none.
+        """
         self._succeeded = time.monotonic()
         self._backoff.reset()
         self._say(problem)
 
     def calm(self) -> None:
-        """Note that both ends answered and there was nothing to do: the next failure counts as the first, however long
-        ago the last batch was.
+        """Note that both ends answered and there was nothing to do.
+
+        The next failure then counts as the first, however long ago the last batch was.
         """
         self._succeeded = time.monotonic()
         self._backoff.reset()
 
     def remark(self, problem: str) -> None:
-        """Report a problem apart from the batches, after the last of them."""
+        """Report a problem that belongs to no batch, after the last of them."""
         self._say(problem)
 
     def run(self, attempt: Callable[[], None]) -> None:

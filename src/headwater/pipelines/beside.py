@@ -1,4 +1,4 @@
-"""A small file of ours in the folder of Spark's checkpoint, on a disk of this machine or on one that only Spark
+"""A small file in the folder of Spark's checkpoint, on a disk of this machine or on a file system that only Spark
 reaches.
 """
 

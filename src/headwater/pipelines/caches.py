@@ -1,7 +1,6 @@
-"""The caches that hold copies of documents: memcached or a bucket (binary protocol), and Redis. They only
-need DELETE.
+"""The caches that hold copies of documents: memcached or a bucket (binary protocol), and Redis. Only DELETE is used.
 
-A missing key may be deleted as well, so everything here may be done twice.
+Deleting a missing key is no error, so every deletion may be repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ PLACE, SCOPE, COLLECTION = b"{key}", b"{scope}", b"{collection}"
 
 
 class CacheRefused(HeadwaterError):  # noqa: N818 -- says what happened
-    """A cache did not delete; `problem` is its answer."""
+    """A cache refused a deletion; `problem` is its answer."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -166,7 +165,11 @@ def names_collections(templates: Iterable[bytes]) -> bool:
 def expanded(
     keys: Iterable[bytes], templates: Sequence[bytes], whose: tuple[str, str] | None = None
 ) -> Iterator[bytes]:
-    """Yield the cache keys of these documents; `whose` is their scope and collection, for templates that name them."""
+    """Yield the cache keys of these documents.
+
+    Args:
+        whose: their scope and collection, for templates that name them; None without collections.
+    """
     if whose is not None:
         scope, collection = (name.encode() for name in whose)
         templates = [each.replace(SCOPE, scope).replace(COLLECTION, collection) for each in templates]

@@ -1,8 +1,8 @@
-"""The collections of a copy: made at the target as they come at the source, and dropped there if wanted.
+"""The collections of a copy: created at the target as they appear at the source, and dropped there if wanted.
 
 A collection is identified by its id. So a copy notes beside its checkpoint which collection of the source belongs to
-which of the target. A collection that was made again under its old name is another one, and its documents must not meet
-those of the old one: they have lower revisions, and the conflict rule would leave them out.
+which of the target. A collection that was created again under its old name is another one, and its documents must not
+meet those of the old one: they have lower revisions, and the conflict rule would leave them out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Carried:
         into: the target's collection, in a copy of a single one; None for the same names.
         manifest_uid: the uid of the newest seen manifest of the source.
         known: the ids of the source's collections, by their names at the target.
-        filled: the ids of the target's collections that they went into, by name; fewer in a file of an older release.
+        filled: the ids of the target's collections that hold the copies, by name; incomplete in a file of an older
+            release.
     """
 
     collections: str | None = None
@@ -55,7 +56,7 @@ class Carried:
 
     @property
     def chooses(self) -> bool:
-        """True if the choice is more, or less, than the default collection as an old client sees it."""
+        """True if the copy has a choice of collections; False for the default collection, read without collections."""
         return self.collections is not None or self.scope is not None
 
     def collections_of(self, manifest: CollectionsManifest) -> dict[int, tuple[str, str, int | None]]:
@@ -153,13 +154,13 @@ def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, so
     has the whole bucket.
 
     Args:
-        saved: the choice beside the checkpoint.
+        saved: the choice beside the checkpoint; None for a new copy.
         given: options of the source.
         into: as of `Carried`.
-        source: the nodes to ask for the existing collections.
+        source: the nodes that have the manifest.
 
     Raises:
-        OptionError: `into` with more than one collection, or the copy was begun with another.
+        OptionError: `into` with more than one collection, or the copy was begun with another choice.
         TransportError, StatusError: no node answers.
     """
     choice_ = Carried(given.get("collections"), given.get("scope"), into)
@@ -184,7 +185,7 @@ def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, so
 
 
 def _may_follow(saved: Carried, choice: Carried, source: SourceSettings) -> bool:
-    """Return True if a copy can go on with a choice, which may leave out collections that the source has no more.
+    """Return True if a copy can continue with a choice, which may leave out collections that the source no longer has.
 
     Offsets refuse any other choice, but only after the batch that Spark repeats after a kill: in that batch the rows of
     a collection that is no longer chosen would be left out, and never come again.
@@ -215,13 +216,13 @@ def as_source(target: WriteSettings) -> SourceSettings:
 
 
 class CarriedCollections:
-    """Keeps the target's collections level with those of the source; used by the driver.
+    """The target's collections, kept equal to those of the source; used by the driver.
 
     Args:
         source, target: the two ends of the copy.
         carried: the choice beside the checkpoint. file: the file to which a newer one is written.
         dropped: the rule for a collection at the target that was dropped at the source.
-        check: raises OptionError if one of the buckets was made anew; called before a collection is dropped.
+        check: raises OptionError if one of the buckets was created anew; called before a collection is dropped.
     """
 
     def __init__(
@@ -247,11 +248,12 @@ class CarriedCollections:
         self._to.close()
 
     def settle(self) -> tuple[int, ...]:
-        """Make the target ready for the source's present collections; return the ids of those to copy, ascending.
+        """Create the source's present collections at the target, and handle dropped ones; return the ids to copy,
+        ascending.
 
         Raises:
-            OptionError: a collection can't be made or dropped at the target; or one was dropped and made again at the
-                source, or dropped at the target, and the options do not say what to do with the documents there.
+            OptionError: a collection can't be created or dropped at the target; or one was dropped and created again at
+                the source, or dropped at the target, and the options have no rule for the documents there.
             TransportError, StatusError: nodes did not answer.
         """
         manifest, there = self._from.manifest(UID_MAX), self._to.manifest(UID_MAX)
@@ -277,14 +279,14 @@ class CarriedCollections:
     def check_left_out(self, ids: Collection[int]) -> None:
         """Check that no changes were left out that must be copied: they never come again.
 
-        `settle` uses the nodes that answer. A collection that they don't know may have been dropped, or made at nodes
-        that did not answer just then; so all nodes are asked whose changes may have come.
+        `settle` uses the nodes that answer. A collection that they don't know may have been dropped, or created at
+        nodes that did not answer then; so this requests the manifests of all nodes whose changes may have come.
 
         Args:
             ids: the collections whose changes were left out since `settle`.
 
         Raises:
-            ConnectionLost: some were left out; the batch is repeated, and their collections are made first.
+            ConnectionLost: some were left out; the batch is repeated, and their collections are created first.
             TransportError, StatusError: a node did not answer that may know one of them.
         """
         unknown = [number for number in ids if not self._manifest.has(number)]
@@ -302,11 +304,15 @@ class CarriedCollections:
         return self.carried.into or f"{scope}.{name}"
 
     def _gone(self, manifest: CollectionsManifest) -> list[str]:
-        """Return the names at the target of collections that a manifest of the source has no more."""
+        """Return the names at the target of carried collections that the source's manifest no longer has."""
         return [path for path, number in self.carried.known.items() if not manifest.has(number)]
 
     def _to_let_go(self, manifest: CollectionsManifest, there: CollectionsManifest) -> str | None:
-        """Return the first collection that `_drop` would drop or forget."""
+        """Return the first collection that `_drop` would drop or forget; None if there is none.
+
+        Args:
+            manifest: the source's. there: the target's.
+        """
         gone = self._gone(manifest)
         keeps = self._dropped == "keep" and any(self._is_left(path, there) for path in gone)
         return gone[0] if gone and not keeps else None
@@ -314,7 +320,13 @@ class CarriedCollections:
     def _drop(
         self, manifest: CollectionsManifest, wanted: Mapping[str, int], there: CollectionsManifest
     ) -> CollectionsManifest:
-        """Handle collections that were dropped at the source since; return the target's manifest after that."""
+        """Handle collections that were dropped at the source since; return the target's manifest after that.
+
+        Args:
+            manifest: the source's.
+            wanted: the ids of the source's collections, by their names at the target.
+            there: the target's manifest.
+        """
         gone = self._gone(manifest)
         left = [CollectionPath(*parse_path(path)) for path in gone if self._is_left(path, there)]
         if left and self._dropped == "drop":
@@ -335,15 +347,18 @@ class CarriedCollections:
         return there
 
     def _is_left(self, path: str, there: CollectionsManifest) -> bool:
-        """Return True if the target still has the collection of this name that the copy has filled. One that somebody
-        made again under the name is another one, with none of the copy's documents.
+        """Return True if the target still has the very collection of this name that the copy has filled.
+
+        A collection that was created again under the name is another one, with none of the copy's documents.
         """
         present = there.collection(*parse_path(path))
         return present is not None and self.carried.filled.get(path, present.id) == present.id
 
     def _check(self, wanted: Mapping[str, int], there: CollectionsManifest) -> None:
-        """Raise OptionError if a collection that this copy has filled was dropped at the target, and perhaps made
-        again: it would lack all earlier documents.
+        """Check that no collection that this copy has filled was dropped at the target, and perhaps created again.
+
+        Raises:
+            OptionError: one was; it would lack all earlier documents.
         """
         for path, number in self.carried.known.items():
             if wanted.get(path) == number and not self._is_left(path, there):

@@ -1,9 +1,9 @@
 """A table given by its name in a catalog of a Spark session: `catalog.schema.name`.
 
 A name points to a folder, and the folder holds the table. So a name is looked up once, at each start of a mirror; after
-that everything is as with a folder: tasks, commits, indexes and the checkpoint know only the place. A new table is made
-at its place first, whole and with its record, and gets its name then. After a crash between the two the next start
-finds it there and gives it the name.
+that everything is as with a folder: tasks, commits, indexes and the checkpoint know only the place. A new table is
+created at its place first, whole and with its record, and registered under its name then. After a crash between the two
+the next start finds the table there and registers it.
 
 Tables are registered as external ones, USING delta LOCATION: a drop of the name keeps the documents.
 """
@@ -63,7 +63,7 @@ class NamedTable:
 
     @property
     def lasts(self) -> bool:
-        """True if the catalog outlives the session: Spark's own may be in memory."""
+        """True if the catalog outlives the session; Spark's own catalog may be in memory."""
         kept: Any = self._spark.conf.get("spark.sql.catalogImplementation", IN_MEMORY)
         return self.parts[0] != SESSION_CATALOG or kept != IN_MEMORY
 
@@ -78,8 +78,8 @@ class NamedTable:
     def place(self) -> str:
         """Return the place of the table, or of a new one.
 
-        It is looked up once: a later attempt goes on there, even if the name was dropped meanwhile or leads elsewhere,
-        which `register` reports.
+        The name is looked up once: a later attempt continues at this place, even if the name was dropped meanwhile or
+        leads elsewhere, which `register` reports.
 
         Raises:
             TableError: as `registered_place`; or no such schema, or one without a place of its own.
@@ -123,7 +123,7 @@ class NamedTable:
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Let errors about the table contain its name, beside its place."""
+        """Add the table's name to each TableError of the block, in front of its place."""
         try:
             yield
         except TableError as error:
@@ -172,7 +172,11 @@ class NamedTable:
         return located(self.name, location, encoded=True) if location else None
 
     def _check_catalog(self) -> None:
-        """Check that the session has the catalog: Spark takes the name of an unknown one for a schema's."""
+        """Check that the session has the catalog; Spark would read the name of an unknown catalog as that of a schema.
+
+        Raises:
+            TableError: it has no such catalog.
+        """
         catalog = self.parts[0]
         if catalog != SESSION_CATALOG and self._spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
             known = [row[0] for row in self._spark.sql("SHOW CATALOGS").collect()]
@@ -188,9 +192,9 @@ class NamedTable:
 
     @contextmanager
     def _explained(self, end: str = "") -> Iterator[None]:
-        """Raise Spark's refusals in one line, and missing libraries too.
+        """Convert Spark's refusals, and reports of missing libraries, to TableError, in one line.
 
-        An error without a class of its own there, such as an outage of the metastore, may pass.
+        Errors without an error class in Spark, such as an outage of the metastore, are raised unchanged: they may pass.
         """
         from pyspark.errors import AnalysisException
 

@@ -1,15 +1,15 @@
-"""The change log beside a mirror's table: it moves with the table, and is repaired when the two differ.
+"""The change log beside a mirror's table: it advances with the table, and is repaired when the two differ.
 
 A batch is committed to the log first. The log's record has the digests of the table's records before and after its last
 batch, so three cases can be told apart when the next one is planned:
 
-* The table is at the second: all is well.
-* The table is at the first, or a vbucket of the log is ahead of the table's: the log has a batch that never got into
-  the table. While the vbucket's branch is the same, that batch was right and its changes are left out when they come
-  again. If a failover came between, they may belong to a dead history: a `rollback` row takes them back.
-* The table is at neither: the log was switched on for an existing table, or was off for a while, or one of the two was
-  put back to an earlier version. Then the log begins anew with all documents of the table, its *base*: a `rollback` row
-  to 0 for the old rows, and a `mutation` for each document.
+* The table's record has the second digest: both are level.
+* It has the first, or a vbucket of the log is ahead of the table's: the log has a batch that never got into the table.
+  While the vbucket's branch is the same, that batch was right and its changes are left out when they come again. If a
+  failover came between, they may belong to a lost branch: a `rollback` row takes them back.
+* It has neither: the log was switched on for an existing table, or was off for a while, or one of the two was restored
+  to an earlier version. Then the log begins anew with all documents of the table, its *base*: a `rollback` row to 0 for
+  the old rows, and a `mutation` for each document.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _OF_TABLE = tuple(name for name in _NAMES if name in KEPT)
 
 
 class ChangeLog(Table):
-    """A change log; made if there is none.
+    """A change log; created if there is none.
 
     Args:
         place: a path or file: url.
         bucket: name of the bucket.
-        vectors: see `Table`; the log's rows never die, but readers check the features of a table.
+        vectors: as of `Table`. The log's rows never die, but readers check the features of a table.
         formats, catalog, making, seen: as of `Table`.
     """
 
@@ -91,7 +91,7 @@ class ChangeLog(Table):
             transaction: (application, version).
 
         Raises:
-            TableChanged: plan the batch anew.
+            TableChanged: the log has moved on, or was put back to an older version; plan the batch anew.
         """
         record = self.refresh()
         if self.log.restored:
@@ -114,7 +114,7 @@ class ChangeLog(Table):
             end: the end of the next batch; None if none is planned yet.
 
         Raises:
-            TableChanged: another process did so at the same time; plan the batch anew.
+            TableChanged: another process repaired it at the same time; plan the batch anew.
         """
         record, held, digest = self.refresh(), Offset.from_json(table.record.end), table.record.digest
         logged = Offset.from_json(record.end)
@@ -153,9 +153,7 @@ class ChangeLog(Table):
 
 
 def _furthest(logged: Offset, end: Offset) -> Offset:
-    """Return the offset of the log after a batch: the batch's end, except for vbuckets of which the log already has
-    more.
-    """
+    """Return the offset of the log after a batch: the batch's end, but the log's own position where that is further."""
     positions = dict(end.positions)
     for vbucket, at in logged.positions.items():
         if vbucket not in end.rollbacks and at.seqno > end.position(vbucket).seqno:
@@ -164,9 +162,9 @@ def _furthest(logged: Offset, end: Offset) -> Offset:
 
 
 def _doubtful(logged: Offset, held: Offset, end: Offset) -> Iterator[int]:
-    """Yield the vbuckets of which the log has more than the table, from a branch that may be lost.
+    """Yield the vbuckets in which the log is ahead of the table with changes of a branch that may be lost.
 
-    If the batch itself rolls back, its own rollback row has a seqno no higher.
+    A vbucket that the batch itself rolls back is left out: its own rollback row has a seqno that is no higher.
     """
     for vbucket, at in logged.positions.items():
         ahead = at.seqno > held.position(vbucket).seqno

@@ -1,11 +1,11 @@
-"""Spark's checkpoint of a query, repaired after its last files were cut.
+"""Spark's checkpoint of a query, repaired after its last files were truncated.
 
 Spark renames each file into place and does not sync it, so a power cut may leave the newest files empty or incomplete,
 and Spark refuses to start from those. Their content is not needed: a job's batch may come twice, and a sink has its own
 record. So the query goes back to the last batch whose files are whole.
 
 A file is a line with its version, then lines of JSON; Hadoop keeps checksums beside it in `.<name>.crc`, a header and a
-CRC-32 for each piece. Only folders of this machine are looked at: object stores have no half files.
+CRC-32 for each piece. Only folders of this machine are checked: object stores have no half files.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ log: Final = logging.getLogger(__name__)
 
 
 def mend(checkpoint: str | Path) -> bool:
-    """Remove cut files and all later ones; return True if the query has lost its first batch, so that it must read
-    everything again, wherever its options let it begin.
+    """Remove truncated files and all later ones.
+
+    Returns: True if the query has lost its first batch, so that it must read everything again, wherever its options let
+    it begin.
 
     Raises:
         OSError: the folder can't be read, or its files not be removed.
@@ -48,7 +50,7 @@ def mend(checkpoint: str | Path) -> bool:
 
 
 def _forget(folder: Path, first: int) -> None:
-    """Remove batches, the newest first: Spark would believe a commit without its offsets."""
+    """Remove batches from number `first` on, the newest first: Spark would accept a commit without its offsets."""
     log.warning("%s: the files of batch %d are cut; the query goes back to what was before", folder, first)
     if first <= min(number for kind in (OFFSETS, COMMITS) for number, _ in _batches(folder / kind)):
         (folder / BEGINNING_LOST).touch()
@@ -87,7 +89,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _mend_metadata(path: Path) -> None:
-    """Give the query another name if its own is lost; Spark does not start without one."""
+    """Write a new query id if the file with it can't be read; Spark does not start without one."""
     if not path.exists():
         return
     data = path.read_bytes()

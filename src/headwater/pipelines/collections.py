@@ -5,8 +5,8 @@ send the changes of its collection. So no table depends on another, and a crash 
 file follows all of them: it looks up the bucket's collections, brings the tables with news up to date, one after the
 other, and handles dropped collections.
 
-A collection is identified by its id: one that was dropped and made again under the same name is another one, without
-the old documents. So its table begins anew. The old one is removed, or moved aside as `<collection>.dropped-<id>`; no
+A collection is identified by its id: one that was dropped and created again under the same name is another one, without
+the old documents. So its table begins anew. The old table is removed, or moved aside as `<collection>.dropped-<id>`; no
 collection's name has a dot.
 """
 
@@ -114,10 +114,13 @@ class ChosenCollections:
         return [Mirrored(scope, each.name, each.id) for scope, each in every if self.has(scope, each.name)]
 
     def check(self, manifest: CollectionsManifest, known: frozenset[str]) -> None:
-        """Check that each name means something: a collection, or one that has a table already (`known`, paths).
+        """Check that each chosen name is a scope or collection of the bucket, or has a table already.
+
+        Args:
+            known: the paths of tables.
 
         Raises:
-            UnknownCollection, UnknownScope: a name means nothing.
+            UnknownCollection, UnknownScope: a name is neither.
         """
         for path in sorted((self.collections or frozenset()) - known):
             collection_id(manifest, *parse_path(path))
@@ -156,7 +159,7 @@ class Tables:
         return {f"{scope}.{name}": (scope, name) for scope, name in names if choice.has(scope, name)}
 
     def known_of_old(self, choice: ChosenCollections) -> frozenset[str]:
-        """Return the paths of chosen collections that have a table, or had one that was dropped with them."""
+        """Return the paths of chosen collections that have a table, or had one that was removed or moved aside."""
         gone = (listed.path.rpartition("/")[2] for listed in store_of(self.folder).list(TRACES))
         return frozenset(self.known(choice)) | {path for path in gone if choice.has(*path.split(".", 1))}
 
@@ -195,13 +198,16 @@ class Tables:
         return done
 
     def _folders(self, below: str) -> Iterator[str]:
-        """Yield the folders of scopes or tables, without those that were moved aside and our own."""
+        """Yield the names of the folders of scopes or tables; neither those of moved tables, nor the mirror's own."""
         names = store_of(self.folder).folders(below)
         own = (".", "_delta", "_iceberg", "_index", "_check", TRACES)
         return (name for name in names if not name.startswith(own) and "." not in name)
 
     def _to_put_away(self, scope: str, name: str, manifest: CollectionsManifest) -> int | None:
-        """Return the id of a dropped collection whose table is in the way, or is not to be kept."""
+        """Return the id of a dropped collection whose table must be removed or moved aside; None if there is none.
+
+        Its table goes if the rule is "drop", or if the collection was created again under its name.
+        """
         gone = self._gone(self.place(scope, name), manifest)
         return gone if self.dropped == "drop" or manifest.collection(scope, name) is not None else None
 
@@ -250,8 +256,9 @@ class Tables:
         return [f"{place}{end}" for end in ends]
 
     def _free_name(self, place: str, number: int, ends: Sequence[str]) -> str:
-        """Return a free name for a table to be moved, also free with each of `ends` for its neighbours: ids come again
-        in a bucket that was made anew.
+        """Return a free name for a table to be moved, also free with each of `ends` for its neighbours.
+
+        An id may come again in a bucket that was created anew, so the plain name may be taken.
         """
         name = f"{place}{REMOVING if self.dropped == 'drop' else ASIDE}{number:x}"
         names = itertools.chain([name], (f"{name}-{count}" for count in itertools.count(2)))
@@ -297,7 +304,7 @@ def _ids(record: Record | None) -> tuple[int, ...]:
 
 
 def _is_beside(place: str) -> bool:
-    """Return True if the place is a change log or quarantine, not the table of a collection with such a name."""
+    """Return True if the place has a change log or quarantine, rather than the table of a collection with that name."""
     record = recorded(place)
     return record is not None and record.kind != DOCUMENTS
 
@@ -338,7 +345,7 @@ class _Table:
 
 
 class CollectionsMirror:
-    """Follows the collections of a bucket, each into a table of its own.
+    """A mirror of the collections of a bucket, each in a table of its own.
 
     Args:
         spark: a session; None for worker processes.
@@ -346,7 +353,7 @@ class CollectionsMirror:
         tables: the tables of the folder.
         choice: the chosen collections.
         attempts: begins anew after failures that may pass.
-        seen: for each collection the places of tables that this run has found or made; extended here.
+        seen: for each collection the places of tables that this run has found or created; extended here.
     """
 
     def __init__(
@@ -468,12 +475,12 @@ def work(job: Mirror) -> MirrorProgress:
     """Keep a Delta table for each collection of a bucket equal to it, `<to>/<scope>/<collection>`; return the last
     progress, over all tables.
 
-    A collection that is made later gets its table then; one that is made again under its name begins anew.
+    A collection that is created later gets its table then; the table of one that is created again begins anew.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
-        UnknownCollection, UnknownScope: a name means nothing.
-        HeadwaterError: what is not in the tables is done again by the next run.
+        UnknownCollection, UnknownScope: a chosen name does not exist.
+        HeadwaterError: a failure that does not pass; the next run continues from the tables' records.
     """
     choice = ChosenCollections.of(job.collections, job.scope)
     tables = Tables(job.to or "", job.bucket, "drop" if job.dropped == "drop" else "keep")

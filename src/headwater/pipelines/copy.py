@@ -4,10 +4,10 @@
 
 The version with the higher (revision, CAS) wins, as everywhere in this family, so a batch may come twice and others may
 write to the target. Changes that a failover takes back at the source are taken back at the target (restore.py): the
-conflict rule does not help there, for the lost revision may be the higher one. What a failover takes back at the target
-is sent there again (target_histories.py).
+conflict rule does not help there, since the lost revision may be the higher one. Changes that a failover takes back at
+the target are sent there again (target_histories.py).
 
-Documents keep their collections, by name; carried.py makes them at the target.
+Documents keep their collections, by name; carried.py creates these at the target.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ log: Final = logging.getLogger(__name__)
 
 
 def work(job: BucketCopy) -> CopyProgress:
-    """Keep one bucket level with another, until `job.stop` says so; return the last progress.
+    """Keep one bucket level with another, until `job.stop` returns True; return the last progress.
 
-    A rollback of the source makes the vbucket at the target what it is at the source (`restore`), leaves it there (for
-    a target that others write to) or ends the copy.
+    After a rollback of the source, `job.rollback` decides: make the vbucket at the target equal to the source's
+    (`restore`), leave it as it is (for a target that others write to), or end the copy.
 
     Raises:
         OptionError: an option is wrong, the checkpoint is of another job, source or target, or a collection can't be
-            made there.
+            created there.
         SparkUnavailable: Spark can't be started here.
-        HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
+        HeadwaterError: the query failed; the next run repeats the batches that Spark has not noted as done.
     """
     source_options, written = job.source_options(), job.target_options()
     ends = settings.parse(source_options, streaming=True), settings.parse_write(written)
@@ -111,7 +111,9 @@ def _claim(file: CarriedFile, reads: SourceSettings, writes: WriteSettings, seco
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The counts of a batch: rows by what became of them, vbuckets that rolled back, and rows of no collection."""
+    """The counts of a batch: rows by the result of their write, vbuckets that rolled back, and rows of dropped
+    collections.
+    """
 
     written: WriteCounts
     rollbacks: int
@@ -119,7 +121,7 @@ class _Outcome:
 
 
 class _Batches:
-    """Copies each batch, and counts its changes."""
+    """A copier of batches, which counts their changes."""
 
     def __init__(
         self,
@@ -140,7 +142,9 @@ class _Batches:
         self._collections, self._there, self._check = collections, there, check
 
     def begin(self, spark: SparkSession) -> None:
-        """Put right what the target has lost since the last batch, which may have been in another run."""
+        """Send again what the target has lost since the last batch, which may have been in another run, and note its
+        histories.
+        """
         self._level(spark)
         self._there.note()
 
@@ -155,7 +159,7 @@ class _Batches:
         raise ConnectionLost(self._target.url, problem)
 
     def _copied(self, batch: DataFrame, number: int) -> _Outcome:
-        """Write a batch, and put right what a failover took back at either end."""
+        """Write a batch, and repair the changes that a failover took back at either end."""
         alive = None if self._collections is None else self._collections.settle()
         self._level(batch.sparkSession)
         rows = batch.mapInArrow(_writing(self._target, number, alive), "counts string").collect()
@@ -184,7 +188,7 @@ class _Batches:
         self._attempts.batch_done()
 
     def _level(self, spark: SparkSession) -> None:
-        """Send again what a failover took back at the target."""
+        """Write copied changes again that a failover took back at the target."""
         lost = self._there.lost()
         if not lost:
             return
@@ -200,8 +204,9 @@ class _Batches:
         self._attempts.progress.restored += self._restored(spark, forced) + added
 
     def _settled_source(self) -> SourceSettings:
-        """Return the source with the newest map of all of its nodes, as tasks of a batch get it. A former owner that
-        was cut off may still answer, and has what a failover took back.
+        """Return the source's settings with the newest map of all of its nodes, for the tasks of a batch.
+
+        A former owner that was cut off may still answer, with changes that a failover took back.
         """
         with closing(SourceNodes(self._source)) as known:
             return known.known().for_task(self._source)
@@ -225,7 +230,7 @@ class _Batches:
 
 
 def _spread(spark: SparkSession, ends: Mapping[int, int], work: Callable[[dict[int, int]], int]) -> int:
-    """Give vbuckets with their ends to tasks; return the sum of their answers."""
+    """Run `work` on vbuckets with their ends in several tasks; return the sum of the results."""
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -244,7 +249,8 @@ def _writing(
     """Return the function of a task: it writes the task's rows and yields one row with its counts.
 
     Args:
-        alive: the ids of the collections whose rows are written; None if there is no such column.
+        number: the number of the batch.
+        alive: the ids of the collections whose rows are written; None for a source without the column `collection_id`.
     """
     names = check_columns(list(types(collections=alive is not None).items()), with_meta=True)
 
@@ -263,8 +269,9 @@ def _writing(
 
 
 class _RowFilter:
-    """Takes rollback rows, and rows of collections that are not copied, out of a task's batches; notes each vbucket's
-    last seqno.
+    """A filter for a task's batches that takes out rollback rows, and rows of collections that are not copied.
+
+    It notes each vbucket's last seqno, rollbacks and data losses.
     """
 
     def __init__(self, alive: tuple[int, ...] | None) -> None:
@@ -274,7 +281,7 @@ class _RowFilter:
         self.highs: dict[int, int] = {}
 
     def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches without these rows."""
+        """Yield the batches without the rows that are not to be written."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

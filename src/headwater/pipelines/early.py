@@ -1,7 +1,7 @@
 """The server process from which the mirror's workers are forked, started before there is a mirror.
 
-It has no threads and no connections, but has imported what tasks need, a second of work. Started first by the command,
-it does that while the command looks at nodes and table. This module itself imports next to nothing.
+It has no threads and no connections, but has imported the modules of tasks, which takes a second. The command starts it
+first, so that it imports while the command looks up nodes and table. This module itself imports next to nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ def context() -> ForkServerContext:
 
 
 def begin() -> None:
-    """Start the server, unless it runs, without waiting for it. It ends with this process."""
+    """Start the server without waiting for it, unless it is running. It ends with this process."""
     context()
     forkserver.ensure_running()

@@ -51,8 +51,8 @@ class MirrorFailed(HeadwaterError):  # noqa: N818 -- says what happened
 
 @contextmanager
 def passing_failovers(url: str) -> Iterator[None]:
-    """Make a failover or purge in the middle of a second look at the source an outage, which passes: the look is taken
-    again from its beginning.
+    """Convert a failover or purge during a second read of the source to ConnectionLost: the read is repeated from its
+    start.
     """
     try:
         yield

@@ -1,9 +1,9 @@
 """A full-text index in one SQLite file: FTS5 over the texts of documents, and the index's record (ledger.py).
 
-Rows are put in by key, so a batch may come twice. Vbuckets that a failover took back are replaced whole, in the same
+Rows are stored by key, so a batch may come twice. Vbuckets that a failover took back are replaced whole, in the same
 transaction. Documents that are kept aside are in a table of their own, with the reason.
 
-An index of collections has their ids and names beside each key, for a key belongs to a collection; `BY_COLLECTION` in
+An index of collections has their ids and names beside each key, since a key belongs to a collection; `BY_COLLECTION` in
 its shape marks it. An index of the default collection has the form of older releases.
 """
 
@@ -78,7 +78,7 @@ _SPLIT = re.compile(r'"([^"]*)"|(\S+)')
 
 @dataclass(frozen=True)
 class Hit:
-    """A document that was found: its key, its rank (higher is better), and a snippet with the words.
+    """A document that a search found: its key, its rank (higher is better), and a snippet with the words.
 
     Attributes:
         scope, collection: its collection; None in an index of the default collection alone.
@@ -107,12 +107,12 @@ def path_of(place: str | Path) -> str:
 
 
 class FullText:
-    """An index; made if there is none.
+    """An index; created if there is none.
 
     Args:
         place: the folder of the index.
         bucket: the bucket of the documents.
-        shape: the options of a new index, `tokenizer` among them; None for an existing one.
+        shape: the options of a new index, `tokenizer` among them; None to accept those of an existing one.
         beginning: the offset of a new index.
 
     Raises:
@@ -195,13 +195,13 @@ def _insert(database: sqlite3.Connection, table: str, columns: Sequence[str], ro
 
 
 def staged(path: str | Path) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that a task wrote."""
+    """Yield the rows of a task, from its file."""
     with pa.OSFile(str(path), "rb") as file, pyarrow.ipc.open_stream(file) as reader:
         yield from reader
 
 
 def key_text(key: bytes) -> str:
-    """Return a key as text, by which it can be found."""
+    """Return a key as the text under which a search finds it."""
     return key.decode("utf-8", "replace").replace("\0", " ")
 
 
@@ -269,7 +269,7 @@ def check_within(by_collection: bool, collections: Sequence[str], scope: str | N
 
 
 def shape_of(place: str | Path) -> dict[str, Any]:
-    """Return the options that an index was made with.
+    """Return the options of an index, as it was created.
 
     Raises:
         LedgerError: there is no index.

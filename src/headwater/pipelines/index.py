@@ -5,7 +5,7 @@
 
 A batch is planned from the index's own record, and the record moves with the rows. Vbuckets that a failover took back
 are read from their beginning and replaced whole: documents of the lost branch are removed, and those that it had
-overwritten or deleted come back. A server can't be part of our transaction, so its batch is noted before the tasks
+overwritten or deleted come back. A server can't take part in our transaction, so its batch is noted before the tasks
 begin, and must be finished before another is planned; and documents that are read anew get a higher generation
 (opensearch.py).
 
@@ -94,7 +94,9 @@ class IndexTask:
     index: str | None
 
     def answer(self) -> bytes:
-        """Read changes, make text, and leave it in a file or with the server."""
+        """Read changes, convert them to text, and write the rows to a file or to the server; return the result as
+        JSON.
+        """
         unread: set[int] = set()
         dropped: set[int] = set()
         # What a server has it has at once: it must be no further than the batch that was noted.
@@ -146,7 +148,10 @@ class IndexTask:
     def _sent(
         self, server: SearchServer, texts: Iterable[list[dict[str, Any]]], counts: dict[str, int]
     ) -> Iterator[list[dict[str, Any]]]:
-        """Give rows to the server; yield the rows that it refused."""
+        """Send rows to the server; yield all rows without their text, with the server's reason where it refused one.
+
+        The earlier version of a refused document is deleted at the server, and documents of lost branches are removed.
+        """
         with closing(SearchClient(server)) as client:
             client.check(self.index)
             for rows in texts:
@@ -190,8 +195,15 @@ def _name(row: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class IndexAnswer:
-    """The answer of a task: the place of its rows, the vbuckets that they replace, the dropped collections, and the
-    vbuckets that were read further than planned.
+    """The result of a task.
+
+    Attributes:
+        path: the file with the task's rows.
+        unread: vbuckets that could not be read as planned.
+        replaced: vbuckets whose rows these replace.
+        counts: documents by result.
+        dropped: ids of dropped collections.
+        reached: (vbucket, vb uuid, seqno) of vbuckets that were read further than planned.
     """
 
     path: str
@@ -212,7 +224,7 @@ class IndexOpening:
     server: SearchServer | None = None
 
     def open(self) -> IndexSink:
-        """Open the index with its own options."""
+        """Return the index, opened with its own options."""
         return IndexSink(self.place, self.bucket, self.rules, self.server)
 
 
@@ -269,7 +281,9 @@ class IndexSink:
         return self._ledger.record
 
     def begun(self) -> dict[str, Any] | None:
-        """Return the end of a batch of which a server may have a part."""
+        """Return the end of a batch that was begun and not committed, of which the server may have a part; None for
+        none.
+        """
         return self._ledger.begun
 
     def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[IndexTask]:
@@ -314,8 +328,8 @@ class IndexSink:
         """Add a batch to the index: rows and record in one transaction.
 
         Raises:
-            TableChanged: it was planned from another record; or a node had another history by then, and no server got
-                documents that would have to be removed.
+            TableChanged: the batch was planned from another record; or, without a server, a node's history has changed
+                since the batch was planned. With a server those vbuckets are read anew in the next batch.
         """
         if self.server is None and any(each.unread for each in written):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
@@ -343,7 +357,7 @@ class IndexSink:
                 setattr(progress, name, getattr(progress, name) + number)
 
     def _claim_index(self, server: SearchServer) -> str:
-        """Return the id of the server's index; make the index if no document was ever sent to it."""
+        """Return the id of the server's index; create the index if no document was ever sent to it."""
         known = self._ledger.notes.get("index")
         with closing(SearchClient(server)) as client:
             if known is None:
@@ -354,23 +368,28 @@ class IndexSink:
             return state
 
     def _check_index(self) -> None:
-        """Check that the tasks' documents went to the index that has the batches before."""
+        """Check that the server's index is the one that got all earlier batches. Errors as `SearchClient.check`."""
         if self.server is not None:
             with closing(SearchClient(self.server)) as client:
                 client.check(self._ledger.notes.get("index"))
 
     def _removed_there(self, gone: Sequence[int]) -> int:
-        """Remove dropped collections from the server, before the record moves: this may have to be repeated."""
+        """Remove the documents of dropped collections from the server; return their number.
+
+        It runs before the record moves, so it may be repeated.
+        """
         if self.server is None or not gone:
             return 0
         with closing(SearchClient(self.server)) as client:
             return sum(map(client.remove_collection, gone))
 
     def level(self) -> None:
-        """Let vbuckets be read anew of which the server has newer documents than this folder knows, as after the folder
-        was put back to an older state. The server would refuse documents of a lower generation, and keep those of a
-        lost branch. Remove documents of older generations as well, which a late task of a lost branch sent after the
-        others were removed.
+        """Schedule vbuckets to be read anew of which the server has newer documents than this folder knows, as after
+        the folder was restored to an older state. The server would refuse documents of a lower generation, and keep
+        those of a lost branch.
+
+        Remove documents of older generations as well, which a late task of a lost branch sent after the others were
+        removed.
 
         Raises:
             SearchRefused, ConnectionLost: as `SearchClient.check`.
@@ -402,8 +421,8 @@ class IndexSink:
             pass
 
     def made_ready(self) -> IndexSink:
-        """Return the index ready for the first batch of a run: without the files of tasks that died, and level with its
-        server (errors as `level`).
+        """Prepare the index for the first batch of a run, and return it: remove the files of dead tasks, and call
+        `level`.
         """
         remove_staged([str(path) for path in (Path(self.place) / _FOLDER).glob("*.arrow")])
         self.level()
@@ -415,7 +434,9 @@ class IndexSink:
 
 
 def _unread(end: Mapping[str, Any], vbuckets: Iterable[int]) -> Mapping[str, Any]:
-    """Return an offset in which some vbuckets are on a branch that no node has."""
+    """Return an offset in which some vbuckets are on a branch that no node has, so that they are read anew and
+    replaced.
+    """
     offset = Offset.from_json(end)
     places = {vb: _nobodys(offset.position(vb), 0) for vb in vbuckets}
     return replace(offset, positions={**offset.positions, **places}).to_json() if places else end
@@ -430,15 +451,15 @@ def _nobodys(place: Position, seqno: int) -> Position:
 
 
 def work(job: TextIndex) -> IndexProgress:
-    """Keep a full-text index of a bucket's documents, until `job.stop` says so; return the last progress.
+    """Keep a full-text index of a bucket's documents, until `job.stop` returns True; return the last progress.
 
     The folder is on a disk that all workers see. With chosen collections, the documents of a dropped one are removed.
 
     Raises:
         LedgerError: the folder has another index, or this Python no FTS5.
-        SearchRefused: the server refuses.
+        SearchRefused: the server refuses documents or its index.
         OptionError: an option is wrong.
-        HeadwaterError: what is not in the index is done again by the next run.
+        HeadwaterError: a failure that does not pass; the next run continues from the index's record.
     """
     place, rules, chosen = folder(job.to), TextRules(tuple(job.fields), job.others), _choice_text(job.source_options())
     server = None
@@ -450,7 +471,7 @@ def work(job: TextIndex) -> IndexProgress:
 
 
 def _choice_text(reading: Mapping[str, str]) -> str | None:
-    """Return the choice of collections as text for an index; None without a choice."""
+    """Return the choice of collections as the text that an index keeps; None without a choice."""
     if reading.get("scope") is not None:
         return f"all of scope {reading['scope']}"
     names = reading.get("collections")

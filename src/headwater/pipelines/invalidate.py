@@ -5,7 +5,7 @@ leaves a node.
 
 A batch may come twice: a deletion too many costs the cache a miss. When a failover takes back changes, the cache may
 hold copies of them, so all present keys of the vbucket are deleted. The key of a document that only the lost branch had
-is unknown: give cache entries a time to live. The same holds for the documents of a dropped collection.
+is unknown: give cache entries a time to live, for these and for the documents of a dropped collection.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Whose = tuple[str, str] | None
 
 @dataclass(frozen=True)
 class CacheTarget:
-    """The cache, with all that a task needs to use it.
+    """The cache of a job, as its tasks need it.
 
     Args:
         url: see `caches.open_cache`.
@@ -70,14 +70,14 @@ class CacheTarget:
 
 
 def work(job: Invalidation) -> InvalidationProgress:
-    """Delete in a cache what changes in a bucket, until `job.stop` says so; return the last progress.
+    """Delete the keys in a cache that change in a bucket, until `job.stop` returns True; return the last progress.
 
-    Without a checkpoint it begins with what is written from now on, and with everything if `once`; the option
-    `startingOffsets` says otherwise.
+    Without a checkpoint the job begins with new changes, or with all changes if `once`; the option `startingOffsets`
+    overrides this.
 
     Raises:
         OptionError: an option is wrong, or the checkpoint is of another job, source or cache.
-        HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
+        HeadwaterError: the query failed; the next run repeats the batches that Spark has not noted as done.
     """
     attempts, options = attempts_of(job, InvalidationProgress()), job.source_options()
     reads, seconds = settings.parse(options, streaming=True), attempts.retry_seconds
@@ -96,7 +96,7 @@ def work(job: Invalidation) -> InvalidationProgress:
 
 
 class _Batches:
-    """Deletes the keys of each batch in the cache, and counts them."""
+    """A handler of batches that deletes their keys in the cache, and counts them."""
 
     def __init__(self, source: SourceSettings, target: CacheTarget, attempts: Attempts[InvalidationProgress]) -> None:
         self._source, self._target, self._attempts = source, target, attempts
@@ -146,9 +146,7 @@ def deleted(source: SourceSettings, target: CacheTarget, batches: Iterable[Any])
 
 
 def _keys_in(batch: Any) -> Iterator[tuple[Whose, list[bytes]]]:
-    """Yield the keys of a batch, those of each collection by themselves; keys of a collection without a known name are
-    left out.
-    """
+    """Yield the keys of a batch, grouped by collection; keys of a collection without a known name are left out."""
     keys = batch.column("key").to_pylist()
     if "scope" not in batch.schema.names:
         yield None, [key for key in keys if key is not None]

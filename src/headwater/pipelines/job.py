@@ -35,7 +35,8 @@ def follow(
     columns: str = "",
     begin: Callable[[], None] = lambda: None,
 ) -> P:
-    """Give each batch of a bucket's changes to `take`, until the job ends or is to end; returns the last progress.
+    """Call `take` with each batch of a bucket's changes, until the job has ended or was stopped; return the last
+    progress.
 
     Args:
         attempts: begins anew after failures that may pass.
@@ -45,7 +46,7 @@ def follow(
         begin: called before the query starts, in each attempt.
 
     Raises:
-        HeadwaterError: the query failed; what it had not noted as done is done again by the next run.
+        HeadwaterError: the query failed; the next run repeats the batches that Spark has not noted as done.
     """
     options = patient_source(options, attempts.retry_seconds)
 
@@ -78,11 +79,11 @@ class Engine(Protocol):
         stop: Callable[[], bool],
         calm: Callable[[], None] = ...,
     ) -> None:
-        """Bring the sink up to date, and keep it so unless `once`."""
+        """Bring the sink up to date, and keep it so unless `once`; arguments as of `LocalEngine.follow`."""
 
 
 def work(job: OnEngines[P]) -> P:
-    """Bring a bucket's changes into a job's sink; the work of a job that declares no other."""
+    """Follow a bucket into a job's sink; the work of a job that declares no other."""
     return follow_into(job)
 
 
@@ -91,16 +92,16 @@ def follow_into(
     open_sink: Callable[[], CountingSink[P]] | None = None,
     ended: Callable[[Attempts[P]], None] = lambda attempts: None,
 ) -> P:
-    """Bring a bucket's changes into a sink, with the job's engine, until the job ends or is to end; returns the last
+    """Follow a bucket into a sink, with the job's engine, until the job has ended or was stopped; return the last
     progress.
 
     Args:
-        open_sink: called for each attempt; left out, the job's own.
+        open_sink: called for each attempt; None for the job's own sink.
         ended: called when the last attempt went well.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
-        HeadwaterError: what is not in the sink is done again by the next run.
+        HeadwaterError: a failure that does not pass; the next run continues from the sink's record.
     """
     attempts: Attempts[P] = attempts_of(job, job.PROGRESS())
     options = patient_source(job.source_options(), attempts.retry_seconds)

@@ -63,18 +63,18 @@ def folder(place: str | Path) -> str:
 
 
 class JobLedger:
-    """A job's file; made if there is none.
+    """A job's file; created if there is none.
 
     Args:
-        path: the file; its folder is made, too.
+        path: the file; its folder is created, too.
         kind: the kind of the job.
         bucket: the bucket of the changes.
         shape: options that can't change once the file exists; None to accept those of the file.
         beginning: the offset of a new file.
-        schema: statements that make the job's tables.
+        schema: statements that create the job's tables.
 
     Raises:
-        LedgerError: another job's file, another bucket's, one made with other options, or no SQLite file.
+        LedgerError: another job's file, another bucket's, one created with other options, or no SQLite file.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class JobLedger:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """The options that the file was made with."""
+        """The options that the file was created with."""
         return dict(json.loads(self._row()["shape"]))
 
     @property
@@ -130,7 +130,7 @@ class JobLedger:
 
     @property
     def begun(self) -> dict[str, Any] | None:
-        """The end of the batch that `begin` was called for, until it is committed."""
+        """The end of the batch that `begin` noted, until it is committed; None otherwise."""
         text = self._row()["begun"]
         return None if text is None else dict(json.loads(text))
 
@@ -140,8 +140,9 @@ class JobLedger:
         return dict(json.loads(self._row()["notes"]))
 
     def note_of_new(self, name: str, value: str) -> str:
-        """Return a note that is kept from before the first batch; `value` becomes it in a new file. A file that had
-        batches without it has none: "".
+        """Return a note that a new file gets before its first batch, and set it to `value` if the file is new.
+
+        Returns: "" for a file that had batches before it had this note.
         """
         with self.transaction() as database:
             notes = self.notes
@@ -182,7 +183,7 @@ class JobLedger:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Make all changes within the block, or none of them."""
+        """Commit all changes of the block at its end, or none of them."""
         with self._lock:
             self._database.execute("BEGIN IMMEDIATE")
             try:
@@ -205,7 +206,7 @@ class JobLedger:
 
 
 def open_for_reading(path: str | Path) -> sqlite3.Connection:
-    """Open a job's file beside the job.
+    """Open a job's file read-only, while the job may be writing to it.
 
     Raises:
         LedgerError: there is no file.

@@ -30,14 +30,14 @@ __all__ = ["ChangeLook", "LedgerAnswer", "LedgerSink"]
 
 
 class ChangeLook(Protocol):
-    """The part of a job that runs in its tasks, and travels to them pickled."""
+    """The part of a job that runs in its tasks; it is pickled to get there."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that the look needs, by their names in the `dcp` source."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Any:
-        """Look at batches of changes; return JSON types."""
+        """Process batches of changes; return the finding as JSON types."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LedgerTask:
     """The work of one task.
 
     Attributes:
-        had: by vbucket, the seqno up to which all changes were looked at.
+        had: by vbucket, the position up to which all changes were looked at.
     """
 
     settings: SourceSettings
@@ -54,7 +54,7 @@ class LedgerTask:
     look: ChangeLook
 
     def answer(self) -> bytes:
-        """Read the ranges and look at them."""
+        """Read the ranges and call the look with their batches; return the findings and counts as JSON."""
         unread: set[int] = set()
         changes = 0
         rollbacks = sum(part.rollback for part in self.parts)
@@ -95,7 +95,7 @@ class LedgerOpening:
     look: Any
 
     def open(self) -> LedgerSink:
-        """Open it."""
+        """Return the sink, opened."""
         return self.kind(self.place, self.bucket, self.look)
 
 
@@ -175,7 +175,7 @@ class LedgerSink:
         return self.refresh()
 
     def bring(self, after: str, end: Mapping[str, Any], findings: Sequence[Any]) -> None:
-        """Store findings together with the record."""
+        """Store the findings of a batch and move the record to `end`, in one transaction."""
         with self.ledger.advance(after, end) as database:
             self.take(database, findings)
 

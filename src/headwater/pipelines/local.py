@@ -56,7 +56,9 @@ def _end_with_parent() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """Hides pandas, which Arrow imports for the first array it makes: half a second, and no task uses it."""
+    """An import hook that hides pandas: Arrow imports it for its first array, which takes half a second, and no task
+    uses it.
+    """
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
         """Refuse to find pandas."""
@@ -65,7 +67,10 @@ class _NoPandas(MetaPathFinder):
 
 
 def _begin(environment: Mapping[str, str]) -> None:
-    """Make this process a worker. The server that it was forked from may have older credentials of a store."""
+    """Initialize this process as a worker, with the environment of the job's process.
+
+    The server that it was forked from may have older credentials of a store.
+    """
     os.environ.clear()
     os.environ.update(environment)
     sys.meta_path.insert(0, _NoPandas())
@@ -74,14 +79,14 @@ def _begin(environment: Mapping[str, str]) -> None:
 
 
 def _begin_behind(environment: Mapping[str, str], folder: str) -> None:
-    """Make this process one with lower priority than the others, with a folder for unfinished files."""
+    """Initialize this process as a worker of lower priority, with a folder for unfinished files."""
     _begin(environment)
     tempfile.tempdir = folder
     os.nice(NICE)
 
 
 class Workers:
-    """Worker processes, started when the first task comes.
+    """Worker processes, started with the first task.
 
     Args:
         count: the most processes; 0 runs tasks in this process.
@@ -123,9 +128,10 @@ class Workers:
 class Folds:
     """A process in which files are folded (lake/upkeep.py), started with the first fold, and again after it died.
 
-    In the driver's own process a fold would take the interpreter from the batches, the first one for a second and more:
-    it needs Arrow's and the compiler's modules, which the server of workers has loaded. A process can also be ended:
-    work that hangs is, and so is what runs out of memory, by the system, without the batches.
+    In the driver's own process a fold would hold the interpreter's lock against the batches, the first one for a second
+    and more: it needs Arrow's and the compiler's modules, which the server of workers has loaded. A process can also be
+    ended: a fold that hangs is killed by us, and one that runs out of memory by the system, without harm to the
+    batches.
     """
 
     def __init__(self) -> None:
@@ -135,10 +141,10 @@ class Folds:
         self._watch = ThreadPoolExecutor(1, "job-folds")
 
     def submit(self, work: Callable[[], T], seconds: float, /) -> Future[T]:
-        """Run a piece of work after those before it.
+        """Start a piece of work in the process, after all earlier ones; return its future.
 
-        It fails with ChildProcessError if the process died, and with TimeoutError if it took longer than `seconds` and
-        was killed; the next one gets a new process.
+        The future fails with ChildProcessError if the process died, and with TimeoutError if the work took longer than
+        `seconds` and was killed; the next piece gets a new process.
         """
         return self._watch.submit(self._done, work, seconds)
 
@@ -177,7 +183,7 @@ class Folds:
 
 
 class LocalEngine:
-    """Follows a bucket with worker processes.
+    """An engine that follows a bucket with worker processes.
 
     Args:
         sink: the sink of the changes.
@@ -207,14 +213,14 @@ class LocalEngine:
         """Bring the sink up to date, and keep it so.
 
         Args:
-            once: end when everything that was there at the start is in the sink.
+            once: end when all changes that were there at the start are in the sink.
             interval_seconds: from the start of one batch to that of the next, at least.
             done: called after each batch, with the answers of its tasks and the sink's offset.
             stop: called between batches; True ends the run.
             calm: called after each look that found nothing to do.
 
         Raises:
-            HeadwaterError, OSError: the batch under way is not in the sink, all before it are.
+            HeadwaterError, OSError: the current batch is not in the sink, all earlier ones are.
         """
         with ExitStack() as stack:
             stack.callback(self._workers.close)

@@ -34,7 +34,7 @@ _GAUGES = {
 
 
 class JobMetrics(Collector):
-    """The metrics of one job, which reports to them as a `BatchWatch` and by its progress.
+    """The metrics of one job: a `BatchWatch` for its batches and lag, and a receiver of its progress.
 
     Args:
         job: its name, a label of all of them.

@@ -49,15 +49,15 @@ __all__ = ["Mirror", "MirrorFailed", "MirrorProgress", "mirror", "work"]
 
 
 def work(job: Mirror) -> MirrorProgress:
-    """Keep a Delta table equal to a bucket, until `job.stop` says so; return the last progress.
+    """Keep a Delta table equal to a bucket, until `job.stop` returns True; return the last progress.
 
-    A table keeps its shape: one that was begun unfolded, say, stays so without the option. The change log lies
-    in the folder `<to>_changes`, the quarantine in `<to>_quarantine`. A name in a catalog is looked up at each start;
-    `to` is then only where a new table is made.
+    A table keeps its shape: an unfolded table, say, stays unfolded without the option. The change log lies in the
+    folder `<to>_changes`, the quarantine in `<to>_quarantine`. A name in a catalog is looked up at each start; `to` is
+    then only the place of a new table.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
-        HeadwaterError: what is not in the table is done again by the next run.
+        HeadwaterError: a failure that does not pass; the next run continues from the table's record.
     """
     begins = job.engine == "spark" and job.spark is None
     if begins and job.table is None and job.once and (level := _level(job)) is not None:
@@ -94,8 +94,9 @@ def _mirror(job: Mirror, spark: SparkSession | None) -> MirrorProgress:
 
 
 def _level(job: Mirror) -> MirrorProgress | None:
-    """Return the progress of a table that has all changes, None if there is something to do: Spark's start would take
-    longer to find that out than many a batch takes.
+    """Return the progress of a table that has all changes; None if there is something to do, or a failure may pass.
+
+    It saves the start of Spark, which takes longer than many batches.
 
     Raises:
         HeadwaterError: a failure that another attempt would meet again.
@@ -118,7 +119,7 @@ def _level(job: Mirror) -> MirrorProgress | None:
 
 
 def table_of(spark: SparkSession | None, table: str | None, to: str | Path | None) -> str | NamedTable:
-    """Return the table that `to` (a folder) or `table` (a catalog name) means.
+    """Return the table that `to` (a folder) or `table` (a catalog name) names.
 
     Raises:
         OptionError: neither is given, or a name without a session.
@@ -131,7 +132,7 @@ def table_of(spark: SparkSession | None, table: str | None, to: str | Path | Non
 
 
 def opened(table: str | NamedTable, job: Mirror, seen: set[str] | None = None) -> TableSink:
-    """Open a table, made if there is none, and register its name if it has one.
+    """Open a table, created if there is none, and register its name if it has one.
 
     Args:
         table: its place or its name.
@@ -184,7 +185,7 @@ def retry_options(job: Mirror) -> dict[str, str]:
 
 
 def cared_for(maintenance: Sequence[Maintenance]) -> str:
-    """Do the upkeep that is due; return its problem, if it had one."""
+    """Do the upkeep of the tables that is due; return the last problem of it, or an empty text."""
     problem = ""
     for each in maintenance:
         each.step()
@@ -201,7 +202,7 @@ def end_upkeep(maintenance: Sequence[Maintenance], attempts: Attempts[MirrorProg
 
 
 class _Batches:
-    """Counts the batches of one attempt, and does the table's upkeep between two of them."""
+    """The counts of the batches of one attempt, and the table's upkeep between them."""
 
     def __init__(self, attempts: Attempts[MirrorProgress], sink: TableSink, maintenance: Sequence[Maintenance]) -> None:
         self._attempts, self._maintenance = attempts, maintenance

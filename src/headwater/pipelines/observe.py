@@ -63,7 +63,7 @@ def schemas(rules: WindowRules) -> tuple[pa.Schema, pa.Schema]:
 
 @dataclass(frozen=True)
 class WindowLook:
-    """Counts the changes of a task by `rules`; with `sizes` it also reads values, for their sizes."""
+    """A counter of a task's changes by `rules`; with `sizes` it also reads values, for their sizes."""
 
     rules: WindowRules
     sizes: bool = True
@@ -74,7 +74,7 @@ class WindowLook:
         return (*NAMES, *(["value"] if self.sizes else []), *(OF_COLLECTIONS if self.rules.by_collection else ()))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
-        """Return the windows."""
+        """Return the windows of these changes, as JSON types."""
         windows = Windows()
         for batch in batches:
             windows.count(self.rules, batch)
@@ -117,7 +117,7 @@ class ObserveSink(LedgerSink):
         self._close(after, end, findings)
 
     def flush(self) -> None:
-        """Close all windows, for no later run goes on from here."""
+        """Close all windows, because no later run continues from here."""
         record = self.refresh()
         self._close(record.digest, record.end, [], all_of_them=True)
 
@@ -166,7 +166,7 @@ def _hot(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]
 
 
 def _parts_of(column: str, name: str, rules: WindowRules) -> dict[str, str]:
-    """Return the columns of a prefix or key."""
+    """Return the columns that a row has for a prefix or key, with its scope and collection if these are counted."""
     parts = split(name, by_collection=rules.by_collection)
     return {part or column: text for part, text in parts.items()}
 
@@ -213,14 +213,14 @@ def _by_collection(window: Window) -> dict[str, dict[str, int]]:
 
 
 def work(job: Observer) -> ObserveProgress:
-    """Count what is written to a bucket, by prefix and window, until `job.stop` says so; return the last progress.
+    """Count the changes of a bucket, by prefix and window, until `job.stop` returns True; return the last progress.
 
-    Without a checkpoint no run goes on from here, so the windows that are open at the end are closed then.
+    Without a checkpoint no run continues from here, so the windows that are open at the end are closed then.
 
     Raises:
-        LedgerError: the checkpoint is another job's, or was made with other windows.
+        LedgerError: the checkpoint is another job's, or was created with other windows.
         OptionError: an option is wrong, or datasketches is not installed (not with `hot` 0).
-        HeadwaterError: uncounted changes are counted by the next run.
+        HeadwaterError: a failure that does not pass; the next run counts the remaining changes.
     """
     settings = parse(job.source_options(), streaming=True)
     look = WindowLook(rules_of(job, by_collection=settings.chooses), sizes=not job.keys_only)

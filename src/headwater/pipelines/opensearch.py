@@ -74,7 +74,7 @@ _WHOLE_NUMBERS = frozenset({"short", "integer", "long", "unsigned_long"})
 
 @dataclass(frozen=True)
 class SearchServer:
-    """The server and name of an index, with all that a task needs to use it.
+    """The server and name of an index, as tasks need them.
 
     Args:
         url: `http://host[:port]/index` or `https://`.
@@ -103,16 +103,19 @@ class SearchServer:
 
     @property
     def peer(self) -> str:
-        """Its host and port."""
+        """The server's host and port."""
         parts = urlsplit(self.url)
         return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
 @dataclass(frozen=True)
 class Item:
-    """One document, or the deletion of one (`document` is None); `collection_id` in an index of collections.
+    """One document to store, or to delete.
 
-    `replaces_equal` is True if it replaces an item of the same version, too, not only older ones.
+    Attributes:
+        document: the fields; None for a deletion.
+        collection_id: its collection, in an index of collections; None otherwise.
+        replaces_equal: True if it replaces an item of the same version, too, not only older ones.
     """
 
     key: bytes
@@ -143,7 +146,11 @@ class Item:
 
 @dataclass
 class BulkCounts:
-    """The counts of a server's answers to items; `refused` has the reason for each id that it will never accept."""
+    """The counts of a server's answers to items.
+
+    Attributes:
+        refused: the reason for each id that the server will never accept.
+    """
 
     stored: int = 0
     deleted: int = 0
@@ -157,7 +164,7 @@ def version(generation: int, seqno: int) -> int:
 
 
 def identifier(key: bytes, collection_id: int | None = None) -> str:
-    """Return a key as the id of a document: as it is, or encoded if it is not UTF-8; after the collection's id in an
+    """Return the id of a document in the index: its key, encoded if it is not UTF-8; after the collection's id in an
     index of collections.
     """
     before = "" if collection_id is None else f"{collection_id:x}/"
@@ -196,12 +203,13 @@ class SearchClient:
             library.close()
 
     def prepare(self, written: int = 0, *, is_begun: bool = False) -> str:
-        """Make the index if there is none; return the id that its server gave it.
+        """Create the index if there is none; return the id that its server gave it.
 
         Args:
-            written: the number of its batches. With any it is not made anew: they would be missing for good.
-            is_begun: True if a batch was begun, of which it may have a part. Otherwise it has to be empty: documents
-                that the bucket lacks, or with a higher generation, would stay.
+            written: the number of batches that it should have. With any, a missing index is not created: these batches
+                would be missing for good.
+            is_begun: True if a batch was begun, of which the index may have a part. Otherwise it has to be empty:
+                documents that the bucket lacks, or with a higher generation, would stay.
 
         Raises:
             SearchRefused, ConnectionLost: the server refuses, the index is gone or is not ours, or no server answers.
@@ -219,13 +227,12 @@ class SearchClient:
         return identity
 
     def keep_deletions(self) -> None:
-        """Let the index remember deletions for an hour, if it forgets them sooner, as one made by hand does
-        after 60 s.
+        """Set the index to remember deletions for an hour, if its setting is lower: the default is 60 s.
 
         Otherwise a late document of an earlier attempt would bring a deleted document back.
 
         Raises:
-            SearchRefused: the login may not set that. ConnectionLost: no server answers.
+            SearchRefused: the login may not change the setting. ConnectionLost: no server answers.
         """
         name = self.server.index
         setting = self._answer("GET", "?filter_path=*.settings.index.gc_deletes")
@@ -239,11 +246,11 @@ class SearchClient:
             raise SearchRefused(self.server.peer, f"{problem}: {advice} ({status}: {_reason(answer) or 'refused'})")
 
     def check(self, known: str | None) -> str:
-        """Check that the index is the one with this id, and return the id; any index if `known` is empty. The id is the
-        one that the server gave the index, with the histories of its shards as far as the login may see them.
+        """Check that the index is the one with this id, and return the id; accept any index if `known` is empty.
 
-        A server makes a missing index with the first document: an index that was removed while a batch was sent, or
-        made again by hand, would lack all earlier batches.
+        The id is the one that the server gave the index, with the histories of its shards as far as the login may see
+        them. A server creates a missing index with the first document: an index that was removed while a batch was
+        sent, or created again by hand, would lack all earlier batches.
 
         Raises:
             SearchRefused, ConnectionLost: as `prepare`.
@@ -310,8 +317,13 @@ class SearchClient:
         return _MAPPINGS | (_OF_COLLECTIONS if self.server.by_collection else {})
 
     def _check_mapping(self, mapping: Mapping[str, Any]) -> None:
-        """Check that documents can be found by each of their fields: rollbacks and dropped collections are found by
-        them, and an unfound document would stay for good.
+        """Check that searches by each of our fields find documents.
+
+        Rollbacks and dropped collections are removed by such searches, and a document that they miss would stay for
+        good.
+
+        Raises:
+            SearchRefused: a field is missing, not indexed, or of another type.
         """
         dynamic, held = str(mapping.get("dynamic", True)).lower(), mapping.get("properties", {})
         for name, ours in self._fields.items():
@@ -338,7 +350,7 @@ class SearchClient:
         return int(self._answer("GET", "/_count")["count"])
 
     def _refresh(self) -> None:
-        """Let searches see all that was stored."""
+        """Make all stored documents visible to searches."""
 
         def ask() -> None:
             answer = self._answer("POST", "/_refresh")
@@ -348,11 +360,11 @@ class SearchClient:
         patiently(ask, self.server.retry_seconds)
 
     def bulk(self, items: Iterable[Item]) -> BulkCounts:
-        """Send items, in order; send those again that the server has no room for now, for `retry_seconds`.
+        """Send items, in order; for `retry_seconds`, send those again that the server can't take at the moment.
 
         Raises:
-            ConnectionLost: no server took them for that time. SearchRefused: all of them are refused, or the index took
-                none for that time (blocked, closed, removed, or a lost right).
+            ConnectionLost: no server accepted them in that time. SearchRefused: the server refuses all of them, or the
+                index accepted none in that time (blocked, closed, removed, or a lost right).
         """
         done = BulkCounts()
         for chunk in _chunks(items):
@@ -369,10 +381,12 @@ class SearchClient:
         return self._remove([{"term": {"collection_id": collection_id}}])
 
     def _remove(self, wanted: list[dict[str, Any]], least: int = 0) -> int:
-        """Delete the documents that a filter finds, under this version at least, until it finds none.
+        """Delete the documents that a filter finds, until it finds none; return their number.
 
-        The number of deletions that were refused as older proves nothing: after a lost answer these are the ones that
-        were done.
+        Deletions that the server refuses as older prove nothing: after a lost answer these are the ones that were done.
+
+        Args:
+            least: the lowest version of the deletions.
         """
         query = {"size": BULK_ITEMS, "query": {"bool": {"filter": wanted}}, "version": True, "_source": False}
         removed = 0
@@ -428,8 +442,10 @@ class SearchClient:
         return list(self._search_all_shards(query)["hits"]["hits"])
 
     def _search_all_shards(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the hits of a query that all shards answered: without one of them the others' would pass for
-        all.
+        """Return the answer to a query from all shards; a partial answer would look like a whole one.
+
+        Raises:
+            ConnectionLost: a shard did not answer in time.
         """
         answer = self._answer("POST", "/_search?allow_partial_search_results=false", query)
         if answer.get("timed_out"):
@@ -502,7 +518,11 @@ class SearchClient:
         return patiently(lambda: self._request(method, path, data, kind), self.server.retry_seconds)
 
     def _request(self, method: str, path: str, data: bytes, kind: str) -> tuple[int, dict[str, Any]]:
-        """Send one request; raise ConnectionLost for a failure that may pass."""
+        """Send one request; return the status, and the answer as JSON types.
+
+        Raises:
+            ConnectionLost: a failure that may pass. SearchRefused: the answer is no JSON.
+        """
         from opensearchpy.exceptions import SerializationError, TransportError
 
         self._library = self._library or _opened(self.server)
@@ -516,7 +536,11 @@ class SearchClient:
         return (404 if response is False else 200), response if isinstance(response, dict) else {}
 
     def _failed(self, status: int | str, info: Any) -> tuple[int, dict[str, Any]]:
-        """Return the status and the words of a refusal. Without a status no server answered."""
+        """Return the status and the body of a refusal.
+
+        Raises:
+            ConnectionLost: no server answered, or the status is one that passes.
+        """
         if not isinstance(status, int):
             raise ConnectionLost(self.server.peer, str(info))
         if status in _PASSING:
@@ -529,9 +553,7 @@ class SearchClient:
 
 
 def _opened(server: SearchServer) -> OpenSearch:
-    """Return the library's client, without its own retries: ours end after a time, not after a number of
-    attempts.
-    """
+    """Return the library's client, without its own retries: these end after a number of attempts, ours after a time."""
     from opensearchpy import OpenSearch
 
     parts = urlsplit(server.url)
@@ -546,7 +568,7 @@ def _opened(server: SearchServer) -> OpenSearch:
 
 
 def _are_same(known: str, actual: str) -> bool:
-    """Return True if two ids are of one index with one history; histories that only one of them has are not
+    """Return True if two ids are of one index with one history; a shard's history that only one id has is not
     compared.
     """
     return known == actual or (_uuid(known) == _uuid(actual) and " " not in min(known, actual, key=len))

@@ -1,9 +1,8 @@
 """The job that a checkpoint belongs to: its source and its target, noted beside it.
 
-A checkpoint has a job's position and nothing about its other end. Another target would silently lack all earlier
-changes; another source would look like a failover, and a copy would make the target equal to it. So the note has both
-ends. The nodes of a bucket may get other addresses: a bucket is the same while a vbucket still has one of its earlier
-branches.
+A checkpoint has a job's position, and does not name its target. Another target would silently lack all earlier changes;
+another source would look like a failover, and a copy would make the target equal to it. So the note has both ends. The
+nodes of a bucket may get other addresses: a bucket is the same while a vbucket still has one of its earlier branches.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class JobEnd:
     Args:
         url: its url without a login.
         bucket: the name of the bucket; empty for another kind of end.
-        histories: vb uuids of each vbucket's branches, in hex; empty if no node was asked.
+        histories: vb uuids of each vbucket's branches, in hex, by vbucket; empty for another kind of end.
     """
 
     url: str
@@ -49,8 +48,9 @@ class JobEnd:
         return self.url == now.url or (self.bucket == now.bucket and self._shares(now))
 
     def was_made_anew(self, now: JobEnd) -> bool:
-        """Return True if the bucket at the same address is another one by now: no vbucket that had a node both times
-        has one of its former branches.
+        """Return True if the bucket at the same address was dropped and created again.
+
+        Then no vbucket that had a node both times has one of its former branches.
         """
         return self.url == now.url and bool(self.histories.keys() & now.histories.keys()) and not self._shares(now)
 
@@ -87,12 +87,13 @@ class CheckpointOwner:
 
 
 def claim(checkpoint: str | Path, now: CheckpointOwner, spark: SparkSession | None = None) -> None:
-    """Note the owner of a checkpoint; one without a note, which is new or of an older release, becomes this
-    job's.
+    """Note the owner of a checkpoint.
+
+    A checkpoint without a note, which is new or of an older release, becomes this job's.
 
     Raises:
-        OptionError: it belongs to another job, or has another source or target; for a copy also if one of them was made
-            anew under its name.
+        OptionError: it belongs to another job, or has another source or target; for a copy also if one of the two
+            buckets was created again under its name.
     """
     file = FileBeside(checkpoint, FILE, spark)
     before = _read(file)
@@ -108,8 +109,13 @@ def claim(checkpoint: str | Path, now: CheckpointOwner, spark: SparkSession | No
 
 
 def _refuse_made_anew(file: FileBeside, before: CheckpointOwner, now: CheckpointOwner) -> None:
-    """Refuse a copy whose source or target was made anew: a source that lost its disk would look like a failover to
-    nothing, and all copied documents would be removed; such a target would lack them.
+    """Check that neither bucket of a copy was created again since the note.
+
+    A source that lost its disk would look like a failover to nothing, and all copied documents would be removed; a new
+    target would lack all earlier documents.
+
+    Raises:
+        OptionError: one was created again.
     """
     for was, end in ((before.source, now.source), (before.target, now.target)):
         if was.was_made_anew(end):

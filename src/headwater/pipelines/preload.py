@@ -1,5 +1,5 @@
-"""Imported by the server from which the mirror's workers are forked: modules and machine code that each of them would
-load with its first task, half a second, are loaded once and shared.
+"""The imports of the server from which the mirror's workers are forked: modules and machine code that each worker would
+load with its first task, in half a second, are loaded once and shared.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ NOBODYS = 1
 
 
 class QuarantineTable(Table):
-    """The quarantine of a table; made if there is none.
+    """The quarantine of a table; created if there is none.
 
     Args:
         table: the table; both have the same seed, so that a key is hashed once for both.
@@ -48,8 +48,9 @@ class QuarantineTable(Table):
             raise TableError(self.place, f"it is not the quarantine of {table.place}: remove it, and it is made anew")
 
     def level(self, named: int | None) -> bool:
-        """Restore the quarantine to the version in the table's record; return False if that is impossible: then it is
-        empty, and the bucket has to be read anew.
+        """Restore the quarantine to the version in the table's record.
+
+        Returns: False if that is impossible; the quarantine is empty then, and the bucket has to be read anew.
         """
         self.refresh()
         if named is not None and (is_level(self.log, named) or bring_back(self.log, named)):
@@ -78,7 +79,7 @@ class QuarantineTable(Table):
 
 
 def read_anew(record: Record) -> Mapping[str, Any]:
-    """Return an offset from which everything that a table has is read once more and replaced."""
+    """Return an offset from which all that a table has is read once more and replaced: a branch that no node has."""
     end = Offset.from_json(record.end)
     positions = {
         vb: replace(place, vb_uuid=NOBODYS, snapshot_start=0, snapshot_end=place.seqno)

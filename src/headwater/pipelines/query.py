@@ -73,7 +73,9 @@ def session_of(
 
 
 def _end_jvm(archive: starting.ClassArchive) -> None:
-    """End the JVM that PySpark keeps for a next session, for it writes its classes then."""
+    """End the JVM, which PySpark would keep for the next session: only at its end it writes the archive of its
+    classes.
+    """
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
@@ -105,8 +107,11 @@ def until_ended(
     watch: BatchWatch,
     calm: Callable[[], None] = lambda: None,
 ) -> None:
-    """Start a query and wait until it has ended, by itself or because `stop`, called several times a second, returns
-    True. `calm` is called now and then while the query finds nothing to do.
+    """Start a query and wait until it has ended, by itself or because `stop` returned True.
+
+    Args:
+        stop: called several times a second.
+        calm: called now and then while the query finds nothing to do.
 
     Raises:
         StreamingQueryException: it failed.
@@ -119,7 +124,7 @@ def until_ended(
 
 @contextmanager
 def _watched(spark: Any, watch: BatchWatch) -> Iterator[Callable[[str], None]]:
-    """Let a watch follow a query, whose name is known once it has started."""
+    """Report a query's progress to a watch during the block; yield the function that sets the query's id."""
     if watch is NOBODY:
         yield lambda query: None
         return

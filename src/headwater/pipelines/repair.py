@@ -1,8 +1,8 @@
-"""The repair of a broken table, after which its mirror can go on.
+"""The repair of a broken table, after which its mirror can continue.
 
 `lake/verify.py` finds the faults. Commits behind a gap are moved out of the log. A file with a missing part leaves the
 table, and the table's record is put on a branch that no node has: the next batch of the mirror reads the whole bucket
-anew and replaces every row. The same is done for a key with two rows, for the right one is unknown.
+anew and replaces every row. The same is done for a key with two rows, since the right one is unknown.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ The conflict rule keeps the higher revision, and a lost one may be the higher. S
 the source as of the batch's end, and differing documents are forced. Documents that the source lacks are deleted under
 the lowest revision there is, so that the source's next write of the key wins.
 
-It does not rely on earlier attempts: each restore compares everything, after any number of failovers. In a copy of
+A restore does not rely on earlier attempts: each one compares everything, after any number of failovers. In a copy of
 collections, those that both sides have are compared, by their names; the others are left alone.
 
-After a failover at the target (target_histories.py) nothing there is wrong, some of it is missing: `send_again` writes
-it by the conflict rule, and deletes nothing of others.
+A failover at the target (target_histories.py) leaves no wrong documents there, but some are missing: `send_again`
+writes these by the conflict rule, and deletes nothing of others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOWEST = 1
 
 
 class Meta(NamedTuple):
-    """The marks that tell two versions of a document apart; deletions have neither flags nor expiry here."""
+    """The metadata by which two versions of a document are compared; deletions have neither flags nor expiry here."""
 
     deleted: bool
     cas: int
@@ -88,11 +88,10 @@ def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, in
 
 
 def send_again(source: SourceSettings, target: WriteSettings, ends: Mapping[int, int]) -> int:
-    """Write what the source has up to these seqnos to the target, deletions included; return how many documents the
-    target lacked. A version that is newer there stays.
+    """Write the source's documents and deletions up to these seqnos to the target; return how many the target lacked.
 
-    Nothing is sent from behind the ends: a failover of the source could take it back, and the planner would not know
-    that it was copied.
+    A version that is newer there stays. No change behind the ends is sent: a failover of the source could take it back,
+    and the planner would not know that it was copied.
 
     Args:
         source: the settings of the read, with `xattrs`.
@@ -118,8 +117,8 @@ class _ComparedCollections:
     """The collections to compare.
 
     Args:
-        origin, copy: the choice at each side; None for the default collection as an old client reads it.
-        origin_paths, copy_paths: the name at the target, by id at the source and by id there.
+        origin, copy: the choice at each side; None for the default collection, read without collections.
+        origin_paths: names at the target, by the source's ids. copy_paths: the same names, by the target's ids.
         transaction_records: True to compare the SDKs' transaction records, too. If they are not copied, those at the
             target belong to its own transactions.
     """
@@ -160,8 +159,10 @@ class _ComparedCollections:
 
 
 def _reachable(origin: Client, ends: Mapping[int, int]) -> dict[int, int]:
-    """Return the ends, none behind the present history: after a second failover that may be shorter, and nobody knows
-    when it is as long again. The planner finds that failover with the next batch.
+    """Return the ends, each limited to the vbucket's present high seqno.
+
+    After a second failover the history may be shorter than an end, for an unknown time. The planner finds that failover
+    with the next batch.
     """
     stats = origin.vbucket_stats(nodes.STATS)
     return {vb: min(end, int(stats[vb]["high_seqno"])) if vb in stats else end for vb, end in ends.items()}
@@ -190,7 +191,10 @@ def _restore(
 def _held(
     origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
 ) -> _Held:
-    """Return the copy's documents of these vbuckets; its own vbuckets may have other numbers."""
+    """Return the metadata of the copy's documents in these vbuckets of the source, by collection and key.
+
+    The target may have another number of vbuckets.
+    """
     same = origin.map.vbuckets == copy.map.vbuckets
     reading = copy.batches(
         vbuckets=list(ends) if same else None,
@@ -215,8 +219,8 @@ def _path(row: Mapping[str, Any], paths: Mapping[int, str]) -> str:
 def _differing(
     origin: Client, held: _Held, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
 ) -> Iterator[tuple[str, WriteWithMeta]]:
-    """Yield the writes of documents that differ at the source; remove from `held` every key that
-    the source had within `ends`.
+    """Yield the writes that make differing documents equal to the source's; remove from `held` every key that the
+    source had within `ends`.
     """
     for path, row in _within(origin, ends, patience_seconds, compared):
         # What is newer comes with the next batch; until then the key is not there, rather than wrong.
@@ -239,7 +243,7 @@ def _present(
 def _within(
     origin: Client, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what the source has, from its beginning up to these ends at least, with the collections' names at the
+    """Yield the source's changes, from its beginning up to these ends at least, with the collections' names at the
     target.
     """
     until = {vb: end for vb, end in ends.items() if end}
@@ -279,8 +283,9 @@ def _as_it_is(row: Mapping[str, Any], *, force: bool = True) -> WriteWithMeta:
 
 
 def _removals(held: _Held) -> Iterator[tuple[str, WriteWithMeta]]:
-    """Yield deletions of keys that only the copy has, tombstones included: their revisions may be of the lost
-    branch.
+    """Yield deletions of keys that only the copy has.
+
+    Tombstones are deleted again, since their revisions may be of the lost branch.
     """
     from headwater.client.writes import WriteWithMeta
 
@@ -324,8 +329,11 @@ def _force(copy: Client, path: str, writes: list[WriteWithMeta]) -> None:
 
 
 def _add(copy: Client, path: str, writes: list[WriteWithMeta], target: WriteSettings) -> int:
-    """Write documents that may be there; return the number of those that were not. What is refused for good is among
-    the dead letters already, or ends the copy.
+    """Write documents that may be there; return the number of those that the target lacked.
+
+    Raises:
+        RowsRefused: the target refuses one for good, and there is no place for dead letters. StatusError: another
+            refusal.
     """
     documents = copy.collection(path) if path else copy
     failed = documents.write_many(writes)

@@ -1,8 +1,8 @@
 """A local Spark session with Delta Lake and the `dcp` source, for the command line, the demo and tests.
 
 On a cluster this is not needed: pass the same settings (DELTA_CONFIGURATION, SOURCE_CONFIGURATION) to spark-submit.
-Spark fetches Delta's jars by itself when a session with their coordinates starts for the first time; this says so
-beforehand, since it takes a while and a network.
+Spark downloads Delta's jars by itself when a session with their coordinates starts for the first time; `local_session`
+announces that, since it takes a while and a network.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def local_session(
         settings: further Spark settings; they override ours, and lists such as `spark.jars` are added to ours.
         quiet: silence Spark's own log, but for errors.
         delta: with Delta Lake, to read tables; without it any Spark with the source's interface is enough.
-        say: called with one line if Delta's jars have to be fetched.
+        say: called with one line if Delta's jars have to be downloaded.
 
     Raises:
         SparkUnavailable: no Java, no PySpark, or one we do not support.
@@ -121,7 +121,7 @@ def local_session(
 
 
 def _s3(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that lead Hadoop's library for S3, if a session has it, to the same store as ours."""
+    """Return the settings by which Hadoop's library for S3, if a session has it, uses the same store as ours."""
     settings = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
     if endpoint := environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL"):
         settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
@@ -131,8 +131,8 @@ def _s3(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with(chosen: dict[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Return settings overridden by others; lists of jars and extensions are joined, for otherwise a catalog's own jars
-    would replace Delta's.
+    """Return settings overridden by others. Lists of jars and extensions are joined: a catalog's own jars would replace
+    Delta's.
     """
     both = {name: f"{chosen[name]},{more[name]}" for name in LISTS if chosen.get(name) and more.get(name)}
     return chosen | dict(more) | both
@@ -158,15 +158,16 @@ def check_spark(*, delta: bool) -> None:
 
 
 def _list() -> Path:
-    """Return the file with the jars that Spark fetched for `DELTA`: with it a session needs no network, and starts
-    sooner.
+    """Return the path of the file that lists the jars which Spark downloaded for `DELTA`.
+
+    With this file a session needs no network, and starts sooner.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("HEADWATER_CACHE") or base / "headwater") / f"{DELTA.replace(':', '_')}.jars"
 
 
 def _fetched() -> list[str]:
-    """Return the paths of Delta's jars; none if they were not fetched yet, or one of them is gone."""
+    """Return the paths of Delta's jars; an empty list if they were not downloaded yet, or one of them is gone."""
     try:
         jars = _list().read_text(encoding="utf-8").split()
     except OSError:

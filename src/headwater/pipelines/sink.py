@@ -60,10 +60,10 @@ class TableSink(Table):
         bucket: the name of its bucket.
         changelog: the place of the change log; None for none.
         form: the form of its documents; None for the one it has, PLAIN for a new table.
-        copy_on_write: a new table has no deletion vectors: files that lose rows are written anew.
-        formats: of all tables, as of `Table`.
-        catalog: of the table; those beside it have its name with their ends.
-        quarantine: keep a quarantine beside the table; one that a table has is kept anyway.
+        copy_on_write: True if a new table has no deletion vectors: files that lose rows are rewritten.
+        formats: the formats of all tables, as of `Table`.
+        catalog: the table's name in a catalog; the tables beside it have that name with their ends.
+        quarantine: True to keep a quarantine beside the table; an existing one is kept anyway.
         making, seen: of the table and those beside it, as of `Table`.
 
     Raises:
@@ -144,8 +144,10 @@ class TableSink(Table):
         raise TableError(self.place, f"{sentence}: mirror {advice}, or elsewhere")
 
     def _make_readable(self) -> None:
-        """Give an older release's table a schema that all readers accept, and a checkpoint, for some readers refuse a
-        log with the old schema. If a column is removed, everything is read anew: its values move to another column.
+        """Change an older release's table to a schema that all readers accept, and write a checkpoint, since some
+        readers refuse a log with the old schema.
+
+        If a column is removed, everything is read anew: its values move to another column.
         """
         while (then := readable(before := self.log.state.fields)) != before:
             action = {"metaData": self.log.state.metadata | {"schemaString": schema_string(then)}}
@@ -261,7 +263,9 @@ class TableSink(Table):
     def _commit_neighbours(
         self, after: str, end: Mapping[str, Any], written: Sequence[TaskResult], transaction: tuple[str, int] | None
     ) -> Record:
-        """Add a batch to the neighbouring tables; return the table's record with that."""
+        """Add a batch to the change log and the quarantine; return the table's next record, with the quarantine's new
+        version.
+        """
         if (self.changes or self.quarantine) and self.refresh().digest != after:
             raise TableChanged(self.place, "the table has moved on; the batch is planned anew")
         then = self.next(end)

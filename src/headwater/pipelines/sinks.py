@@ -1,8 +1,8 @@
 """The sinks of changes, as the engines see them: a table, an index, the windows of an observer.
 
-A task does its part where it runs and answers in a few bytes; one process, the driver, brings in the answers of a
-batch, all of them or none. The place's position is in its record, which moves by the same act. So a batch may be
-planned, run and answered any number of times: a batch that was planned from another record is left out.
+A task does its part where it runs and answers in a few bytes; one process, the driver, commits the answers of a batch,
+all of them or none. The sink's position is in its record, which moves in the same commit. So a batch may be planned,
+run and answered any number of times: a batch that was planned from another record is left out.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ REPEATS_MAX = 10
 
 
 class Standing(Protocol):
-    """A record: the position of a place."""
+    """The record of a sink: its position in the bucket's history."""
 
     @property
     def end(self) -> Mapping[str, Any]:
-        """The offset up to which the place has the changes."""
+        """The offset up to which the sink has the changes."""
 
     @property
     def digest(self) -> str:
@@ -33,7 +33,7 @@ class Standing(Protocol):
 
     @property
     def batch(self) -> int:
-        """The number of batches in the place."""
+        """The number of batches in the sink."""
 
 
 class SinkTask(Protocol):
@@ -44,21 +44,24 @@ class SinkTask(Protocol):
 
 
 class ChangeSink(Protocol):
-    """A place that changes are brought into."""
+    """A target of changes with a record of its own position."""
 
     @property
     def place(self) -> str:
-        """The sink's place: an absolute path. Spark's checkpoint, which says nothing, lies in it."""
+        """The sink's place: an absolute path. Spark's checkpoint lies in it; only the sink's record counts for the
+        position.
+        """
 
     def opening(self) -> SinkOpening:
-        """Return the opening by which another process opens the same place."""
+        """Return the opening by which another process opens the same sink."""
 
     def refresh(self) -> Standing:
-        """Return the present record of the place, even if another process moved it."""
+        """Return the present record of the sink, even if another process moved it."""
 
     def begun(self) -> Mapping[str, Any] | None:
-        """Return the end of a batch that must be the next, for its tasks may have had effects that another plan can't
-        undo; None for any.
+        """Return the end of a batch that must be the next; None for any.
+
+        Its tasks may have had effects that another plan can't undo.
         """
 
     def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> Sequence[SinkTask]:
@@ -70,7 +73,7 @@ class ChangeSink(Protocol):
     def commit(
         self, after: str, end: Mapping[str, Any], written: Sequence[Any], transaction: tuple[str, int] | None = None
     ) -> Standing:
-        """Add a batch, if the place still has the record that it was planned from; return the new record.
+        """Add a batch, if the sink still has the record that it was planned from; return the new record.
 
         Args:
             after: digest of the record that the batch was planned from.
@@ -79,7 +82,7 @@ class ChangeSink(Protocol):
             transaction: (application, version), for readers of the log.
 
         Raises:
-            TableChanged: plan the batch anew.
+            TableChanged: the sink has another record; plan the batch anew.
         """
 
 
@@ -91,10 +94,10 @@ class CountingSink(ChangeSink, Protocol[P_contra]):
 
 
 class SinkOpening(Protocol):
-    """A place in a form that travels as text to processes that open it themselves."""
+    """A sink in a form that travels as text to processes that open it themselves."""
 
     def open(self) -> ChangeSink:
-        """Open the place."""
+        """Return the sink, opened."""
 
 
 Done = Callable[[list[Any], Mapping[str, Any]], None]
@@ -102,7 +105,7 @@ Done = Callable[[list[Any], Mapping[str, Any]], None]
 
 
 def to_text(opening: SinkOpening) -> str:
-    """Return an opening as an option of Spark."""
+    """Return an opening as the text of a Spark option."""
     return base64.b64encode(pickle.dumps(opening)).decode()
 
 

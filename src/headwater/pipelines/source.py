@@ -36,7 +36,7 @@ hides options whose names say so."""
 
 
 class SinkDataSource(DataSource):
-    """The data source of jobs with a sink; of no use to other code."""
+    """The data source of jobs with a sink; not for other code."""
 
     @classmethod
     def name(cls) -> str:
@@ -64,8 +64,8 @@ class SinkPartition(InputPartition):
 
 
 class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches from the sink's record; all state except the settings belongs to the planner and is never
-    pickled.
+    """A planner of batches from the sink's record. Only the settings are pickled: all other state belongs to the
+    planner.
     """
 
     def __init__(self, settings: SourceSettings, opening: SinkOpening, slots: int) -> None:
@@ -91,11 +91,11 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._sink
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return a start without meaning: the sink itself has the position."""
+        """Return an offset that is ignored: the sink itself has the position."""
         return dict(BEGINNING)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember the present end; this run ends there."""
+        """Note the nodes' present end, at which this run ends."""
         self.planning.aim()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -118,7 +118,9 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.planning.reported
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a batch, if the sink still has the record that its end was planned from."""
+        """Return the partitions of a batch, one for each task; none if the sink has another record than its end was
+        planned from.
+        """
         record = self.sink.refresh()
         until = dict(end)
         until.pop("again", None)
@@ -131,7 +133,7 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SinkPartition(task, record.digest, text) for task in tasks or [None]]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Do a task's work; runs in an executor."""
+        """Yield the answer of a partition's task as one row; runs in an executor."""
         if isinstance(partition, SinkPartition):
             written = b"" if partition.task is None else partition.task.answer()
             columns: list[Any] = [

@@ -16,7 +16,7 @@ from headwater.tracing import Told
 
 
 def tell_plan(attributes: Told, job: str, before: Standing, end: Mapping[str, Any]) -> None:
-    """Add a batch's plan to a span."""
+    """Add a batch's plan to a span: its number, and how many vbuckets and changes it covers."""
     if not attributes.is_heard:
         return
     start, until = Offset.from_json(before.end).positions, Offset.from_json(end).positions

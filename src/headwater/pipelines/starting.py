@@ -1,9 +1,9 @@
 """Faster starts of a local Spark of our own: half of a short job is loading classes and compiling Python sources.
 
 The JVM can keep the classes that a run has loaded in an archive (150 MB) that the next one maps: class data sharing.
-The first run that ends well waits for that at its end. And Spark
-puts its Python sources before the installed ones, zipped; from a zip nothing compiled can be read, so each of the five
-or six Python processes of a query would compile a hundred modules anew.
+The first run that ends well waits at its end until the archive is written. And Spark puts its Python sources before the
+installed ones, zipped; Python can't load compiled modules from that zip, so each of the five or six Python processes of
+a query would compile a hundred modules anew.
 
 Both are done only for a Spark that came with PySpark. If a file can't be kept, the start is only slower.
 """
@@ -40,9 +40,7 @@ PYTHONPATH="$kept" exec '{python}' "$@"
 
 
 def cache_folder() -> Path:
-    """Return the folder of files that can be made anew: HEADWATER_CACHE, or `headwater` in the user's cache
-    folder.
-    """
+    """Return the folder of cached files: HEADWATER_CACHE, or `headwater` in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("HEADWATER_CACHE") or Path(base) / "headwater")
 
@@ -52,7 +50,7 @@ class ClassArchive:
 
     Attributes:
         path: the path of the archive; None if it can't be kept.
-        wanted: True if there is none yet, so that this run's JVM is to write it.
+        wanted: True if there is no archive yet, so that this run's JVM is to write it.
     """
 
     def __init__(self) -> None:
@@ -78,9 +76,9 @@ class ClassArchive:
         return f'"-XX:SharedArchiveFile={self.path}" -Xshare:auto -Xlog:disable'
 
     def keep(self, jvm: subprocess.Popen[bytes]) -> bool:
-        """Wait for the end of the JVM that writes the archive; return True if there is one now.
+        """Wait for the end of the JVM that writes the archive; return True if there is an archive now.
 
-        It gets its name only when it is whole and on disk: a JVM that maps one that was cut short crashes.
+        The archive gets its name only when it is whole and on disk: a JVM that maps a truncated one crashes.
         """
         if self.path is None or not self.wanted:
             return False
@@ -111,7 +109,10 @@ def _archive_path() -> Path | None:
 
 
 def python() -> str:
-    """Return the program that Spark starts as Python: this interpreter, with PySpark as it is installed."""
+    """Return the program that Spark starts as Python: this interpreter, by a script that uses the installed PySpark.
+
+    The plain interpreter if there is no such script.
+    """
     if _installed() is None or os.name != "posix" or "'" in sys.executable:
         return sys.executable
     text = _SCRIPT.replace("{python}", sys.executable)

@@ -36,7 +36,7 @@ SLOTS_UNSEEN = 2
 
 
 class SparkEngine:
-    """Follows a bucket with a Spark query.
+    """An engine that follows a bucket with a Spark query.
 
     Args:
         spark: the session.
@@ -62,7 +62,7 @@ class SparkEngine:
         stop: Callable[[], bool],
         calm: Callable[[], None] = lambda: None,
     ) -> None:
-        """Bring the sink up to date, and keep it so; as `LocalEngine.follow` does.
+        """Bring the sink up to date, and keep it so; arguments as of `LocalEngine.follow`.
 
         Raises:
             Exception: Spark's, with the reason somewhere in its text.
@@ -89,8 +89,8 @@ class SparkEngine:
     def _checkpoint(self) -> str:
         """Return the folder in which Spark notes its triggers.
 
-        The table itself knows all of it better, so for a table on an object store, which Spark may have no library for,
-        a folder of this run's driver is enough.
+        Only the sink's record counts. So for a sink on an object store, which Spark may have no library for, a
+        temporary folder of this run is enough.
         """
         if is_url(self.sink.place):
             folder = tempfile.mkdtemp(prefix="headwater-checkpoint-")
@@ -100,7 +100,7 @@ class SparkEngine:
 
 
 class _Batches:
-    """Commits the results of each batch's tasks."""
+    """The handler of a query's batches: commits the results of their tasks."""
 
     def __init__(self, job: str, sink: ChangeSink, done: Done) -> None:
         self._job, self._sink, self._done = job, sink, done

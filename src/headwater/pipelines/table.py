@@ -1,4 +1,4 @@
-"""A table with a record: made if there is none, refused if it belongs to another mirror, updated batch by batch.
+"""A table with a record: created if there is none, refused if it belongs to another mirror, updated batch by batch.
 
 Only the table's own record (lake/commit.py) has its position. An engine's memory, such as Spark's checkpoint, may be
 lost, older or newer: the next batch is planned from the record.
@@ -32,7 +32,7 @@ DOCUMENTS, CHANGES, QUARANTINE = "documents", "changes", "quarantine"
 
 
 class Making(Enum):
-    """The rule for a missing table: make it, or refuse."""
+    """The rule for a missing table: create it, or refuse."""
 
     CLEAR = "where nothing is left of another one"
     ANYWHERE = "whatever is left there: the last one was put away"
@@ -40,7 +40,7 @@ class Making(Enum):
 
 
 class Table:
-    """A table with a record; made if there is none.
+    """A table with a record; created if there is none.
 
     Args:
         place: a path or file: url.
@@ -49,10 +49,10 @@ class Table:
         columns: the columns of a new table.
         vectors: True if a new table has deletion vectors.
         seed: the seed of a new table's indexes, in hex; None for one of its own.
-        formats: of a new table; one of Delta that exists becomes one of both, if it shall.
-        catalog: the table's name in a catalog that shall follow it; a table that one follows keeps it anyway.
+        formats: the formats of a new table; an existing table of Delta gets Iceberg added if these are both.
+        catalog: the table's name in a catalog that shall follow it; None keeps the name that it has.
         making: the rule for a missing table.
-        seen: the places of tables that this run has found; none of them is made again. Extended here.
+        seen: the places of tables that this run has found; none of them is created again. Extended here.
 
     Raises:
         TableAway: there is no table, and there was one.
@@ -115,7 +115,7 @@ class Table:
             raise TableError(self.place, f"it was made as a table of Iceberg alone: {advice}")
 
     def _set_properties(self, wanted: Mapping[str, str]) -> None:
-        """Give a table the properties by which everybody who commits to it publishes it, and tells its catalog."""
+        """Set properties of the table: the formats in which each writer publishes it, and its name in a catalog."""
         while any(self.log.state.properties.get(name) != value for name, value in wanted.items()):
             iceberg.check_columns(self.store.root, self.log.state.fields)
             if CATALOG in wanted:
@@ -125,15 +125,15 @@ class Table:
             self.log.refresh()
 
     def publish(self) -> None:
-        """Make the Iceberg table what the log says, if the table is published.
+        """Bring the Iceberg table to the state of the log, if the table is published.
 
         Raises:
-            HeadwaterError, OSError: it is not; the next commit or start does it.
+            HeadwaterError, OSError: it was not published; the next commit or start tries again.
         """
         iceberg.publish(self.log)
 
     def add_missing(self, columns: Sequence[Mapping[str, Any]]) -> None:
-        """Give an older release's table the columns that it lacks; its rows have null there."""
+        """Add the columns that an older release's table lacks; its rows have null there."""
         while True:
             known = {column["name"].lower() for column in self.log.state.fields}
             missing = [column for column in columns if column["name"].lower() not in known]
@@ -154,7 +154,7 @@ class Table:
         return record_of(self.store.root, self.log.state)
 
     def refresh(self) -> Record:
-        """Read the commits made meanwhile; return the record.
+        """Read the commits since the last call; return the record.
 
         Raises:
             TableAway: it is not the table that was read.
@@ -176,11 +176,11 @@ class Table:
             after: digest of the record it was planned from.
             end: the end of the batch.
             written: the tasks' results.
-            transaction: (application, version), for those who look for it in the log.
+            transaction: (application, version), for readers that look for it in the log; None for the table's own.
             more: other actions of the same commit.
 
         Raises:
-            TableChanged: plan it anew.
+            TableChanged: the table has another record, or files of other writers; plan the batch anew.
         """
         then = self.next(end)
         self.put(after, then, written, transaction, more)
@@ -199,7 +199,12 @@ class Table:
         more: Sequence[dict[str, Any]] = (),
         stands: Callable[[TableLog], bool] | None = None,
     ) -> None:
-        """Add a batch to the table, with a finished record, if the log `stands`; else as `commit`."""
+        """Add a batch to the table with a given record; errors as `commit`.
+
+        Args:
+            then: the record after this commit.
+            stands: as of `BatchCommit`.
+        """
         named = transaction or (f"headwater-{self.log.state.id}", then.batch)
         commit(self.log, BatchCommit(after, then, named, written, more, stands), self.indexes())
 

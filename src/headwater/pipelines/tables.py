@@ -1,4 +1,4 @@
-"""Manual work on a mirror's table: open it with the index of its rows, fold it, free it of old files."""
+"""Manual work on a mirror's table: open it with the index of its rows, fold it, remove its old files."""
 
 from __future__ import annotations
 

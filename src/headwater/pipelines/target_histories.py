@@ -1,11 +1,12 @@
-"""The histories of a copy's target: what a failover there takes back was copied, and the source does not send it again.
+"""The histories of a copy's target: a failover there may take back copied changes, which the source does not send
+again.
 
 A target answers a write when one of its nodes has it, so a replica that is promoted there may lack copied changes. So
-behind each batch, before Spark notes it as done, the copy notes of each vbucket of the target the branch and the seqno
-that it has come to. Before the next batch it looks whether the present history still has all of that. If a branch began
-while a batch was written, nobody knows which of its writes the branch has: the batch is written again.
+after each batch, before Spark notes it as done, the copy notes the branch and the high seqno of each vbucket of the
+target. Before the next batch it checks that the present history still has all of that. If a branch began while a batch
+was written, it is unknown which of the writes the branch has: the batch is written again.
 
-It also notes up to which seqnos of the source it has copied, for no more is to be sent again.
+The copy also notes up to which seqnos of the source it has copied, since only those changes are sent again.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ Reached = dict[int, tuple[int, int]]
 
 
 class TargetHistories:
-    """Looks whether a copy's target still has what was copied; used by the driver.
+    """A check that a copy's target still has the copied changes; used by the driver.
 
     Args:
         target: the target, as the settings of a read.
         file: the file beside the checkpoint that keeps the note.
 
     Attributes:
-        forced: the source's vbuckets in which documents were forced on the target (restore.py). What the target had
-            before that may have higher revisions, so it is forced again where the target has lost it.
-        copied: by vbucket of the source, up to which seqno it was copied; what is changed here is kept by `note`.
+        forced: the source's vbuckets in which documents were forced on the target (restore.py). Documents that the
+            target had before that may have higher revisions, so these vbuckets are forced again where the target has
+            lost some.
+        copied: by vbucket of the source, up to which seqno it was copied. The caller changes it, and `note` saves it.
     """
 
     def __init__(self, target: SourceSettings, file: FileBeside) -> None:
@@ -70,7 +72,8 @@ class TargetHistories:
             client.close()
 
     def lost(self) -> list[int]:
-        """Look at the target; return its vbuckets that lack something they had at the last note, ascending.
+        """Read the target's histories; return its vbuckets that lack a change that they had at the last note,
+        ascending.
 
         Raises:
             TransportError, StatusError: a node did not answer for `retrySeconds`.
@@ -85,8 +88,10 @@ class TargetHistories:
         return self._connected().map.vbuckets
 
     def note(self) -> bool:
-        """Note how far the target is, behind a batch. Return False, and note nothing, if a branch began since `lost`:
-        it may lack something of the batch, which is to be written again.
+        """Note the target's histories after a batch.
+
+        Returns: False, with nothing noted, if a branch began since `lost`: it may lack a part of the batch, which must
+        be written again.
 
         Raises:
             TransportError, StatusError: a node did not answer for `retrySeconds`.
@@ -107,8 +112,10 @@ class TargetHistories:
         return True
 
     def reached(self, vbucket: int) -> int:
-        """Return the seqno of the source up to which a vbucket was copied; the highest there can be, if that was before
-        there was such a note.
+        """Return the seqno of the source up to which a vbucket was copied.
+
+        Returns: the highest possible seqno if the vbucket was copied before there was such a note; 0 if it was never
+        copied.
         """
         return self.copied.get(vbucket, SEQNO_MAX if self._began_earlier else 0)
 
@@ -116,7 +123,7 @@ class TargetHistories:
         return patiently(self._histories, self._target.retry_seconds)
 
     def _histories(self) -> dict[int, BranchHistory]:
-        """Return the histories of all vbuckets that have a node: log and seqno are of one branch."""
+        """Return the histories of all vbuckets that have a node, each with log and seqno of one branch."""
         client = self._connected()
         if self._collections is None:
             self._collections = knows_collections(client)
@@ -131,7 +138,9 @@ class TargetHistories:
         return self._client
 
     def _read(self) -> Reached:
-        """Return the note; nothing if there is none. One that was cut says nothing: all may be lost."""
+        """Return the note; {} if there is none. For a damaged note, return one that every history lacks: all is sent
+        again.
+        """
         text = self._file.read()
         if text is None:
             self._began_earlier = self._file.has_offsets()
@@ -158,5 +167,5 @@ class TargetHistories:
 
 
 def _lacks(seen: BranchHistory, noted: tuple[int, int] | None) -> bool:
-    """Return True if a history lacks something of what was noted."""
+    """Return True if a history lacks changes of the noted branch up to the noted seqno; False without a note."""
     return noted is not None and seen.shared_with(noted[0]) < noted[1]

@@ -2,8 +2,8 @@
 
 A task gets ranges of some vbuckets; it reads them from the nodes, writes their rows (lake/writer.py) and answers in one
 short message. It runs wherever there is Python and the table's folder: in a Spark executor or in a worker process of
-our own. Between tasks a process keeps what is costly to make: its view of the table's log, mapped indexes, and a
-connection.
+our own. Between tasks a process keeps objects that are slow to create: its view of the table's log, mapped indexes, and
+a connection.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MirrorTask:
 
     Args:
         place: the table's folder.
-        table: the table's id, for another one may be there by now.
+        table: the table's id, since another table may have taken its place by now.
         settings: the settings of the source, with the nodes that the planner knows.
         parts: ranges to read.
         fresh: vbuckets of which the table has no row yet.
@@ -76,7 +76,7 @@ class MirrorTask:
 
     @property
     def portion(self) -> Portion:
-        """The part of the table that concerns the writer."""
+        """The task's vbuckets, as the writer needs them."""
         replaced = frozenset(part.vbucket for part in self.parts if part.rollback)
         return Portion(frozenset(part.vbucket for part in self.parts), self.fresh - replaced, replaced)
 
@@ -89,10 +89,12 @@ def tasks_of(
     count: int,
     neighbours: TablesBeside = TablesBeside(),
 ) -> list[MirrorTask]:
-    """Return the tasks of the batch between two offsets, at most `count`, each with neighbouring vbuckets.
-    `where` is the table's place and id.
+    """Return the tasks of the batch between two offsets, at most `count`.
 
-    Neighbouring vbuckets share files, which other tasks then need not search.
+    Each task has neighbouring vbuckets, since these share files, which other tasks then need not search.
+
+    Args:
+        where: the table's place and id.
     """
     parts = ranges(start, end)
     fresh = frozenset(part.vbucket for part in parts if start.position(part.vbucket).seqno == 0)
@@ -106,8 +108,8 @@ def tasks_of(
 
 
 def whole(part: Range) -> Range:
-    """Return the range that a task reads: a rolled-back vbucket from its beginning, in one go, so that the result is
-    one state.
+    """Return the range that a task reads: for a rolled-back vbucket all of it, from 0, so that the result is one
+    state.
     """
     return replace(part, start_seqno=0, rollback=False) if part.rollback else part
 
@@ -156,7 +158,7 @@ class _View:
 
 
 class _KeptObjects(threading.local):
-    """A thread's objects kept between tasks: tables by place, clients by login."""
+    """The objects that a thread keeps between tasks: tables by place, clients by login."""
 
     def __init__(self) -> None:
         self.views: dict[str, _View] = {}
@@ -179,7 +181,7 @@ def view_of(place: str, table: str) -> _View:
 
     Raises:
         TableAway: there is no table.
-        TableChanged: another table is there by now.
+        TableChanged: another table has taken its place.
     """
     known = _kept.views.get(place)
     if known is not None:
@@ -250,7 +252,7 @@ def _wholes(task: MirrorTask) -> list[Range]:
 
 
 class _Logging:
-    """The change log's share of a task: rollback rows first, then every change that the log lacks."""
+    """The writer of the change log's part of a task: rollback rows first, then every change that the log lacks."""
 
     names = tuple(CHANGES)[:-1]
 
@@ -291,7 +293,7 @@ class _Logging:
 
 
 class _BorrowedClient:
-    """A client that stays open after its use, for the next task."""
+    """A context manager around a client that leaves it open, for the next task."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

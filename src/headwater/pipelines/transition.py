@@ -2,13 +2,13 @@
 
     headwater transition --from a:11210 --to b:11210 --to c:11210 --journal ./expansion
 
-A batch is some vbuckets of each pair of nodes. A task takes the vbuckets of one pair, for two movers of a pair would
-end each other's connections, and lets each be taken over (cluster/mover.py); all their changes pass through it. Then
-the driver looks at both ends itself: the new owner is active and has the whole history that the old one had when it
-died. Only then the vbucket is noted in the journal.
+A batch is some vbuckets of each pair of nodes. A task moves the vbuckets of one pair, one task per pair, since two
+movers of a pair would end each other's connections (cluster/mover.py); all changes of these vbuckets pass through it.
+Then the driver checks both ends itself: the new owner is active and has the whole history that the old one had when it
+became dead. Only then the move is noted in the journal.
 
-The nodes are asked for the remaining work, at each start and after each failure; the journal never is. A vbucket that
-was under way at a crash is found, and finished or begun anew, towards the same node as before.
+The remaining work is looked up on the nodes, at each start and after each failure, and never in the journal. A vbucket
+whose move a crash interrupted is found, and its move finished or begun anew, towards the same node as before.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TransitionTask:
     concurrency: int = CONCURRENCY
 
     def answer(self) -> bytes:
-        """Let the target take them over; return the results as JSON."""
+        """Move the vbuckets to the target by takeover; return the results as JSON."""
         return json.dumps(asyncio.run(self._run())).encode()
 
     async def _run(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class TransitionTask:
 
 
 def _of_move(vb: int, error: HeadwaterError) -> MoveError:
-    """Return the failure of a move in a form that can travel."""
+    """Return the failure of a move as a MoveError, which can be pickled and sent to the driver."""
     if isinstance(error, MoveError):
         return error
     return MoveError(vb, str(error), AGAIN, isinstance(error, TransportError) and error.retriable)
@@ -102,7 +102,7 @@ class MoveJournal:
     """The checked moves, a row each, in a SQLite file.
 
     Args:
-        place: the folder, made if missing.
+        place: the folder, created if missing.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -144,12 +144,12 @@ class NodePair:
 
 @dataclass(frozen=True)
 class TransitionSurvey:
-    """The vbuckets by the nodes' reports.
+    """The vbuckets of a transition by the nodes' reports.
 
     Attributes:
-        left: the vbuckets to be moved, by pair.
-        moved: the vbuckets at a target whose source has a dead copy.
-        ownerless: the vbuckets of which a source has a dead copy, and no node a live one or one under way.
+        left: the vbuckets to be moved, by vbucket: from which node to which.
+        moved: vbuckets that a target owns, and of which its source has a dead copy: from which node to which.
+        ownerless: vbuckets of which a source has a dead copy, while no node has an active or pending one.
     """
 
     left: dict[int, NodePair] = field(default_factory=dict)
@@ -158,11 +158,14 @@ class TransitionSurvey:
 
 
 class TransitionNodes:
-    """The nodes of a transition, asked by the driver.
+    """The nodes of a transition, as the driver sees them.
 
     Args:
-        sources, targets: who gives, who takes.
-        wanted: which vbuckets; None for all that the sources own.
+        sources: the nodes that give vbuckets. targets: the nodes that take them.
+        wanted: the vbuckets to move; None for all that the sources own.
+
+    Raises:
+        OptionError: no source, no target, or a node that is named twice.
     """
 
     def __init__(self, sources: Sequence[Endpoint], targets: Sequence[Endpoint], wanted: Sequence[int] | None) -> None:
@@ -175,7 +178,7 @@ class TransitionNodes:
             raise OptionError("nodes", given, "at least one that gives and one that takes, each named once")
 
     async def look(self) -> TransitionSurvey:
-        """Ask all nodes what they own.
+        """Request the states of the vbuckets from all nodes.
 
         Raises:
             OptionError: a node is a member of a cluster; a vbucket has two owners, or is not there; collections
@@ -213,12 +216,16 @@ class TransitionNodes:
         return survey
 
     def is_wanted(self, vbucket: int) -> bool:
-        """Return True if it is one of those to be moved."""
+        """Return True if the vbucket is one of those to be moved."""
         return self.wanted is None or vbucket in self.wanted
 
 
 async def _refuse_member(node: NodeAdmin) -> None:
-    """A cluster's map says who owns what: a takeover that leaves it as it is would be undone."""
+    """Check that a node is not a member of a cluster: its map would undo a takeover that does not change the map.
+
+    Raises:
+        OptionError: it is a member.
+    """
     config = await node.config()
     if config and len(read_map(config, node.address).servers) > 1:
         message = "a node that is no member of a cluster; there it is headwater cluster rebalance"
@@ -226,7 +233,11 @@ async def _refuse_member(node: NodeAdmin) -> None:
 
 
 async def _refuse_strangers(sources: Sequence[NodeAdmin], targets: Sequence[NodeAdmin]) -> None:
-    """Vbuckets bring their collections along: those of all nodes must be of one bucket."""
+    """Check that the collections of all nodes are those of one bucket, since vbuckets bring their collections along.
+
+    Raises:
+        OptionError: they contradict each other.
+    """
     for source in sources:
         for other in (*sources[:1], *targets):
             try:
@@ -236,10 +247,10 @@ async def _refuse_strangers(sources: Sequence[NodeAdmin], targets: Sequence[Node
 
 
 async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Look at both ends of moves; return the journal's rows.
+    """Check both ends of moves; return the journal's rows.
 
     Raises:
-        MoveError: a target does not own its vbucket, or has not all of its source's history.
+        MoveError: a target does not own its vbucket, or lacks some of its source's history.
     """
     source, target = pair.addresses
     rows = []
@@ -265,7 +276,7 @@ async def cleared(pair: NodePair, vbuckets: Iterable[int]) -> None:
 
 
 class _Transition:
-    """One attempt after the other: look, move a batch, check it, note it, until nothing is left."""
+    """The attempts of a transition: look, move a batch, check it, note it, until nothing is left."""
 
     def __init__(
         self,
@@ -278,7 +289,7 @@ class _Transition:
         self._nodes, self._journal, self._run, self._attempts, self._job = nodes, journal, run, attempts, job
 
     def attempt(self) -> None:
-        """Go on until all is moved or the job is to end."""
+        """Move vbuckets, batch by batch, until all are moved or the job is stopped."""
         survey = asyncio.run(self._nodes.look())
         noted = {vb: ends for vb, ends in self._noted().items() if vb not in survey.left}
         counts = self._attempts.progress
@@ -298,8 +309,9 @@ class _Transition:
             raise MoveError(min(survey.ownerless), problem, f"{advice} ({len(survey.ownerless)} are so)")
 
     def _noted(self) -> dict[int, tuple[str, str]]:
-        """Return the nodes of each noted move. A journal may have moves of other transitions, which say nothing of
-        these nodes.
+        """Return the nodes of each noted move, by vbucket.
+
+        A journal may have moves of other transitions, whose nodes are not of this one; these are left out.
         """
         sources, targets = ({str(each.address) for each in ends} for ends in (self._nodes.sources, self._nodes.targets))
         return {
@@ -309,7 +321,7 @@ class _Transition:
         }
 
     def _unnoted(self, moved: dict[int, NodePair]) -> None:
-        """Check and note what was moved by a run that ended before it could: what it measured is lost."""
+        """Check and note moves that an earlier run finished but did not note; that run's measurements are lost."""
         for pair, vbuckets in by_pair(moved).items():
             unknown = [asdict(Moved(vb, 0, 0, 0.0, 0, 0.0)) for vb in vbuckets]
             self._journal.note(asyncio.run(checked(pair, unknown)))
@@ -358,13 +370,15 @@ def by_pair(moves: Mapping[int, NodePair]) -> dict[NodePair, list[int]]:
 def work(job: Transition) -> TransitionProgress:
     """Let some nodes take over the vbuckets of others, batch by batch, until all are moved; return the last progress.
 
-    A vbucket goes to the target of its number modulo how many there are, or to where it is on its way.
+    A vbucket goes to the target with the index (its number modulo the number of targets), or to the node towards which
+    its interrupted move went.
 
     Raises:
         OptionError: nodes of a cluster, or named twice; a vbucket with two owners.
         SparkUnavailable: Spark can't be started here.
         MoveError: a vbucket can't be moved; or all are, but of one there is a dead copy at a source and no owner.
-        HeadwaterError: what is not moved stays where it is; the next run goes on.
+        HeadwaterError: a failure that does not pass; vbuckets that were not moved stay where they are, and the next run
+            continues.
     """
     attempts = attempts_of(job, TransitionProgress())
     nodes, journal = _nodes(job), MoveJournal(job.journal)
@@ -377,7 +391,9 @@ def work(job: Transition) -> TransitionProgress:
 
 
 async def plan(job: Transition) -> tuple[str, dict[str, Any]]:
-    """Return what would be moved from where to where; nothing is changed. Raises as `TransitionNodes.look`."""
+    """Return the moves that the job would do, in words and as JSON types; nothing is changed. Raises as
+    `TransitionNodes.look`.
+    """
     survey = await _nodes(job).look()
     pairs = Counter(pair.addresses for pair in survey.left.values())
     lines = [f"{old} would hand {n:,} vbucket{'s' * (n != 1)} over to {new}" for (old, new), n in pairs.items()]
@@ -400,7 +416,7 @@ def _nodes(job: Transition) -> TransitionNodes:
 
 
 def _on(spark: SparkSession) -> Callable[[Sequence[TransitionTask]], list[bytes]]:
-    """Run tasks on a session's executors, one each."""
+    """Return a function that runs tasks on a session's executors, one each, and returns their answers."""
 
     def run(tasks: Sequence[TransitionTask]) -> list[bytes]:
         numbered = spark.createDataFrame([(number,) for number in range(len(tasks))], "task int")

@@ -1,7 +1,7 @@
 """A watch over a job's batches, for metrics and alarms: how long each took, and how far the job is behind its bucket.
 
-A job tells its watch, whatever engine it runs on. On Spark both come out of the query's progress reports, without Spark
-from the loop; with nobody watching neither costs anything.
+A job reports to its watch on every engine. On Spark both numbers are taken from the query's progress reports, otherwise
+from our own loop; without a watch neither costs anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headwater.spark.behind import Lag, LagMeter, lag_of
 
 
 class BatchWatch(Protocol):
-    """The watch as a job sees it; called from any thread."""
+    """A receiver of a job's times and lag; called from any thread."""
 
     def batch(self, seconds: float) -> None:
         """Note a batch and its time."""
@@ -34,7 +34,7 @@ NOBODY: BatchWatch = _Nobody()
 
 
 class LagWatch:
-    """Measures the lag of a loop of our own, if there is a watch.
+    """A meter of the lag in a loop of our own, if there is a watch.
 
     Args:
         watch: gets the lag.
@@ -45,6 +45,6 @@ class LagWatch:
         self._watch, self._job, self._meter = watch, job, LagMeter()
 
     def look(self, end: Mapping[str, Any], latest: Mapping[str, Any] | None) -> None:
-        """Compare the job's offset with the nodes' newest one."""
+        """Measure the lag between the job's offset and the nodes' newest one, and report it."""
         if self._watch is not NOBODY and latest is not None:
             self._watch.lag(lag_of(self._job, self._meter.measure(end, latest), latest))

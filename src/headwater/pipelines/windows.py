@@ -118,7 +118,9 @@ class PrefixCounts:
 
 @dataclass(frozen=True)
 class HotKey:
-    """A key that changed often: about how often, and the largest possible error of that."""
+    """A key that changed often, with the approximate number of its changes and the largest possible error of that
+    number.
+    """
 
     key: str
     changes: int
@@ -172,15 +174,19 @@ class Window:
     hot: HotKeys | None = None
 
     def of(self, prefix: str, most: int, whose: str = "") -> PrefixCounts:
-        """Return the counts of a prefix; those of all further prefixes together (of the collection `whose`) once there
-        are too many.
+        """Return the counts of a prefix, to be changed in place.
+
+        Args:
+            most: the most prefixes of the window; the changes of further ones are counted together.
+            whose: the collection's part of the prefix, so that these are counted by collection; empty without
+                collections.
         """
         if prefix not in self.prefixes and len(self.prefixes) >= most:
             prefix = whose + OTHERS
         return self.prefixes.setdefault(prefix, PrefixCounts())
 
     def merge(self, other: Window, most: int, *, by_collection: bool = False) -> None:
-        """Add the counts of another for the same window."""
+        """Add the counts of another window of the same time."""
         for prefix, counts in other.prefixes.items():
             self.of(prefix, most, whose_of(prefix) if by_collection else "").add(counts)
         if other.hot is not None:
@@ -205,7 +211,7 @@ class Windows:
 
     Attributes:
         newest_ns: the newest time of a change.
-        late: changes whose window was closed. unclocked: changes whose CAS is no time.
+        late: number of changes whose window was closed. unclocked: number of changes whose CAS is no time.
     """
 
     open: dict[int, Window] = field(default_factory=dict)
@@ -264,7 +270,7 @@ class Windows:
             window.hot.add(whose + name)
 
     def watermark_ns(self, rules: WindowRules) -> int:
-        """Return the time before which all changes are assumed to have come."""
+        """Return the time before which windows are closed: `delay_seconds` before the newest change."""
         return self.newest_ns - rules.delay_seconds * NANOSECONDS
 
     def merge(self, rules: WindowRules, others: Iterable[Windows]) -> None:

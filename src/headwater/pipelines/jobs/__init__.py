@@ -2,8 +2,8 @@
 
     Mirror("couchbase://127.0.0.1:11210/default", "./lake", once=True, engine="local").run()
 
-The command line, its help, the man pages and the names in refusals are made of the same fields. Nothing heavy is
-imported here, for `headwater --help` reads this.
+The command line, its help, the man pages and the names in refusals are made of the same fields. No slow module is
+imported here, since `headwater --help` imports this package.
 """
 
 from typing import Any

@@ -17,11 +17,11 @@ class CopyProgress(JobProgress):
     """Progress of a copy, reported after each batch.
 
     Attributes:
-        stored, deleted: changes the target took (a deletion of what was not there included).
-        behind: changes it did not need, since it had them or something later.
+        stored, deleted: changes that the target accepted, deletions of missing documents included.
+        behind: changes that the target did not need, since it had these or later ones.
         refused: changes that went to the dead letters.
         left_out: changes of collections that were dropped since, and of a server's own.
-        restored: keys that were put right in vbuckets of which a failover took changes back, at either end.
+        restored: keys that were written again in vbuckets of which a failover took changes back, at either end.
     """
 
     ROWS: ClassVar[tuple[str, ...]] = ("stored", "deleted", "behind", "refused", "left_out", "restored")
@@ -101,12 +101,14 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
 
     @property
     def _writer(self) -> tuple[str | None, str | None]:
-        """Return the user who writes, and the password."""
+        """Return user and password for the target."""
         return (self.user, self.password) if self.target_user is None else (self.target_user, self.target_password)
 
     def buckets(self) -> Iterator[BucketAsked]:
-        """Yield both buckets. A copy that was begun before collections were copied goes on so, and names the unread
-        ones.
+        """Yield source and target.
+
+        The unread collections of the source are named only for a copy that began in a release without collections,
+        which still copies the default one alone.
         """
         from headwater.pipelines.carried import CarriedFile
 

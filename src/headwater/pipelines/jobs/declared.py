@@ -32,11 +32,12 @@ class JobProgress:
     """Progress of a job since this run began, reported after each batch; each job has counts of its own.
 
     Attributes:
-        batches: how many were done.
-        rollbacks: vbuckets of which a failover took back changes that had been dealt with.
-        retries: how often the job began anew; `problem` why, until a batch went well.
+        batches: number of finished batches.
+        rollbacks: vbuckets of which a failover took back changes that the job had handled.
+        retries: number of times that the job began anew.
+        problem: the reason of the last retry, until a batch succeeded.
         seconds: since this run began.
-        data_loss: vbuckets of which deletions were purged before this run came to them; each was read again whole.
+        data_loss: vbuckets of which deletions were purged before this run read them; each was read again whole.
     """
 
     ROWS: ClassVar[tuple[str, ...]] = ()
@@ -59,11 +60,11 @@ class JobProgress:
 
 
 class BucketAsked(NamedTuple):
-    """A bucket that a job needs. It is asked before the work begins, so that a wrong address or password is reported at
-    once, not after Spark's start and its patience.
+    """A bucket that a job connects to before its work begins, so that a wrong address or password is reported at once,
+    and not after Spark's start and its patience.
 
     Attributes:
-        say_unread: name the collections that are not read.
+        say_unread: True to name the collections that are not read.
     """
 
     url: str
@@ -145,7 +146,9 @@ class DeclaredJob(Generic[P]):
 
     @classmethod
     def typed(cls, name: str) -> str:
-        """Return an option in the command line's form, for a refusal that names it. KeyError: there is none."""
+        """Return an option in the command line's form, for a refusal that names it. Raises KeyError if there is
+        none.
+        """
         return f"--{next(each.name for each in cls.options() if each.field == name)}"
 
     def run(self) -> P:
@@ -161,11 +164,11 @@ class DeclaredJob(Generic[P]):
 
     @property
     def work(self) -> str:
-        """The function that does the work, as WORK has it."""
+        """The function that does the work, as "module:function"."""
         return self.WORK
 
     def check(self) -> None:
-        """Check each option, and those that depend on each other. Raises OptionError."""
+        """Check each option, and the options that depend on each other. Raises OptionError."""
         check(self)
 
     async def plan(self) -> tuple[str, dict[str, Any]]:
@@ -173,7 +176,7 @@ class DeclaredJob(Generic[P]):
         return cast("tuple[str, dict[str, Any]]", await _import_function(self.PLAN)(self))
 
     def prepare(self) -> None:
-        """Start slow parts while buckets are asked. Raises SparkUnavailable."""
+        """Start slow parts, such as worker processes, while the buckets are looked up. Raises SparkUnavailable."""
 
     def remarks(self) -> Iterator[str]:
         """Yield remarks for the user about these options."""
@@ -184,7 +187,7 @@ class DeclaredJob(Generic[P]):
         yield from ()
 
     def reach(self) -> None:
-        """Ask ends that are no buckets, so that a wrong address is reported before the work begins."""
+        """Connect to ends that are no buckets, so that a wrong address is reported before the work begins."""
 
     def line(self, progress: P) -> str:
         """Return the progress after a batch as a line for people."""
@@ -218,7 +221,7 @@ class FollowingJob(DeclaredJob[P]):
         return parse(self.source).bucket
 
     def source_options(self) -> dict[str, str]:
-        """Return the options of the source, as it reads them; those of `reading` come first."""
+        """Return the options of the source; those of `reading` override others."""
         named = {each.camel: getattr(self, each.field) for each in self.options() if each.field in self.SOURCE}
         given = {name: str(value) for name, value in named.items() if value is not None}
         loss = {"failOnDataLoss": "true"} if self.on_data_loss == "fail" else {}
@@ -247,7 +250,7 @@ class OnEngines(FollowingJob[P]):
 
 @dataclass(kw_only=True)
 class FromNow(FollowingJob[P]):
-    """A job that begins with new changes only; with `once`, and without a checkpoint, with all changes."""
+    """A job that begins with new changes only; with `once`, and without a checkpoint, it begins with all changes."""
 
     since: str | None = option(
         None,
@@ -262,7 +265,9 @@ class FromNow(FollowingJob[P]):
         return {"startingOffsets": "earliest" if self.once else "latest", **super().source_options()}
 
     def beginning(self) -> dict[str, Any]:
-        """Return the offset of a new place, for a sink that keeps its own. Raises OptionError."""
+        """Return the offset at which a new sink begins, for a job whose sink keeps its own position. Raises
+        OptionError.
+        """
         from headwater.spark.settings import parse
 
         return parse(self.source_options(), streaming=True).starting_offsets.to_json()
@@ -272,7 +277,7 @@ class WithCheckpoint(FollowingJob[P]):
     """A job on Spark with effects that may happen twice: its position is in a checkpoint.
 
     Attributes:
-        checkpoint: its folder or URL. Each job declares it, behind its other end.
+        checkpoint: its folder or URL. Each job declares this field after its own.
     """
 
     checkpoint: str | Path
@@ -304,7 +309,7 @@ def session_settings(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]
 
 
 def losses_line(vbuckets: Sequence[int], effect: str = "so these were read again whole") -> list[str]:
-    """Return the words about vbuckets in which deletions were missed; none if there are none."""
+    """Return a line about vbuckets in which deletions were missed, in a list; an empty list if there are none."""
     if not vbuckets:
         return []
     shown = ", ".join(map(str, vbuckets[:VBUCKETS_SHOWN])) + (", ..." if len(vbuckets) > VBUCKETS_SHOWN else "")
@@ -312,7 +317,9 @@ def losses_line(vbuckets: Sequence[int], effect: str = "so these were read again
 
 
 def with_session(job: Callable[Q, DeclaredJob[P]]) -> Callable[Concatenate[SparkSession | None, Q], P]:
-    """Return a function that makes and runs a job on the session that is its first argument; None: without Spark."""
+    """Return a function that creates a job and runs it on the session that is its first argument; None runs it without
+    Spark.
+    """
 
     def run(spark: SparkSession | None, /, *arguments: Q.args, **options: Q.kwargs) -> P:
         begun = job(*arguments, **options)

@@ -19,8 +19,9 @@ class IndexProgress(JobProgress):
     """Progress of an index, reported after each batch.
 
     Attributes:
-        indexed: documents put in; `removed`: deletions and expirations.
-        aside: documents kept aside, for they are no text or the server refuses them.
+        indexed: documents added or replaced.
+        removed: deletions and expirations.
+        aside: documents kept aside, since they are no text or the server refuses them.
         behind: changes that a server did not need.
     """
 

@@ -17,8 +17,9 @@ class InvalidationProgress(JobProgress):
     deleted.
 
     Attributes:
-        changes: changes of the bucket that were seen.
-        asked: cache keys that were deleted; `there` is how many the cache had.
+        changes: changes of the bucket that were read.
+        asked: cache keys that were deleted.
+        there: how many of these the cache had.
     """
 
     ROWS: ClassVar[tuple[str, ...]] = ("changes", "asked", "there")

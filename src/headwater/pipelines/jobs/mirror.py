@@ -26,14 +26,14 @@ class MirrorProgress:
             seqnos when the table is level with them.
         mutations, deletions: changes of this run (expirations count as deletions).
         rollbacks: vbuckets whose lost changes this run took back.
-        data_loss: vbuckets of which deletions were purged before this run came to them; each was read again whole.
+        data_loss: vbuckets of which deletions were purged before this run read them; each was read again whole.
         quarantined: how many changes of this run brought a document that does not fit into the quarantine.
         seconds: since this run began.
         retries: how often this run began anew after a failure that passed.
-        problem: what the last of them was, until a batch went well.
+        problem: the failure of the last retry, until a batch succeeded.
         conflicts: JSON fields that do not fit their column (only when values are unfolded).
-        collection: whose table had the last batch, of a mirror with a table for each collection; the numbers are of all
-            tables together then.
+        collection: the collection of the last batch, in a mirror with a table for each collection; the numbers are of
+            all tables together then.
     """
 
     ROWS: ClassVar[tuple[str, ...]] = ("mutations", "deletions")
@@ -134,17 +134,17 @@ class Mirror(OnEngines[MirrorProgress]):
 
     @property
     def by_collection(self) -> bool:
-        """Return whether each collection has a table of its own."""
+        """Return True if each collection has a table of its own."""
         return self.collections is not None or self.scope is not None
 
     @property
     def work(self) -> str:
-        """The function that does the work."""
+        """The function that does the work, as "module:function"."""
         return "headwater.pipelines.collections:work" if self.by_collection else self.WORK
 
     @property
     def LEVEL(self) -> str:  # type: ignore[override]  # noqa: N802 - of a mirror it depends on the options
-        """The reason why a run with --once had nothing to do."""
+        """The message of a run with --once that found nothing to do."""
         return "each table is level with its collection" if self.by_collection else "the table is level with the bucket"
 
     def check(self) -> None:
@@ -194,9 +194,10 @@ class Mirror(OnEngines[MirrorProgress]):
             parse_path(name)
 
     def prepare(self) -> None:
-        """Start worker processes, unless there is a table already: then a run with `once` may have nothing to do.
+        """Check that Spark can be started; without Spark, start the server of worker processes.
 
-        Spark is looked for before the libraries of tables, which are the smaller missing part. Raises SparkUnavailable.
+        With `once` and an existing table the server is not started yet, since there may be nothing to do. The check for
+        Spark comes before that for the libraries of tables, which are easier to install. Raises SparkUnavailable.
         """
         to = str(self.to or "")
         if self.engine == "spark":
@@ -209,7 +210,9 @@ class Mirror(OnEngines[MirrorProgress]):
             early.begin()
 
     def remarks(self) -> Iterator[str]:
-        """Yield the name that --json has now, and what becomes of a name in Spark's own catalog."""
+        """Yield a remark about the new meaning of --json, and one about names in Spark's own catalog when that is in
+        memory.
+        """
         if self.json:
             yield "--json unfolds documents into columns: its name is --unfold; for lines of JSON: --progress json"
         if self.table is None or self.engine == "local":

@@ -15,14 +15,15 @@ KINDS = ("stored", "deleted", "expired", "bytes")
 
 @dataclass
 class ObserveProgress(JobProgress):
-    """The numbers seen so far, after each batch.
+    """The numbers of an observer, reported after each batch.
 
     Attributes:
-        changes: counted in this run. `late`: of all runs, that came for windows that were closed; `unclocked`: whose
-            CAS tells no time.
-        windows: closed in this run.
+        changes: changes that this run counted.
+        late: changes of all runs whose window was closed already.
+        unclocked: changes of all runs whose CAS is no time.
+        windows: windows that this run closed.
         closed: windows that this batch closed, the oldest first, in the form of `observe.described`.
-        newest: the newest window that is open, in the same form; None if none is.
+        newest: the newest open window, in the same form; None for none.
     """
 
     ROWS: ClassVar[tuple[str, ...]] = ("changes", "late", "unclocked")

@@ -20,9 +20,9 @@ class TransitionProgress(JobProgress):
     """Progress of a transition, reported after each batch.
 
     Attributes:
-        moved: vbuckets that are at their new owners, of `total`; those of runs before this one included.
-        changes, bytes: what passed through the tasks of this run.
-        ownerless_seconds: the longest that a vbucket of this run had no owner, as it looked from its task.
+        moved: vbuckets that are at their new owners, of `total`; those of earlier runs included.
+        changes, bytes: changes, and their bytes, that passed through the tasks of this run.
+        ownerless_seconds: the longest time that a vbucket of this run had no owner, as its task measured it.
         latest: the vbuckets of the last batch, as rows of the journal.
     """
 
