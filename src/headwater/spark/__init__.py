@@ -21,12 +21,12 @@ __all__ = ["register", "slots"]
 
 
 def register(spark: SparkSession, *, first_line: bool = True) -> None:
-    """Make `format("dcp")` known to a session, and pack vbuckets into as many partitions as it has slots.
+    """Register the format "dcp" with a session, and its number of slots, by which vbuckets are packed into partitions.
 
     Args:
         spark: a session, classic or Connect (Connect hides its slots: set `minPartitions`).
-        first_line: True to show an uncaught error of ours in this process or notebook with one line first, the reason
-            and the next step; the tracebacks of Python and Java follow. False leaves Spark's form.
+        first_line: True to print one line with the reason and the next step before the traceback of an uncaught error
+            of ours, in this process or notebook; False leaves Spark's form.
     """
     from headwater.spark.source import DcpDataSource  # noqa: PLC0415 -- imports pyspark
 

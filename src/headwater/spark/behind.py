@@ -42,8 +42,8 @@ class Lag:
         seconds: seconds of the vbucket that has waited longest.
         vbuckets: number of vbuckets that are behind.
         worst: those with the most changes, at most five, the worst first.
-        ownerless: number of vbuckets that no node has, whose lag is unknown; ownerless_seconds: time since there have
-            been any.
+        ownerless: number of vbuckets that no node has, whose lag is unknown.
+        ownerless_seconds: seconds since there have been such vbuckets.
     """
 
     query: str
@@ -64,7 +64,7 @@ class Lag:
 
 
 class LagMeter:
-    """Remembers when each seqno was first seen, for one source of one query.
+    """A memory of when each seqno was first seen, for one source of one query.
 
     Args:
         clock: returns seconds.
@@ -78,7 +78,7 @@ class LagMeter:
         """Return the vbuckets that are behind, the worst first.
 
         Args:
-            end: the offset up to which the query has read. latest: the offset of what the nodes have.
+            end: the offset up to which the query has read. latest: the offset of the nodes' newest changes.
 
         Raises:
             OptionError: not offsets of this source.
@@ -109,7 +109,11 @@ def ownerless_entry(vbuckets: int, seconds: float) -> dict[str, Any]:
 
 
 def lag_of(query: str, behind: list[Behind], latest: Mapping[str, Any] | None = None) -> Lag:
-    """Return the lag of a query; `latest` is the offset of what the nodes have."""
+    """Return the lag of a query.
+
+    Args:
+        latest: the offset of the nodes' newest changes, which also names vbuckets that no node has; None if unknown.
+    """
     changes, seconds = sum(each.changes for each in behind), max((each.seconds for each in behind), default=0.0)
     lost = (latest or {}).get("noNode", {})
     without = int(lost.get("vbuckets", 0)), float(lost.get("seconds", 0.0))

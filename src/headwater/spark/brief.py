@@ -1,9 +1,9 @@
 """Errors of the source and the writer without headwater's own calls in the traceback.
 
 Spark passes an error of a Python source on as text, with all calls down to a socket, and shows this text twice. The
-calls inside headwater do not explain why a node refuses connections. So they are left out of errors whose message says
-what to do; HEADWATER_TRACEBACK=1 in Spark's environment keeps them. An error that may be our own mistake always keeps
-them.
+calls inside headwater do not explain why a node refuses connections. So they are left out of errors whose message has
+the next step; HEADWATER_TRACEBACK=1 in Spark's environment keeps them. An error that may be our own mistake always
+keeps them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def brief(method: Method) -> Method:
-    """Decorate a method that Spark calls: its errors of ours lose the calls that led to them."""
+    """Decorate a method that Spark calls, so that errors with a next step are raised without the calls inside
+    headwater.
+    """
 
     @wraps(method)
     def briefly(*args: Any, **kwargs: Any) -> Any:
@@ -47,7 +49,7 @@ def brief(method: Method) -> Method:
 
 
 def brief_rows(method: Method) -> Method:
-    """Decorate a generator method in the same way."""
+    """Decorate a generator method as `brief` does."""
 
     @wraps(method)
     def briefly(*args: Any, **kwargs: Any) -> Iterator[Any]:

@@ -34,7 +34,12 @@ _EVENTS = ("mutation", "deletion", "expiration")
 
 @dataclass
 class _Branches:
-    """The branches that one vbucket's stream announced: their beginnings, and the end of the branch that we read."""
+    """The branches of one vbucket by its stream's failover log.
+
+    Attributes:
+        begins: first seqno minus one of each branch, ascending.
+        codes: the number of each branch in the maker's list of vb uuids.
+    """
 
     begins: NDArray[np.uint64]
     codes: NDArray[np.int32]
@@ -42,7 +47,7 @@ class _Branches:
 
 @dataclass
 class RowMaker:
-    """Turns the batches of one task into Spark's rows.
+    """A converter from a task's batches to Spark's rows.
 
     Args:
         names: wanted columns, in order.
@@ -69,7 +74,7 @@ class RowMaker:
         self._offsets: NDArray[np.int32] = np.zeros(1, np.int32)
 
     def expect(self, part: Range, log: FailoverLog, last: int, above: int = 0) -> None:
-        """Set which of a vbucket's rows are wanted, and which branch wrote which of them.
+        """Set which rows of a vbucket are wanted, and the branches that they belong to.
 
         Args:
             part: the range to read.
@@ -156,7 +161,7 @@ class RowMaker:
         return pa.array(_EVENTS, pa.string()).take(pa.array(opcodes - np.uint8(MUTATION), pa.uint8()))
 
     def _uuid_column(self, records: pa.RecordBatch) -> Any:
-        """Return the branch of each row as text: 16 characters a row, in Arrow's layout, run by run."""
+        """Return the vb uuid of each row as text, 16 characters a row, as an Arrow array built run by run."""
         codes, counts = self._branch_runs(records)
         rows = records.num_rows
         if len(self._offsets) <= rows:
@@ -166,7 +171,9 @@ class RowMaker:
         return pa.Array.from_buffers(pa.string(), rows, buffers)
 
     def _branch_runs(self, records: pa.RecordBatch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return branches as positions in `uuids`, and the number of rows of each."""
+        """Return the runs of rows of one branch: the index of the branch's vb uuid in `uuids`, and the number of rows
+        of each run.
+        """
         vbuckets = records.column("vbucket").to_numpy()
         last = _run_ends(vbuckets)
         codes: NDArray[np.int32] = self._codes[vbuckets[last]]
@@ -175,7 +182,7 @@ class RowMaker:
         return codes, np.diff(last, prepend=-1)
 
     def _branch_codes(self, vbuckets: NDArray[np.uint16], seqnos: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Return the branch of each row, if a vbucket's rows are of several branches."""
+        """Return the index in `uuids` of each row's branch, also where a vbucket's rows are of several branches."""
         codes: NDArray[np.int32] = self._codes[vbuckets]
         for vb in np.unique(vbuckets[codes < 0]):
             mine, known = vbuckets == vb, self._branches[int(vb)]
@@ -215,7 +222,7 @@ def _without_transactions(records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _run_ends(vbuckets: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Return the last row of each run of the same vbucket; streams take turns, and each sends long runs."""
+    """Return the index of the last row of each run of the same vbucket; a stream sends long runs."""
     if not len(vbuckets):
         return np.zeros(0, np.int64)
     return np.append(np.flatnonzero(vbuckets[1:] != vbuckets[:-1]), len(vbuckets) - 1)

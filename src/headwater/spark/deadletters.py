@@ -37,7 +37,7 @@ SCHEMA = pa.schema(list(_KINDS.items()))
 
 
 def located(place: str) -> str:
-    """Return a place that is the same for all processes: a path becomes absolute, a URL stays."""
+    """Return a place in a form for all processes: a path becomes absolute, a URL stays."""
     return place if "://" in place else str(Path(place).absolute())
 
 

@@ -65,7 +65,9 @@ def branches(log: FailoverLog) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A seqno up to which everything is held, as long as the history up to `observed` stands (module docstring)."""
+    """A seqno up to which the reader holds all changes, as long as the history up to `observed` stands (module
+    docstring).
+    """
 
     seqno: int
     observed: int
@@ -73,7 +75,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The seqno after which a reader continues; `lost` if it had changes above that are no longer history."""
+    """The seqno after which a reader continues; `lost` is True if changes that it read above that are no longer
+    history.
+    """
 
     seqno: int
     lost: bool = False
@@ -84,12 +88,12 @@ class Resumption:
 def resume(
     position: Position, history: BranchHistory, points: Iterable[Point] = (), *, rolled_back: bool = False
 ) -> Resumption:
-    """Decide where a reader at `position` continues in `history`.
+    """Return where a reader at `position` continues in `history`.
 
     In an unchanged history: at its position. After a failover: at the newest point that is certainly held, which may be
     the position itself. A replay costs duplicates, but skipped changes would be gone for good. Delivered changes were
     `lost` only if the position is above the shared history, or if the reader goes back to 0: a replay from 0 has no
-    deletions that were purged before it is read, so the reader must drop what it holds.
+    deletions that were purged before it is read, so the reader must drop its documents.
 
     Args:
         position: seqno E of the batch that was read last, snapshot start and end = the point (E, O) before it. A
@@ -138,11 +142,11 @@ class HeldPoints:
         seen: Mapping[int, BranchHistory],
         rollbacks: frozenset[int] = frozenset(),
     ) -> None:
-        """Add points: positions read when `seen` was observed. Forget points that a failover made invalid.
+        """Add the ends of the last batch as points, and forget points that a failover made invalid.
 
         Args:
             positions: ends of the last batch.
-            seen: observed after it was read.
+            seen: the nodes' histories, observed after it was read.
             rollbacks: vbuckets in which it replaced a lost branch: earlier points are no longer valid for them.
         """
         for vbucket in rollbacks & positions.keys():

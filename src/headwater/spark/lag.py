@@ -25,9 +25,9 @@ __all__ = ["WORST", "Behind", "Lag", "LagListener", "LagMeter", "QueryListener",
 
 
 class LagListener(StreamingQueryListener):
-    """Calls a function with the lag of each query over this source, or over the mirror's, at each progress report.
+    """A listener that calls a function with the lag of each query over this source, or over the mirror's.
 
-    Spark reports after each batch, and every ten seconds while there is none.
+    Spark reports progress after each batch, and every ten seconds while there is none.
 
     Args:
         report: is called with the lag, in a thread of Spark's.
@@ -42,7 +42,7 @@ class LagListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """Measure the lag, if the query has a source of this kind."""
+        """Report the lag, if the query has a source of this kind."""
         progress = event.progress
         behind: list[Behind] = []
         known: Mapping[str, Any] | None = None
@@ -71,7 +71,7 @@ class QueryListener(LagListener):
         report: is called with the lag. batch: is called with the seconds that a batch took.
 
     Attributes:
-        query: the query's id; reports wait for it.
+        query: a future of the query's id; reports wait for it.
     """
 
     def __init__(self, report: Callable[[Lag], None], batch: Callable[[float], None]) -> None:
@@ -89,7 +89,7 @@ class QueryListener(LagListener):
 
 
 def _offset(text: Any) -> Mapping[str, Any] | None:
-    """Return an offset of a report, if it is one of ours: other sources of the query have offsets as well."""
+    """Return an offset of a progress report; None for that of another kind of source."""
     try:
         written = json.loads(text) if isinstance(text, str) else text
         written = json.loads(written) if isinstance(written, str) else written  # a text in JSON, under Spark Connect

@@ -48,7 +48,9 @@ def patiently(
     failed: Callable[[Exception], object] = lambda error: None,
 ) -> T:
     """Return the result of `attempt`; retry failures that may pass, with growing pauses, for `patience_seconds`.
-    `failed` is called with each failure before a retry.
+
+    Args:
+        failed: called with each failure before a retry.
 
     Raises:
         TransportError, StatusError: the last failure when the time is over, or at once one that will not pass.
@@ -69,7 +71,7 @@ def connect(settings: SourceSettings) -> Client:
     """Open a client for the planner or a task, with a cluster map at least as new as `settings.map_version`.
 
     Raises:
-        TransportError, StatusError: no node that answers has one: all may be former owners that were cut off.
+        TransportError, StatusError: no node that answers has such a map: all may be former owners that were cut off.
     """
     from headwater import client  # Spark loads the source's module in every session
 
@@ -114,8 +116,8 @@ class SourceNodes:
         clock: returns seconds.
 
     Attributes:
-        vbuckets: number of vbuckets of the bucket, when last observed.
-        ownerless: the wanted vbuckets that had no node then. They are not read, all others are.
+        vbuckets: number of vbuckets of the bucket at the last observation.
+        ownerless: the wanted vbuckets that had no node at the last observation. They are not read, all others are.
     """
 
     vbuckets: int = VBUCKET_NUMBERS
@@ -150,11 +152,12 @@ class SourceNodes:
         is unchanged, no failover happened in between, and the two belong together. Otherwise both are read again.
 
         Args:
-            whole: wait for a vbucket that no node owns at present, as for one that moves.
-            idle: the caller had everything last time. While no seqno changes it gets the same result again, for some
-                seconds: one short answer of each node instead of the statistics of every vbucket.
-            resting: the same of single vbuckets: the caller had all of these last time, and has read nothing of them
-                since. While few others are left, only those are asked for, for some seconds.
+            whole: True to wait for a vbucket that no node owns at present, as for one that moves.
+            idle: True if the caller had read everything of the last observation. While no seqno changes, that
+                observation is returned again, for some seconds: one short answer of each node instead of the statistics
+                of every vbucket.
+            resting: vbuckets of which the caller had read everything, and has read nothing since. While few others are
+                left, only the statistics of those are requested, for some seconds.
 
         Raises:
             TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
@@ -205,11 +208,12 @@ class SourceNodes:
         return patiently(lambda: self._connected().manifest(at_least), self._settings.retry_seconds)
 
     def newest_manifest(self) -> CollectionsManifest:
-        """Return the newest manifest of all nodes that own a wanted vbucket: a collection whose changes have come and
-        that is missing there was dropped.
+        """Return the newest manifest of all nodes that own a wanted vbucket.
+
+        A collection whose changes were read, and that this manifest lacks, was dropped.
 
         Raises:
-            TransportError, StatusError: one of them did not answer within the option `retrySeconds`.
+            TransportError, StatusError: one of the nodes did not answer within the option `retrySeconds`.
         """
         wanted = self._settings.vbuckets
         return patiently(lambda: self._connected().newest_manifest(wanted), self._settings.retry_seconds)
@@ -245,8 +249,8 @@ class SourceNodes:
     def known(self) -> Known:
         """Return the known nodes and the map's version.
 
-        A task may start when the node of the url is gone, or does not know of a failover yet. So after a start from an
-        old checkpoint the newest map is looked for first, too.
+        A task may start when the node of the url is gone, or does not know of a failover yet: so a task gets all nodes,
+        and the version of the newest map.
 
         Raises:
             TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
@@ -289,10 +293,10 @@ class SourceNodes:
             self._whole_at = float("-inf")  # a failover has come in between: all are looked at, also by another try
 
     def _look(self, client: Client, highs: Mapping[int, int], resting: Collection[int]) -> dict[int, FailoverLog]:
-        """Read the failover logs and purge seqnos: of all vbuckets, or of those that do not rest.
+        """Read failover logs and purge seqnos: of all vbuckets, or of those that do not rest.
 
-        Of a vbucket that was just read both have to be new: the node may have sent the task back to 0, for a purge or a
-        failover, so that it read nothing, and a later look would not tell.
+        A vbucket that was just read needs both anew: the node may have sent the task back to 0, for a purge or a
+        failover, so that the task read nothing, and a later look would not show that.
         """
         rest = self._at_rest(highs, resting)
         wanted = highs.keys() - rest
@@ -305,7 +309,9 @@ class SourceNodes:
         return logs
 
     def _at_rest(self, highs: Mapping[int, int], resting: Collection[int]) -> frozenset[int]:
-        """Return the vbuckets that are as they were when all were looked at, which was not long ago."""
+        """Return those of `resting` whose high seqno is unchanged since the last look at all vbuckets, if that was
+        recent.
+        """
         if self._clock() >= self._whole_at + WHOLE_LOOK_SECONDS:
             return frozenset()
         known = self._histories
@@ -329,7 +335,11 @@ class SourceNodes:
         return {vb: high for vb, high in highs.items() if wanted is None or vb in wanted}
 
     def _check_whole(self, client: Client, highs: Mapping[int, int]) -> None:
-        """Check that all vbuckets have an owner: otherwise "up to now" would silently skip their history."""
+        """Check that all vbuckets have an owner: otherwise "up to now" would silently skip their history.
+
+        Raises:
+            NotMyVbucket: a vbucket has none.
+        """
         wanted = self._settings.vbuckets or range(client.map.vbuckets)
         lost = [vb for vb in wanted if vb not in highs]
         if lost:
@@ -353,8 +363,11 @@ class SourceNodes:
     def _logs_of(
         self, client: Client, highs: Mapping[int, int], stats: Stats, rest: Collection[int]
     ) -> dict[int, FailoverLog]:
-        """Read the failover logs in one go, except those at rest, and those whose newest uuid is unchanged by the
-        statistics; and take the purge seqnos from these."""
+        """Read the failover logs, and take the purge seqnos from the statistics.
+
+        Logs of vbuckets at rest, and those whose newest vb uuid is unchanged by the statistics, are not requested
+        again.
+        """
         known = {
             vb: self._logs[vb]
             for vb in highs

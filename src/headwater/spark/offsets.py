@@ -9,14 +9,14 @@ micro-batch, and ten milliseconds later another one, for ever. So there is one w
 * each with vb uuid (16 hex digits), seqno, snapshot start, snapshot end; the snapshot collapses when both equal the
   seqno;
 * `rollback` only when there is one: the vbuckets that lost delivered changes at the start of the batch ending here;
-* `dataLoss` only when deletions were purged before they were read: {"7": 120}, vbucket and up to which seqno;
-* `collections` only when some were chosen: {"uid": "4", "collections": ["8", "9"]}, as in a stream request. What was
-  read up to a seqno is known together with the choice only, so nobody goes on with another.
+* `dataLoss` only when deletions were purged before they were read: {"7": 120}, vbucket and last purged seqno;
+* `collections` only when some were chosen: {"uid": "4", "collections": ["8", "9"]}, as in a stream request. A seqno
+  covers the changes of that choice only, so no reader may continue with another.
 
-`{"v": 1, "latest": true}` stands for "whatever is newest when first asked": `initialOffset` is called more than once
-and has to say the same each time, so it names the wish and the first `latestOffset` turns it into numbers.
+`{"v": 1, "latest": true}` stands for "whatever is newest at the first plan": `initialOffset` is called more than once
+and must return the same each time, so it returns this wish, and the first `latestOffset` turns it into numbers.
 
-planner.py says what the four numbers mean here; integers are exact up to 2^64-1, also through Spark.
+planner.py explains the four numbers; integers are exact up to 2^64-1, also through Spark.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Offset:
         rollbacks: vbuckets whose delivered changes above `snapshot_start` are taken back by the batch that ends here.
         latest: True for the symbolic start "newest", without positions.
         coverage: the collections that were read, by id; None for the default one alone.
-        losses: of `rollbacks`, those whose reader missed purged deletions: vbucket to the last purged seqno.
+        losses: those of `rollbacks` whose reader missed purged deletions: vbucket to the last purged seqno.
     """
 
     positions: Mapping[int, Position] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Offset:
-        """Return the offset that `to_json` gave, after its way through Spark's checkpoint.
+        """Return the offset that `to_json` wrote, as Spark's checkpoint returns it.
 
         Raises:
             OptionError: not an offset of this source, or one of a later version.
@@ -111,7 +111,7 @@ def parse_positions(option: str, entries: object) -> dict[int, Position]:
     Args:
         option: name of the option, for the error message.
         entries: {"0": seqno}, {"0": [vb uuid, seqno]} or {"0": [vb uuid, seqno, snapshot start, snapshot end]}. A bare
-            seqno has vb uuid 0: the planner takes the node's current history for it.
+            seqno has vb uuid 0, which stands for the node's current history.
 
     Raises:
         OptionError: anything else.

@@ -1,8 +1,8 @@
 """Every option of the `dcp` data source, in two tables.
 
-`OPTIONS` is what the reader obeys, `WRITE_OPTIONS` what the writer does; both are what an error message quotes and
-what docs/reference/spark-options.md prints. A wrong value, or an option nobody knows, is an error
-before the first byte is asked for: a misspelt `maxChangesPerTriger` that is silently ignored costs somebody an evening.
+`OPTIONS` has the reader's options, `WRITE_OPTIONS` the writer's; error messages quote both tables, and
+docs/reference/spark-options.md is printed from them. A wrong value or an unknown option is an error before the first
+request is sent: a misspelt `maxChangesPerTriger` that is silently ignored would cost its user an evening.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class SourceSettings:
 
     Attributes:
         coverage: no option: the choice of collections by ids, as a batch was planned.
-        map_version: no option: (epoch, rev) of the cluster map that a batch was planned by. A task believes no older.
+        map_version: no option: (epoch, rev) of the cluster map that a batch was planned by. A task accepts no older
+            map.
     """
 
     url: str = option(

@@ -48,12 +48,12 @@ class Range:
 
     @property
     def cost(self) -> int:
-        """The amount of work, in changes; an upper bound, for seqnos have gaps."""
+        """The amount of work, in changes; an upper bound, since seqnos have gaps."""
         return self.end_seqno - self.start_seqno + VBUCKET_COST
 
 
 def newest(seen: Mapping[int, BranchHistory]) -> Offset:
-    """Return the offset at the end of everything, where a `latest` start begins."""
+    """Return the offset at the end of every vbucket's history, where a `latest` start begins."""
     return Offset({vb: _complete(vb, history) for vb, history in sorted(seen.items()) if history.high_seqno})
 
 
@@ -108,7 +108,9 @@ def settled(end: Offset, seen: Mapping[int, BranchHistory]) -> Offset:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """One vbucket's part: from `start`, to `floor` at least, and `backlog` further changes if the limit allows."""
+    """The plan for one vbucket: from `start`, to `floor` at least, and `backlog` further changes if the limit
+    allows.
+    """
 
     start: int
     floor: int
@@ -154,7 +156,7 @@ def _complete(vb: int, history: BranchHistory) -> Position:
 def share_out(backlogs: Mapping[int, int], limit: int | None) -> dict[int, int]:
     """Divide `limit` changes among vbuckets: small backlogs whole, others evenly, the remainder to the largest.
 
-    A vbucket that got nothing has a larger backlog next time, so none waits for ever.
+    A vbucket without a share has a larger backlog next time, so none waits for ever.
     """
     if limit is None:
         return dict(backlogs)
@@ -188,7 +190,8 @@ def _range(vb: int, start: Offset, end: Offset) -> Range | None:
 def pack(parts: Iterable[Range], partitions: int) -> list[Sequence[Range]]:
     """Pack ranges into at most `partitions` bins of about equal cost; vbuckets stay whole and in order.
 
-    The rollback row of a vbucket and its later rows must belong to one task, for Spark keeps order only within a task.
+    The rollback row of a vbucket and its later rows must belong to one task, since Spark keeps order only within a
+    task.
     """
     bins: list[tuple[int, int, list[Range]]] = [(0, place, []) for place in range(partitions)]
     for part in sorted(parts, key=lambda part: (-part.cost, part.vbucket)):

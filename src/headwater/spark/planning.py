@@ -24,7 +24,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 
 def check(policy: str, start: Offset, end: Offset) -> None:
-    """Refuse a plan that takes delivered changes back, if the policy demands it.
+    """Check that a plan takes no delivered changes back, if the policy forbids it.
 
     Raises:
         RollbackRequired: the policy is `fail` and the plan has a rollback.
@@ -50,11 +50,11 @@ def check_loss(start: Offset, end: Offset, *, fails: bool) -> None:
 
 
 def check_fits(start: Offset, vbuckets: int, url: str) -> None:
-    """Refuse to continue in a bucket that lacks vbuckets which were read: nothing would report that their documents are
-    gone.
+    """Check that the bucket has all vbuckets of the offset: a vbucket that is missing would take its documents away
+    unreported.
 
     Raises:
-        OptionError: it was created anew with fewer, or it is another bucket.
+        OptionError: the bucket has fewer: it was created anew, or it is another bucket.
     """
     if start.positions and (highest := max(start.positions)) >= vbuckets:
         advice = f"a bucket with vbucket {highest}, at which the read begins: it has {vbuckets} vbuckets"
@@ -65,10 +65,10 @@ def check_fits(start: Offset, vbuckets: int, url: str) -> None:
 
 
 def check_ends(ends: Mapping[int, int], seen: Mapping[int, BranchHistory], vbuckets: int) -> None:
-    """Refuse an end that a vbucket has not reached: the rows up to it would be taken for complete.
+    """Check that each vbucket has reached its end: the rows up to a later end would be taken for complete.
 
     Raises:
-        OptionError: gives the bucket's present seqno.
+        OptionError: a vbucket has not; the message has the bucket's present seqno.
     """
     for vbucket, seqno in ends.items():
         if vbucket >= vbuckets:
@@ -90,9 +90,9 @@ class Planning:
 
     Args:
         settings: options of the read.
-        settle: end an AvailableNow run, and a time without changes, with an offset that marks the vbuckets read to the
-            end of a history that did not change meanwhile. A later start from it need not read them again if that
-            history gets another vb uuid.
+        settle: True to end an AvailableNow run, or a time without changes, with an offset that marks the vbuckets read
+            to the end of a history that did not change meanwhile. A later start from it need not read them again if
+            that history gets another vb uuid.
     """
 
     def __init__(self, settings: SourceSettings, *, settle: bool = False) -> None:
@@ -117,19 +117,22 @@ class Planning:
         self.nodes.close()
 
     def look_again(self) -> None:
-        """Ask the nodes before the next plan, even if they were asked a moment ago."""
+        """Drop the last observation, so that the next plan requests a new one from the nodes."""
         self._observed_at, self._idle, self._at = float("-inf"), False, None
 
     def aim(self) -> None:
-        """Make the present end of the bucket the end of this run."""
+        """Set the goal of this run: the bucket's present end."""
         self._observe(whole=True)
         self.targets = {vb: history.readable_seqno for vb, history in self._histories.items()}
 
     def latest(self, start: dict[str, Any], changes_max: int | None) -> dict[str, Any]:
-        """Plan the batch that begins at `start`.
+        """Return the end of the batch that begins at `start`; `start` if there is nothing to do.
 
-        Spark asks a hundred times a second while nothing changes, so an observation is reused for a while. Not after a
-        new `start`: its batch has just been read, and only a later observation shows whether it was whole.
+        Spark calls this a hundred times a second while nothing changes, so an observation is reused for a while. Not
+        after a new `start`: its batch has just been read, and only a later observation shows whether it was whole.
+
+        Args:
+            changes_max: the most changes of the batch; None for no limit.
         """
         if start != self._start or time.monotonic() >= self._observed_at + self.settings.poll_interval_seconds:
             # A run to the end is over when nothing is left; what nobody has at the moment is left, too. And a start at
@@ -159,8 +162,9 @@ class Planning:
         return end.to_json()
 
     def _resting(self, start: Offset) -> set[int]:
-        """Return the vbuckets of which the reader had all there was at the last observation, and has read nothing
-        since."""
+        """Return the vbuckets of which the reader had everything at the last observation, and has read nothing
+        since.
+        """
         if self._at is None:
             return set()
         last, now = self._at.positions, start.positions
@@ -171,10 +175,12 @@ class Planning:
         }
 
     def _goes_further(self, begun: Offset) -> bool:
-        """Move the goal of a run that has reached it, if there were writes while it read; a limited number of times.
+        """Move the goal of a run that has reached it, if there were writes while it read; return True if the goal was
+        moved.
 
         A server that can't show the state of the goal leaves out versions that were replaced after it, so a document
-        that existed all the time would be missing. Its replacement is read now, not by a daily job's next run.
+        that existed all the time would be missing. Its replacement is read now, not by a daily job's next run. A run's
+        goal moves a limited number of times.
         """
         if self.targets is None or self._begun is None or not self._further:
             return False
@@ -188,10 +194,11 @@ class Planning:
         return bool(moved)
 
     def _covered_offset(self, start: Offset) -> Offset:
-        """Return an offset with the collections to read, by id; at a beginning, those that the names mean now.
+        """Return an offset with the collections to read, by id; for a start without positions, those that the names
+        mean now.
 
         Raises:
-            OptionError: it was read with another choice. UnknownCollection, UnknownScope: a name does not exist.
+            OptionError: the offset has another choice. UnknownCollection, UnknownScope: a name does not exist.
         """
         if self._coverage is None:
             self._coverage = (self.nodes.covered(start),)

@@ -1,11 +1,11 @@
 """A task of a micro-batch: reads its vbuckets over one DCP connection a node, and yields the rows to Spark in batches.
 
-A task can't report to the planner. So in each case the data must be left such that the planner's next look at the
-failover logs repairs it: a range that is no longer in the nodes' history, or only in part, is read as far as both
+A task can't report to the planner. So a task must always leave the data in a state that the planner's next look at the
+failover logs repairs: a range that is no longer in the nodes' history, or only in part, is read as far as both
 histories agree and no further. That is not an error, and the task must not wait for seqnos that will never come.
 
-One case the planner can't see: deletions that were purged while a task was on its way from 0. For the planner a range
-from 0 to behind the purge seqno is a whole one. So the task itself begins such a vbucket again.
+One case is invisible to the planner: deletions that were purged while a task was on its way from 0. For the planner a
+range from 0 to behind the purge seqno is a whole one. So the task itself begins such a vbucket again.
 """
 
 from __future__ import annotations
@@ -59,14 +59,16 @@ def read(
         names: wanted columns, in order.
         parts: range of each vbucket to read.
         connect: opens a client.
-        unread: gets the vbuckets that were not read as planned, because a node has another history or deletions were
-            purged meanwhile. None: the planner repairs it, and what it can't see is repaired here: a vbucket whose
-            reading began at 0, and broke off below what was purged since, comes again behind a rollback row to 0.
-        purged: gets, of the vbuckets in `unread`, those of which deletions were purged: the seqno up to which.
-        dropped: gets the ids of collections whose end the streams reported. Their documents are gone without deletions.
-        reached: gets the vbuckets whose node could no longer show the state at the end of the range and sent a later
-            one: vbucket to vb uuid and seqno of that state. All rows up to it are yielded then. None: rows above a
-            range are left out, and with them documents that were replaced above it.
+        unread: filled with the vbuckets that were not read as planned, because a node has another history or deletions
+            were purged meanwhile. None: the planner repairs these, and the task repairs the case that the planner can't
+            see: a vbucket whose reading began at 0, and broke off below a later purge seqno, comes again behind a
+            rollback row to 0.
+        purged: filled with those of `unread` of which deletions were purged: vbucket to the purge seqno.
+        dropped: filled with the ids of collections whose end the streams reported. Their documents are gone without
+            deletions.
+        reached: filled with the vbuckets whose node could no longer show the state at the end of the range and sent a
+            later one: vbucket to vb uuid and seqno of that state. All rows up to it are yielded then. None: rows above
+            a range are left out, and with them documents that were replaced above it.
         had: by vbucket, the position up to which the reader has all rows: rows that a replay brings again are left out,
             as far as the history of that position still stands. None: all rows are wanted.
 
@@ -97,14 +99,15 @@ def read(
 
 
 def further(settings: SourceSettings) -> dict[int, tuple[int, int]] | None:
-    """Return the dict for vbuckets that `read` reads further than planned; a reader that wants a state needs them, for
-    part of a snapshot lacks documents. None with `minPersisted`: nobody knows whether other copies have the later
-    changes on disk."""
+    """Return an empty dict, the argument `reached` of `read`, for a reader that needs a whole state of the bucket.
+
+    Returns: None with `minPersisted`, since it is unknown whether other copies have the later changes on disk.
+    """
     return {} if settings.min_persisted is None else None
 
 
 class _Task:
-    """The vbuckets of a task that are still being read, with their progress."""
+    """The vbuckets of a task that are not read yet, with their progress."""
 
     def __init__(self, settings: SourceSettings, maker: RowMaker, parts: Sequence[Range]) -> None:
         self.settings, self.maker = settings, maker
@@ -121,7 +124,9 @@ class _Task:
         self._refused_at: dict[int, float] = {}
 
     def drain(self, client: Client) -> Iterator[Any]:
-        """Yield batches until no vbucket is pending, or until one was refused, waits in vain or ended too early."""
+        """Yield batches until no vbucket is pending, or until a vbucket was refused, makes no progress or ended too
+        early.
+        """
         changes = client.batches(
             {vb: self.positions[vb] for vb in self.pending},
             vbuckets=list(self.pending),
@@ -200,8 +205,14 @@ class _Task:
         return bool(lost)
 
     def give_up(self, client: Client, refused: RollbackRequired) -> Iterator[Any]:
-        """Leave a vbucket to the planner, if that can see why the node refused; else ask again, for a while. Yield a
-        rollback row if it comes again from its beginning."""
+        """Handle a vbucket whose stream was refused with a rollback.
+
+        If the planner can see the reason, the vbucket is left to it (`unread`). If only this task can, the vbucket
+        begins again, and its rollback row is yielded. Otherwise its stream is requested again, for `retrySeconds`.
+
+        Raises:
+            RollbackRequired: the node still refuses after that time. DataLoss: the options forbid to begin again.
+        """
         part, place = self.pending[refused.vbucket], self.positions[refused.vbucket]
         log = tuple(client.failover_log(part.vbucket))
         parted = _shared(part.vb_uuid, log) < max(part.snapshot_end, part.end_seqno)
@@ -220,7 +231,11 @@ class _Task:
 
     def _begin_again(self, part: Range, seqno: int) -> Any:
         """Set a vbucket back to 0 and return its rollback row: rows up to `seqno` were yielded, and some may be of
-        documents whose deletion was purged since."""
+        documents whose deletion was purged since.
+
+        Raises:
+            DataLoss: `failOnDataLoss` or `rollbackPolicy` forbids it.
+        """
         loss = DataLoss({part.vbucket: part.purged}, seqno)
         if self.settings.fail_on_data_loss or self.settings.rollback_policy == "fail":
             raise loss
@@ -229,11 +244,13 @@ class _Task:
         return self.maker.rollbacks([part])
 
     def check_dropped(self, client: Client) -> None:
-        """Check that collections taken for dropped are gone: a node refuses a stream in the same way if the collection
-        does not exist and if the user has no rights in it, and leaves both out of the manifest.
+        """Check that collections that seem to be dropped are gone.
+
+        A node refuses a stream in the same way if the collection does not exist and if the user has no rights in it,
+        and leaves both out of the manifest.
 
         Raises:
-            NoAccess: unknown for a user who sees only a part of the bucket. ConnectionLost: a collection exists.
+            NoAccess: the user sees only a part of the bucket, so it is unknown. ConnectionLost: a collection exists.
             TransportError, StatusError: a node did not answer.
         """
         from headwater.client.unread import required_manifest  # noqa: PLC0415 -- Spark loads the source in every session
@@ -245,7 +262,12 @@ class _Task:
             raise ConnectionLost(self.settings.url, "a collection is there that was not shown for a while")
 
     def _doubt(self, refused: RollbackRequired) -> None:
-        """Wait a little: a node that has just lost the vbucket to another may have refused by its own old log."""
+        """Wait DOUBT_SECONDS before the next request: a node that has just lost the vbucket may have refused by its own
+        old log.
+
+        Raises:
+            RollbackRequired: the refusals have lasted for `retrySeconds`.
+        """
         began = self._refused_at.setdefault(refused.vbucket, time.monotonic())
         if time.monotonic() - began >= self.settings.retry_seconds:
             raise refused
@@ -261,9 +283,10 @@ def _dropped(event: CollectionEvent) -> int | None:
 def claim(part: Range) -> Position:
     """Return the position for the request of a stream.
 
-    Its snapshot reaches to the high seqno that the planner observed, so that the node refuses unless all of it is still
-    its history: then everything up to the end is, too. It starts one below, for a claim whose snapshot starts at its
-    own seqno would not be checked to its end (failover 2, rule 5). Nodes of headwater know that it is a claim.
+    Its snapshot ends at the high seqno that the planner observed, so that the node refuses unless all of that is still
+    its history: then everything up to the range's end is, too. It starts one below its seqno: a node would not check a
+    claim whose snapshot starts at its own seqno up to the end (failover 2, rule 5). Nodes of headwater get it marked as
+    a claim.
     """
     start = part.start_seqno
     if start == 0:
@@ -272,6 +295,9 @@ def claim(part: Range) -> Position:
 
 
 def _shared(vb_uuid: int, log: Any) -> int:
-    """Return the seqno up to which a stream has the history of a reader that last saw branch `vb_uuid`; no bound if
-    that is the newest branch, or 0."""
+    """Return the last seqno that a failover log shares with a reader that last saw branch `vb_uuid`; U64_MAX without a
+    bound.
+
+    There is no bound if that branch is the newest, or if `vb_uuid` is 0.
+    """
     return BranchHistory(tuple(log), U64_MAX).shared_with(vb_uuid) if vb_uuid else U64_MAX

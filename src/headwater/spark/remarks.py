@@ -1,4 +1,4 @@
-"""Logs for what a planner waits and since when, at intervals, and only if it takes more than a moment."""
+"""Log lines about the condition that a planner waits for, and for how long; at intervals, and not for a short wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 
 class Remarks:
-    """Logs one condition for as long as it lasts.
+    """The log of one condition, for as long as it lasts.
 
     Args:
         clock: returns seconds.
@@ -27,7 +27,11 @@ class Remarks:
         self._said: float | None = None
 
     def waits(self, what: str) -> float:
-        """Note that the condition lasts, and log it if that is due; return the seconds since it began."""
+        """Note that the condition lasts, and log it if that is due; return the seconds since it began.
+
+        Args:
+            what: the condition in words.
+        """
         now = self._clock()
         self._since = now if self._since is None else self._since
         seconds = now - self._since

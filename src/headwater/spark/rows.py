@@ -101,7 +101,7 @@ class Row:
 
     @property
     def deletes(self) -> bool:
-        """True if it deletes.
+        """True if the row is a deletion.
 
         Raises:
             OptionError: its event can't be written.
@@ -124,10 +124,10 @@ class Row:
         return seconds
 
     def write(self) -> Write:
-        """Return the write that this row means.
+        """Return the write of this row.
 
         Raises:
-            OptionError: it can't be written.
+            OptionError: the row can't be written.
         """
         from headwater.client.writes import Write  # noqa: PLC0415 -- Spark loads the source in every session
 
@@ -138,8 +138,11 @@ class Row:
         return Write(self._key(), self._value(), self.flags or 0, self.expiry_seconds, (self.cas or 0) & _U64)
 
     def write_with_meta(self, *, force: bool = False) -> WriteWithMeta:
-        """Return the write that stores the row's revision and CAS unchanged; OptionError as for `write`. `force`: over
-        any version."""
+        """Return the write that stores the row's revision and CAS unchanged; OptionError as for `write`.
+
+        Args:
+            force: True to write over any version.
+        """
         from headwater.client.writes import WriteWithMeta  # noqa: PLC0415
 
         attributes = (self.datatype or 0) & Datatype.XATTR

@@ -1,10 +1,11 @@
-"""The columns of the `dcp` source: names, types, order. Nothing heavy is imported here, for Spark asks at every `load`.
+"""The columns of the `dcp` source: names, types, order. No slow module is imported here, since Spark loads it at every
+`load`.
 
 Spark has no unsigned numbers. Columns of 32 unsigned bits become bigint; those of 64 (seqno, cas, rev_seqno, snapshot
 bounds) keep their bits and become bigint as well, so a value from 2^63 on shows as negative: cas 2^64-1 is -1. In
-Python `cas & (2**64 - 1)` is the number again. Only a clock set far wrong makes such a cas; a seqno would take 292,000
-years at a million changes a second. `vb_uuid` is text (16 hex digits), for users compare it and join on it and never
-calculate with it.
+Python `cas & (2**64 - 1)` is the number again. Only a clock that is set far wrong produces such a cas; a seqno would
+take 292,000 years at a million changes a second. `vb_uuid` is text (16 hex digits), since users compare it and join on
+it and never calculate with it.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ ON_REQUEST: dict[str, tuple[str, str]] = {
 
 
 def types(key_format: str = "binary", value_format: str = "binary", *, collections: bool = False) -> dict[str, str]:
-    """Return column -> type in Spark, with the options' types of key and value; `collections`: whether some are
-    chosen."""
+    """Return column -> type in Spark.
+
+    Args:
+        key_format, value_format: the types of key and value, "binary" or "string".
+        collections: True if collections are chosen, which adds their columns.
+    """
     chosen = {name: kind for name, (kind, _) in (COLUMNS | (OF_COLLECTIONS if collections else {})).items()}
     return chosen | {"key": key_format, "value": value_format}
 
@@ -48,13 +53,13 @@ def choose(
 ) -> tuple[str, ...]:
     """Check a schema that the user gave with `.schema(...)`: some of our columns, in any order.
 
-    It is the only way to leave columns out: Spark passes no other wish on to a Python source. Without `value`, nodes do
-    not even send the values.
+    Returns: the names of the columns. It is the only way to leave columns out: Spark passes no other wish on to a
+    Python source. Without `value`, nodes do not even send the values.
 
     Args:
         wanted: (name, type in Spark's spelling).
-        key_format: "binary" or "string"; `value_format` the same.
-        collections: whether some are chosen.
+        key_format, value_format: "binary" or "string".
+        collections: True if collections are chosen.
 
     Raises:
         OptionError: an unknown column, or one of another type.

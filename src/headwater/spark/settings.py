@@ -1,6 +1,6 @@
 """The options of a read or a write, checked and typed, for reader, planner and writer.
 
-Spark passes options as strings, in a mapping that ignores case, together with a few of its own (`SPARKS_OWN`).
+Spark passes options as strings, in a mapping that ignores case, together with a few options of its own (`SPARKS_OWN`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def parse_write(given: Mapping[str, str]) -> WriteSettings:
 
 
 def _split_login(values: dict[str, Any]) -> None:
-    """Move a name and a password out of the url, which is shown, logged and passed to tasks."""
+    """Move name and password out of the url, since the url is shown, logged and passed to tasks."""
     from headwater.client.routing import parse as parse_url  # noqa: PLC0415 -- Spark loads the source in every session
 
     if "@" in values["url"]:

@@ -46,7 +46,7 @@ class DcpDataSource(DataSource):
 
     @brief
     def schema(self) -> str:
-        """All columns; every option is checked here, as early as Spark allows."""
+        """Return all columns as Spark's DDL; every option is checked here, as early as Spark allows."""
         settings = parse(self.options)
         return ddl(settings.key_format, settings.value_format, collections=settings.chooses)
 
@@ -110,7 +110,9 @@ class _Reading:
         set_aside()
 
     def rows_of(self, settings: SourceSettings, parts: Sequence[Range]) -> Iterator[Any]:
-        """Yield the rows of these ranges. The next batch begins with the rows that could not be read."""
+        """Yield the rows of these ranges. Rows that could not be read are planned again, at the start of the next
+        batch.
+        """
         from headwater.spark.reader import read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
 
         yield from read(settings, self.names, parts)
@@ -120,8 +122,8 @@ class DcpBatchReader(_Reading, DataSourceReader):
     """A bounded read. Spark plans it once for each `load()`: a second action reads to the same seqnos.
 
     Without `endingOffsets` it has every document that existed when it was planned. A node that can't show that state
-    any more, since documents were replaced, sends a later one: then the newest version of each, with a seqno above the
-    end. With `endingOffsets` no row has a higher seqno, and a read that continues from there gets the replacements.
+    any more, because documents were replaced, sends a later one: then the newest version of each, with a seqno above
+    the end. With `endingOffsets` no row has a higher seqno, and a read that continues from there gets the replacements.
     """
 
     @brief
@@ -146,8 +148,8 @@ class DcpBatchReader(_Reading, DataSourceReader):
         """Yield the rows of these ranges.
 
         Raises:
-            HistoryChanged: a failover took a part of them back, or deletions were purged that they had, and there is
-                no next batch to repair it.
+            HistoryChanged: a failover took a part of them back, or deletions in them were purged; a bounded read has no
+                next batch to repair it.
         """
         from headwater.spark.reader import further, read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
 
@@ -180,7 +182,7 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     @brief
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember the present end; this run ends there."""
+        """Note the bucket's present end, at which this run ends."""
         self.planning.aim()
 
     def getDefaultReadLimit(self) -> ReadLimit:

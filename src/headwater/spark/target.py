@@ -1,7 +1,7 @@
 """The writer for Spark: `df.write.format("dcp")` and `writeStream.format("dcp")`.
 
-Spark writes in tasks, and may run a task twice; nothing is held back until a commit, for buckets have none. So each
-write can be repeated (writing.py); a commit checks that all tasks wrote to one bucket, and an abort does nothing.
+Spark writes in tasks, and may run a task twice; no row is held back until a commit, since buckets have no commits. So
+each write can be repeated (writing.py); a commit checks that all tasks wrote to one bucket, and an abort does nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from headwater.spark.settings import WriteSettings, parse_write
 
 @dataclass
 class WrittenByTask(WriterCommitMessage):
-    """A task's message to the driver: the counts of `writing.WriteCounts` by name, the bucket that it has written to,
-    and the ids of the collections by their names.
+    """A task's message to the driver.
+
+    Attributes:
+        counts: `writing.WriteCounts` by name.
+        bucket: uuid and number of vbuckets of the bucket that the task has written to.
+        collections: the ids of the collections that it has written to, by their names.
     """
 
     counts: dict[str, int]
@@ -57,10 +61,13 @@ class _Writing:
         return WrittenByTask(vars(counts), buckets.pop(), collections)
 
     def check_bucket(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Raise BucketMadeAnew if tasks wrote to two buckets of one name, and CollectionMadeAnew for collections: what
-        those of the former wrote is gone.
+        """Check that all tasks wrote to one bucket, and to one collection of each name.
 
-        A task that meets the new one fails, and Spark runs it again; those that had ended are not.
+        A task that meets a bucket that was created again fails, and Spark repeats it; tasks that had ended are not
+        repeated, and their rows are gone with the old bucket.
+
+        Raises:
+            BucketMadeAnew: tasks wrote to two buckets of one name. CollectionMadeAnew: to two collections of one name.
         """
         from headwater.spark.writing import check_ids  # noqa: PLC0415 -- Arrow
 
@@ -75,7 +82,7 @@ class _Writing:
 
 
 class DcpBatchWriter(_Writing, DataSourceArrowWriter):
-    """Writes a DataFrame."""
+    """The writer of a DataFrame."""
 
     def __init__(self, options: Any, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -85,16 +92,18 @@ class DcpBatchWriter(_Writing, DataSourceArrowWriter):
 
     @brief
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Check that all rows are in one bucket; they are written already."""
+        """Check that all rows, which are written by now, are in one bucket."""
         self.check_bucket(messages)
 
 
 class DcpStreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """Writes each micro-batch of a stream. With output mode complete all rows of the result are stored each time."""
+    """The writer of a stream's micro-batches. With output mode complete all rows of the result are stored each time."""
 
     @brief
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Check that all rows are in one bucket, or have the batch written again; they are written already."""
+        """Check that all rows, which are written by now, are in one bucket; otherwise fail, so that the batch is
+        written again.
+        """
         self.check_bucket(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -95,12 +95,12 @@ def write(
         batches: Arrow batches.
         name: name of this task's dead letters; the same when it is repeated.
         connect: opens a client.
-        buckets: gets the uuid and the number of vbuckets of the bucket that was written to.
-        collections: gets the id of each collection that was written to, by its name.
+        buckets: filled with the uuid and the number of vbuckets of the bucket that was written to.
+        collections: filled with the id of each collection that was written to, by its name.
 
     Raises:
-        BucketMadeAnew: the bucket was dropped and made again after rows were written. CollectionMadeAnew: so was a
-            collection.
+        BucketMadeAnew, CollectionMadeAnew: the bucket or a collection was dropped and created again after rows were
+            written.
         RowsRefused: a node refused rows permanently and there is no place for dead letters.
         TransportError, StatusError: nodes did not answer, or could not write, for `retrySeconds`.
     """
@@ -135,14 +135,18 @@ Refused = list[tuple[Row, StatusError | OptionError]]
 
 
 def check_ids(ids: dict[str, int], more: Mapping[str, int]) -> None:
-    """Add ids of collections to others, by the names of these; CollectionMadeAnew if one has two."""
+    """Add the ids of collections, by name, to `ids`.
+
+    Raises:
+        CollectionMadeAnew: a name has another id there.
+    """
     for path, number in more.items():
         if (before := ids.setdefault(path, number)) != number:
             raise CollectionMadeAnew(path, before, number)
 
 
 class _Task:
-    """Writes rows in calls of limited size, and counts the outcomes.
+    """A writer of rows, in calls of limited size, that counts the outcomes.
 
     Attributes:
         ids: the id of each collection that was written to, by its name.
@@ -208,7 +212,9 @@ class _Task:
         return counts, refused
 
     def _held(self, met: list[Row]) -> dict[bytes, tuple[bytes, int]]:
-        """Return the stored documents for rows that met another version than their CAS."""
+        """Return the value and flags of the stored documents of rows whose CAS did not match, by key; {} with
+        `withMeta`.
+        """
         if not met or self.settings.with_meta:
             return {}
         keys = [_bytes(row.key) for row in met]
