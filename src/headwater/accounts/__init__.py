@@ -1,1 +1,3 @@
-"""Accounts of users, for who keeps them (a node) and who changes them (an operator): roles, keys, changes."""
+"""Accounts of users: their roles, the keys of their passwords, and changes, for nodes that keep accounts and for
+operators.
+"""

@@ -1,8 +1,8 @@
 """The roles of users, and the privileges that each of them grants.
 
-A role is given for all buckets, `read`, for one of them, `read[orders]`, and some also for a scope or a collection of
-it, `read[orders:shop]`, `read[orders:shop:carts]`. The requests themselves declare the privileges that they need
-(wire/privilege.py); docs/reference/rights.md is printed from both.
+A role is granted for all buckets, `read`, or for one of them, `read[orders]`; some roles also for a scope or a
+collection of it, `read[orders:shop]`, `read[orders:shop:carts]`. The requests themselves declare the privileges that
+they need (wire/privilege.py); docs/reference/rights.md is printed from both.
 """
 
 from __future__ import annotations
@@ -55,8 +55,11 @@ ADMINISTRATOR = (Grant("administer"),)
 
 
 def granted(grants: Iterable[Grant], bucket: str | None) -> int:
-    """Return the privileges of a user with these roles in all of a bucket, or (None) in all buckets, as a number of
-    bits."""
+    """Return the privileges of a user with these roles, as bits.
+
+    Args:
+        bucket: the bucket in all of which the privileges hold; None for those that hold in all buckets.
+    """
     rights = int(LOGIN)
     for role, place, scope, _ in grants:
         if (place is None or place == bucket) and scope is None:

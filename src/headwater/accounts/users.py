@@ -1,7 +1,7 @@
 """The accounts of users: roles and the keys of a password, by name, and their changes.
 
 A change of accounts is a change of a list of users (wire/users.py), in a folder or on all nodes of a cluster: each user
-who differs gets a new revision there.
+who was changed gets a new revision there.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def accounts_of(users: UserList) -> dict[str, Account]:
 
 
 def has_administrator(accounts: Accounts) -> bool:
-    """Return True if a user may do everything, at least in one bucket."""
+    """Return True if a user has the role `administer`, for all buckets or for one."""
     return any(each.role == "administer" for account in accounts.values() for each in account.grants)
 
 
@@ -87,15 +87,27 @@ def add_account(accounts: dict[str, Account], name: str, account: Account) -> No
 
 
 def change_account(accounts: dict[str, Account], name: str, *, force: bool = False, **fields: Any) -> None:
-    """Give a user other grants or keys; with `force` even if no user is left who may do everything. Raises
-    WorkRefused.
+    """Replace a user's grants or keys.
+
+    Args:
+        force: True to allow it even if no user with the role `administer` is left.
+
+    Raises:
+        WorkRefused: there is no such user, or no administrator would be left.
     """
     with _an_administrator_left(accounts, force):
         accounts[name] = replace(account_of(accounts, name), **fields)
 
 
 def remove_account(accounts: dict[str, Account], name: str, *, force: bool = False) -> None:
-    """Remove a user; with `force` even if no user is left who may do everything. Raises WorkRefused."""
+    """Remove a user.
+
+    Args:
+        force: True to allow it even if no user with the role `administer` is left.
+
+    Raises:
+        WorkRefused: there is no such user, or no administrator would be left.
+    """
     with _an_administrator_left(accounts, force):
         account_of(accounts, name)
         del accounts[name]
@@ -123,7 +135,7 @@ def account_of(accounts: Accounts, name: str) -> Account:
 
 
 def on_list(change: Callable[[dict[str, Account]], None]) -> Callable[[UserList], UserList]:
-    """Return a change of accounts as a change of a list; after an error of the change both stay as they were."""
+    """Return a change of accounts as a change of a list of users; if it raises, accounts and list stay as they were."""
 
     def changed(users: UserList) -> UserList:
         before = accounts_of(users)
