@@ -1,11 +1,11 @@
-"""One key-value connection to ONE node, for an administrator: it routes no request, and retries none unseen.
+"""One key-value connection to ONE node, for an administrator: it routes no request, and retries none silently.
 
     async with await NodeAdmin.connect(Endpoint(Address("127.0.0.1", 11210))) as node:
         states = await node.states()
         await node.set_state(7, State.REPLICA)
 
-After a connection broke, the call under way fails, and the next call opens it again. All calls but
-`set_config` can be repeated without harm. Many tasks may call at the same time. Source: kv.md 3, failover.md 5.
+When a connection breaks, the current call fails, and the next call opens it again. All calls but `set_config` can be
+repeated without harm. Many tasks may call at the same time. Source: kv.md 3, failover.md 5.
 """
 
 from __future__ import annotations
@@ -88,10 +88,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A bucket on one node, and the user to log in as (None: the node lets everybody in).
+    """A bucket on one node, and the user to log in as.
 
-    `address` is the node's name in maps; with `tls` it is called by TLS on the same host, on `tls_port` (None: the
-    address is the one for TLS).
+    Attributes:
+        address: the node's name in maps.
+        user: None for a node without logins.
+        tls: the settings of TLS; None to connect without.
+        tls_port: the port for TLS on the same host; None if `address` has it.
     """
 
     address: Address
@@ -109,7 +112,7 @@ class Endpoint:
 
     @property
     def dialled(self) -> Address:
-        """The address at which to call the node."""
+        """The address to which connections are opened."""
         return Address(self.address.host, self.address.port if self.tls_port is None else self.tls_port)
 
     def __str__(self) -> str:
@@ -123,9 +126,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The operator who wants to be the only one at work on nodes: a run, with a unique id, and its description in
-    words.
-    """
+    """An operator who must be alone at work on nodes: one run, with a unique id, and its description in words."""
 
     run: str
     by: str
@@ -197,7 +198,7 @@ class NodeAdmin:
 
     @property
     def waited_seconds(self) -> float:
-        """The seconds for which the node has been owing an answer, or the connection; 0 if it owes none."""
+        """The seconds for which the node has owed an answer, or a connection; 0 if it owes none."""
         return self._clock() - min(self._begun_at) if self._begun_at else 0.0
 
     def close(self) -> None:
@@ -209,29 +210,31 @@ class NodeAdmin:
     # --- being alone at work ------------------------------------------------------------------------------------------
 
     def bind(self, uuids: frozenset[str]) -> None:
-        """Allow only a bucket that has one of these uuids; to be called before any other call.
+        """Restrict all calls to a bucket that has one of these uuids; call it before any other method.
 
-        A node closes the connections of a dropped bucket. So the uuid is checked once, when a connection is opened:
-        later requests on it can't reach a newer bucket of that name. Calls to another bucket raise ClusterError.
+        The uuid is checked when a connection is opened. That is enough, since a node closes the connections of a
+        dropped bucket: later requests on one can't reach a newer bucket of that name. Calls to another bucket raise
+        ClusterError.
         """
         self._uuids = uuids
 
     async def bucket_uuid(self) -> str:
-        """Return the uuid of our bucket, new for each that is made; empty if the server reports none."""
+        """Return the uuid of our bucket, which each new bucket gets anew; empty if the server reports none."""
         return _uuid_in(await self.config())
 
     async def lease(self, operator: Operator, *, again: bool = False) -> None:
-        """Be the only operator at work on the node, together with others of the same run, until `release` or `close`.
+        """Take the node's lease: until `release` or `close`, only this operator's run may change owners on the node.
 
-        From then on each request is made under the lease, or fails: a connection that is opened again takes the lease
-        again first, which is refused if another operator was at work meanwhile. A node without leases is worked on
-        without one.
+        From then on each request is sent under the lease, or fails: a connection that is opened again takes the lease
+        again first, and is refused if another operator was at work meanwhile. On a node without leases the requests are
+        sent without.
 
         Args:
-            again: the run had the lease before, through this connection or another, and relies on what it saw then.
+            again: True if the run had the lease before, through this connection or another, and relies on what it read
+                then.
 
         Raises:
-            ClusterError: another operator is at work, or (again) was since.
+            ClusterError: another operator is at work, or, with `again`, has been since.
         """
         if self._operator is None:
             self._operator, self._had_lease = operator, again
@@ -244,7 +247,7 @@ class NodeAdmin:
         """Release the lease, so that other operators may work on the node; do nothing without a lease.
 
         Args:
-            over: True if the run has come to its end: vbuckets that it let go follow the map again.
+            over: True if the run is complete: vbuckets whose replication it stopped follow the map again.
         """
         operator, self._operator = self._operator, None
         self._stop_renewing()
@@ -255,7 +258,7 @@ class NodeAdmin:
                 self._link.close()  # which ends it, too
 
     async def _lease_on(self, link: Pipeline, operator: Operator) -> None:
-        """Take the lease on a connection; close the connection if it is refused, so that no request is made
+        """Take the lease on a connection; close the connection if the lease is refused, so that no request is sent
         without it.
         """
         try:
@@ -301,7 +304,12 @@ class NodeAdmin:
     async def create_bucket(
         self, name: str, vbuckets: int | None = None, quota_mib: int = 0, *, is_empty: bool = False
     ) -> None:
-        """Make a bucket; on return it is durable and served. `is_empty`: without any vbucket.
+        """Create a bucket; on return it is durable and served.
+
+        Args:
+            vbuckets: the number of vbuckets; None for the node's default.
+            quota_mib: the most MiB of its files; 0 for no limit.
+            is_empty: True to create it without any vbucket.
 
         Raises:
             KeyExists: it exists already.
@@ -333,8 +341,11 @@ class NodeAdmin:
         return int((await self.stats()).get("ep_max_size", "0")) >> 20
 
     async def keep_history(self, seconds: int | None = None, size: int | None = None) -> None:
-        """Set how far back our bucket keeps superseded versions, 0 for no such limit, None for the one it has; on
-        return that is durable and in force.
+        """Set how far back our bucket keeps superseded versions; on return that is durable and in force.
+
+        Args:
+            seconds: the age of the oldest version. size: the bytes of all versions. 0 for no such limit, None to keep
+                the present one.
 
         Raises:
             InvalidArguments: a number that no history can reach.
@@ -361,7 +372,7 @@ class NodeAdmin:
             raise RemoteProtocolError(f"{self.address}: {error}") from None
 
     async def set_users(self, users: UserList) -> None:
-        """Give the node a list of users, which it merges with its own; the result is durable on return."""
+        """Send the node a list of users, which it merges with its own; the result is durable on return."""
         await self._ask(wire.IoctlSet(key=b"users", value=users.encode()), "give it the users")
 
     # --- vbuckets -----------------------------------------------------------------------------------------------------
@@ -379,11 +390,11 @@ class NodeAdmin:
         return answers.states(await self.stats("vbucket"))
 
     async def set_state(self, vbucket: int, state: State, *, force: bool = False) -> None:
-        """Set a vbucket's state, and make the vbucket if it is not here; on return that is durable.
+        """Set a vbucket's state, and create the vbucket if it is missing; on return that is durable.
 
         Args:
             force: True to set it even if the vbucket lacks refused changes or has damaged ones, on nodes that report
-                those.
+                such flaws.
 
         Raises:
             KeyExists: it lacks changes, or has damaged ones.
@@ -409,18 +420,23 @@ class NodeAdmin:
         return True
 
     async def seqnos(self, state: State | None = None) -> dict[int, int]:
-        """Return the high seqno of every vbucket in a state; without one, of every vbucket that is active, replica or
-        pending.
+        """Return the high seqno of each vbucket.
+
+        Args:
+            state: the state of the wanted vbuckets; None for active, replica and pending ones.
         """
         # 4.6 refuses the 0 that newer servers take for "all".
         answer = await self._ask(wire.GetAllVbSeqnos(vb_state=state), "ask for the seqnos")
         return dict(wire.GetAllVbSeqnosResponse.decode(answer).seqnos)
 
     async def complete(self, vbucket: int | None = None) -> dict[int, int]:
-        """Return the seqno up to which each vbucket, or one, is complete on disk: a failover to it takes nothing back
+        """Return, by vbucket, the seqno up to which its copy is complete on disk: a failover to it takes back no change
         up to there.
 
-        A server without such statistics is taken to be complete up to its high seqnos.
+        A server without such statistics is assumed to be complete up to its high seqnos.
+
+        Args:
+            vbucket: the only wanted vbucket; None for all.
         """
         try:
             group = "vbucket-details" if vbucket is None else f"vbucket-details {vbucket}"
@@ -433,8 +449,8 @@ class NodeAdmin:
     async def copies(self, vbuckets: Iterable[int]) -> dict[int, CopyReport]:
         """Return this node's copies of these vbuckets: state, history and seqnos.
 
-        Each copy is reported as of one moment. A server without such statistics is asked for the state first, then for
-        the history, then for the seqnos: a seqno read before a rollback would be too high.
+        Each copy is reported as of one moment. From a server without such statistics the state is requested first, then
+        the history, then the seqnos: a seqno read before a rollback would be too high.
         """
         wanted = sorted(vbuckets)
         if not self._copies_are_old:
@@ -496,7 +512,7 @@ class NodeAdmin:
         """Return when the vbucket has `seqno` on disk.
 
         Raises:
-            PeerSilent: it had not within the timeout.
+            PeerSilent: the node did not have it within the timeout.
         """
         # The node answers nothing else on a connection that waits for its disk: so this is one of its own.
         began = self._clock()
@@ -522,7 +538,7 @@ class NodeAdmin:
     async def purge(self, vbucket: int, before_seconds: int) -> None:
         """Compact the log, and drop the tombstones of one vbucket that are older than a Unix time.
 
-        Returns when it is done, which may take minutes.
+        Returns when the compaction is complete, which may take minutes.
         """
         request = wire.CompactDb(vbucket=vbucket, purge_before_ts=before_seconds)
         await self._ask(request, f"purge vbucket {vbucket}", LONG_SECONDS_MAX)
@@ -534,10 +550,13 @@ class NodeAdmin:
     # --- following another node ---------------------------------------------------------------------------------------
 
     async def replicate(self, source: Endpoint, vbuckets: Iterable[int], *, takeover: bool = False) -> None:
-        """Let the node follow `source` by calls of its own; vbuckets that are not here are made, as replicas.
+        """Let the node follow `source` by its own connection; missing vbuckets are created as replicas.
+
+        Args:
+            takeover: True if the node shall take the vbuckets over at the end.
 
         Raises:
-            InvalidArguments: one of them is active here, or there is no such vbucket; nothing happened.
+            InvalidArguments: one of the vbuckets is active here, or there is no such vbucket; nothing happened.
         """
         options: dict[str, Any] = {"from": str(source), "vbuckets": vbucket_list(vbuckets), "takeover": takeover}
         if source.tls is not None:
@@ -547,8 +566,8 @@ class NodeAdmin:
         await self._control("replicate", options, f"let it follow {source}")
 
     async def stop_replicating(self, source: Endpoint, vbuckets: Iterable[int] | None = None) -> bool:
-        """Let the node stop following `source`, in all vbuckets or some; return False if it did not follow it
-        at all.
+        """Let the node stop following `source`, in some vbuckets or (None) all; return False if it did not follow it at
+        all.
         """
         options: dict[str, Any] = {"from": str(source)}
         if vbuckets is not None:
@@ -560,13 +579,16 @@ class NodeAdmin:
         return True
 
     async def replication(self, vbucket: int | None = None) -> dict[str, FollowingReport]:
-        """Return the producers that the node follows by calls of its own, in all vbuckets or one, and their
-        progress; by host:port/bucket of the producer."""
+        """Return the producers that the node follows by its own connections, with their progress, by host:port/bucket.
+
+        Args:
+            vbucket: the only wanted vbucket; None for all.
+        """
         return answers.following(await self.stats("replication" if vbucket is None else f"replication {vbucket}"))
 
     async def refused(self) -> dict[int, int]:
-        """Return the vbuckets that refused changes of their producer and lack them, with the number of these
-        changes.
+        """Return the number of changes that each vbucket refused from its producer and lacks, for vbuckets that refused
+        some.
         """
         return answers.refused(await self.stats("vbucket-details"))
 
@@ -597,12 +619,12 @@ class NodeAdmin:
             raise RemoteProtocolError(f"{self.address}: {error}") from None
 
     async def next_ids(self) -> tuple[int, int]:
-        """Return the lowest ids of a collection and of a scope that the node never used."""
+        """Return the lowest ids, of a collection and of a scope, that the node has never used."""
         stats = await self.stats("scopes")
         return int(stats.get("next_collection", "8"), 16), int(stats.get("next_scope", "8"), 16)
 
     async def set_manifest(self, manifest: CollectionsManifest) -> None:
-        """Give the node a newer manifest; on return it is durable in every vbucket that is active there."""
+        """Send the node a newer manifest; on return it is durable in every vbucket that is active there."""
         await self._ask(wire.SetManifest(value=manifest.encode()), f"give it manifest {manifest.uid:x}")
 
     # --- the map, and the rest ----------------------------------------------------------------------------------------
@@ -617,10 +639,10 @@ class NodeAdmin:
             return None
 
     async def set_config(self, epoch: int, rev: int, bucket: str, config: bytes) -> None:
-        """Give the node a cluster map.
+        """Send the node a cluster map.
 
         Raises:
-            KeyExists: it has a newer one.
+            KeyExists: it has a newer map.
         """
         request = SetClusterConfig(epoch=epoch, revision=rev, key=bucket.encode(), value=config)
         await self._ask(request, f"give it map {epoch}:{rev}")
@@ -657,7 +679,11 @@ class NodeAdmin:
         return self._link
 
     async def _check_bucket(self, link: Pipeline, uuids: frozenset[str]) -> None:
-        """Close a connection to another bucket than the allowed one."""
+        """Close a connection to another bucket than the allowed one.
+
+        Raises:
+            ClusterError: it was closed.
+        """
         try:
             answer = await self._run(link.call(GetClusterConfig().frame(), self._clock() + self._timeout))
             if answer.status not in NO_MAP:
@@ -705,7 +731,7 @@ def vbucket_list(vbuckets: Iterable[int]) -> str:
 
 @contextmanager
 def _telling(what: str) -> Iterator[None]:
-    """Add the request to an error if the node hung up on it: it may be the reason."""
+    """Add the name of the request to a ConnectionLost, since the request may be the reason why the node hung up."""
     try:
         yield
     except ConnectionLost as error:

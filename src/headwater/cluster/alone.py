@@ -1,8 +1,8 @@
 """The lease of several nodes, by which an operator is the only one at work on them.
 
-Two operators may ask at the same time. Both ask the nodes in the same order, so one of them is first. The other waits a
-while, for the first may be about to end: it may be a killed run whose connections the nodes have not missed yet. Then
-the other gives up and names the first. Why leases: decision 0064.
+Two operators may want the lease at the same time. Both request it from the nodes in the same order, so one of them is
+first. The other waits a while, since the first may be about to end: it may be a killed run whose connections the nodes
+have not missed yet. Then the other gives up and names the first. Why leases: decision 0064.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PAUSE_SECONDS = 0.1
 
 
 async def lease_all(nodes: Sequence[NodeAdmin], operator: Operator, wait_seconds: float = WAIT_SECONDS) -> None:
-    """Take the lease of all of these nodes that answer; all operators pass them in the same order.
+    """Take the lease of all of these nodes that answer; all operators must use the same order of nodes.
 
     Args:
         wait_seconds: the longest wait for another operator to end.
 
     Raises:
-        ClusterError: another operator is at work on one, and goes on; no lease is held then.
+        ClusterError: another operator is still at work on a node; no lease is held then.
     """
     give_up = time.monotonic() + wait_seconds
     while True:

@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 
 
 class Alternation:
-    """Lets either any number of copies run, or one hand-over. Only the wait for a turn can be cancelled half-way.
+    """A lock for either any number of copies, or one hand-over. Only the wait for a turn can be cancelled half-way.
 
     Args:
-        quiet_seconds: the time after the last hand-over of a turn in which nothing is copied: the clients just learn
-            the new owners, and repeat refused writes, which would wait for the commits of a copy.
+        quiet_seconds: the time after the last hand-over of a turn in which nothing is copied: clients then learn the
+            new owners, and repeat refused writes, which would wait for the commits of a copy.
     """
 
     def __init__(self, quiet_seconds: float = 0.0) -> None:
@@ -31,8 +31,8 @@ class Alternation:
 
     @asynccontextmanager
     async def copying(self) -> AsyncIterator[None]:
-        """Enclose one copy; wait first for hand-overs that are under way or due, and for a while after the
-        last one.
+        """Enclose one copy; wait first for hand-overs that run or are due, and for `quiet_seconds` after the last
+        one.
         """
         while self._handing_over or self._due or self._quiet_timer is not None:
             await self._change()
@@ -45,7 +45,7 @@ class Alternation:
 
     @asynccontextmanager
     async def handing_over(self) -> AsyncIterator[None]:
-        """Enclose a hand-over; wait first for the copies that are under way, and for earlier hand-overs."""
+        """Enclose a hand-over; wait first for running copies, and for earlier hand-overs."""
         self._due += 1
         try:
             while self._copying or self._handing_over:

@@ -48,7 +48,7 @@ class TakeoverStats:
 
 @dataclass(frozen=True, slots=True)
 class FollowingReport:
-    """The state of one producer that a node follows by calls of its own (STAT replication).
+    """The state of one producer that a node follows by its own connection (STAT replication).
 
     Attributes:
         source: the producer, host:port/bucket.
@@ -174,8 +174,8 @@ def seqnos(stats: Mapping[str, str]) -> dict[int, int]:
 
 
 def complete(stats: Mapping[str, str]) -> dict[int, int]:
-    """Read out of STAT vbucket-details the seqno up to which each copy is complete: a failover to it takes nothing back
-    up to there.
+    """Read out of STAT vbucket-details the seqno up to which each copy is complete: a failover to it takes back no
+    change up to there.
 
     If a node does not report it, a partly persisted snapshot counts up to its beginning (failover.md 1); a node that
     reports no snapshots either is assumed to be complete up to its high seqno.
@@ -198,18 +198,20 @@ def _complete(seqnos_by_name: Mapping[str, int]) -> int:
 
 
 def refused(stats: Mapping[str, str]) -> dict[int, int]:
-    """Read out of STAT vbucket-details the number of changes that each vbucket refused, for those that did."""
+    """Read out of STAT vbucket-details the number of refused changes, for vbuckets that refused some."""
     return _counts(stats, "refused_changes")
 
 
 def damaged(stats: Mapping[str, str]) -> dict[int, int]:
-    """Read out of STAT vbucket-details the number of damaged changes of each vbucket, for those that have some."""
+    """Read out of STAT vbucket-details the number of damaged changes, for vbuckets that have some."""
     return _counts(stats, "damaged_changes")
 
 
 def acknowledged(stats: Mapping[str, str]) -> dict[int, int]:
-    """Read out of STAT vbucket-details up to where damaged copies may have acknowledged durable writes, as far as nodes
-    tell that."""
+    """Read out of STAT vbucket-details the seqno up to which each damaged copy may have acknowledged durable writes.
+
+    Nodes that do not report it are left out.
+    """
     return _counts(stats, "acknowledged_seqno")
 
 

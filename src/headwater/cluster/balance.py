@@ -1,5 +1,4 @@
-"""The plan of the owners and replicas: a balanced map with as few moves as possible, and the moves that lead
-there.
+"""The plan of the owners and replicas: a balanced map with as few moves as possible, and the moves that lead there.
 
 Four rules hold in the result: nodes own the same number of vbuckets within one; no node is twice in a chain; no group
 of nodes (a failure domain: a rack, a machine) has more copies of a vbucket than the number of groups makes necessary;
@@ -7,12 +6,12 @@ and nodes hold the same number of replicas within one, as far as the rule of gro
 keeping, so the plan is made in this order:
 
 1. Owners. Each node keeps its vbuckets up to its share; the larger shares go to the nodes that own most now. Only the
-   surplus moves, first to nodes that have a replica already: they only change their role. 2. Replicas. Copies that
-   exist stay if no other copy is in their group. A missing copy goes to a group with few copies of the vbucket, there
-   to the node with the fewest replicas, and among equals to the one that shares the fewest vbuckets with the same
-   owner: so the work of a failed node falls on all others. 3. Levelling. While one node has two replicas more than
-   another, one goes over: directly if some vbucket allows it, else along a chain of nodes. Of the vbuckets that could
-       move, one that is not copied yet is preferred.
+   surplus moves, first to nodes that have a replica already: they only change their role.
+2. Replicas. Copies that exist stay if no other copy is in their group. A missing copy goes to a group with few copies
+   of the vbucket, there to the node with the fewest replicas, and among equals to the one that shares the fewest
+   vbuckets with the same owner: so the work of a failed node falls on all others.
+3. Levelling. While one node has two replicas more than another, one replica moves: directly if some vbucket allows it,
+   else along a chain of nodes. Of the vbuckets that could move, one that is not copied yet is preferred.
 
 The same map gives the same plan, so after an interruption a new plan has only the rest of the old one.
 """
@@ -35,7 +34,7 @@ class Move:
     """The change of one vbucket's nodes.
 
     Attributes:
-        before, after: its nodes, the owner first; None in front: it has no owner.
+        before, after: its nodes, the owner first; None in front for a vbucket without an owner.
     """
 
     vbucket: int
@@ -44,12 +43,12 @@ class Move:
 
     @property
     def source(self) -> Address | None:
-        """The owner before."""
+        """The owner before; None if there was none."""
         return self.before[0]
 
     @property
     def target(self) -> Address | None:
-        """The owner after."""
+        """The owner after; None if there is none."""
         return self.after[0]
 
     @property
@@ -192,8 +191,9 @@ def _owners(now: Sequence[int], held: Sequence[Chain], nodes: int) -> list[int]:
 
 
 def _can_change_role(chain: Chain, owned: Counter[int], room: dict[int, int]) -> bool:
-    """Return True if a vbucket has a replica on a node that owns too few: its owner keeps it last, so it is given away
-    first.
+    """Return True if a vbucket has a replica on a node that owns too few.
+
+    Such a vbucket only changes its role there, so its owner gives it away before others.
     """
     return any(owned[index] < room[index] for index in chain[1:])
 
@@ -253,19 +253,23 @@ class _Replicas:
         return len(self.on[node])
 
     def _worth(self, vb: int, owner: int, node: int) -> tuple[int, int, int, int]:
-        """Return a rank; the node with the lowest gets a copy: its group has few of this vbucket, and it has few
-        replicas, few of this owner.
+        """Return the rank of a node for a copy; the node with the lowest rank gets it.
+
+        Ranks prefer a node whose group has few copies of this vbucket, then one with few replicas, then one with few of
+        this owner.
         """
         neighbours = self._copies(vb).count(self.groups[node]) if self._has_groups else 0
         return neighbours, self._load(node), self.shared[owner, node], node
 
     def _copies(self, vb: int) -> list[int]:
-        """Return the groups of the owner and of the replicas assigned so far."""
+        """Return the groups of the owner and of the replicas that are assigned so far."""
         return [self.groups[node] for node in (self.owners[vb], *self.chosen[vb])]
 
     def _may(self, vb: int, node: int, giver: int | None = None) -> bool:
-        """Return True if a node may have a copy, in the place of the giver's, so that no group has more than
-        it must.
+        """Return True if a node may have a copy without a group getting more copies than necessary.
+
+        Args:
+            giver: the node whose copy it replaces; None for an additional copy.
         """
         if node == self.owners[vb] or vb in self.on[node]:
             return False
@@ -290,8 +294,8 @@ class _Replicas:
         self.shared[self.owners[vb], taker] += 1
 
     def _path(self) -> list[int] | None:
-        """Return the shortest path of nodes from one with too many copies to one with two fewer, each able to give to
-        the next.
+        """Return the shortest path from a node with too many copies to one with at least two fewer, in which each node
+        can give a copy to the next; None if there is none.
         """
         by_load = sorted(range(self.nodes), key=lambda node: (-self._load(node), node))
         for start in by_load:
@@ -310,13 +314,13 @@ class _Replicas:
         return None
 
     def _cheapest(self, giver: int, taker: int) -> int | None:
-        """Return the vbucket that is best taken from one node and given to another."""
+        """Return the vbucket whose move from giver to taker costs least (`_cost`); None if none may move."""
         able = [vb for vb in self.on[giver] if self._may(vb, taker, giver)]
         return min(able, key=lambda vb: (*self._cost(vb, giver, taker), vb)) if able else None
 
     def _cost(self, vb: int, giver: int, taker: int) -> tuple[int, int]:
-        """Return the number of copies to be made, then how many more vbuckets of the same owner the taker has than the
-        giver.
+        """Return the cost of moving a copy: the number of copies to make, then how many more vbuckets of the same owner
+        the taker has than the giver.
         """
         owner = self.owners[vb]
         copies = (giver in self.held[vb]) - (taker in self.held[vb])

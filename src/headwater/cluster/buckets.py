@@ -1,6 +1,6 @@
 """The buckets of a node, or of all nodes of a cluster.
 
-Each node of a cluster gets a new bucket, without vbuckets at first; then the bucket is given its first map as any other
+Each node of a cluster gets a new bucket, without vbuckets at first; then the bucket gets its first map as any other
 (founding.py).
 
 The nodes are those in the map of an existing bucket. Each step may be repeated: an existing bucket is left as it is,
@@ -31,8 +31,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class BucketWish:
-    """A bucket to be made: `vbuckets`, None for as many as the first bucket has; `quota_mib` on each node, 0 for none;
-    `replicas`, None for as many as the existing bucket has.
+    """A bucket to create.
+
+    Attributes:
+        vbuckets: None for as many as the first bucket has.
+        quota_mib: on each node, MiB; 0 for none.
+        replicas: None for as many as the existing bucket has.
     """
 
     name: str
@@ -48,13 +52,12 @@ async def names(members: Members, seeds: Sequence[Address]) -> list[str]:
 
 
 async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -> int:
-    """Make a bucket on all nodes that `seeds` lead to; on return it is durable on each. Returns the number of
-    nodes.
+    """Create a bucket on all nodes that `seeds` lead to; on return it is durable on each. Return the number of nodes.
 
     Raises:
         KeyExists: it exists (on a node that is alone).
-        ClusterError: not all nodes made it; repeat the call to go on.
-        StatusError, TransportError: a node refused, or did not answer the first question.
+        ClusterError: some nodes did not create it; repeat the call to continue.
+        StatusError, TransportError: a node refused, or did not answer the first request.
     """
     nodes, replicas = await _nodes(members, seeds)
     if len(nodes) == 1:
@@ -72,12 +75,12 @@ async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -
 
 async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
     """Drop a bucket on all nodes that `seeds` lead to, and on all its members; on return it is gone for good on each.
-    Returns the number of nodes.
+    Return the number of nodes.
 
     Raises:
         KeyNotFound: no node has it.
-        ClusterError: a node still has it; repeat the call to go on. Or (`members.of(name)` is bound) it is another
-            bucket of this name.
+        ClusterError: a node still has it; repeat the call to continue. Or, if `members.of(name)` is bound, the bucket
+            of this name is another one.
     """
     nodes, _ = await _nodes(members, seeds)
     known = members.of(name)
@@ -102,8 +105,9 @@ async def _all_nodes(members: Members, seeds: Sequence[Address], name: str) -> l
 
 
 async def _members_of(bucket: Members, nodes: Sequence[Address]) -> list[Address]:
-    """Return the members of a bucket by its own map, for a node joins or leaves one bucket after the other; none if no
-    node tells.
+    """Return the members of a bucket by its own map; none if no node has one.
+
+    Its map may differ from other buckets' maps, since a node joins or leaves one bucket after the other.
     """
     try:
         return await bucket_nodes(bucket, nodes)
@@ -117,11 +121,11 @@ async def uuids(members: Members, seeds: Sequence[Address], name: str) -> frozen
 
 
 async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota_mib: int) -> int:
-    """Set a bucket's quota on each node that `seeds` lead to; 0 for none. Returns the number of nodes.
+    """Set a bucket's quota on each node that `seeds` lead to; 0 for none. Return the number of nodes.
 
     Raises:
         BucketNotFound: there is no such bucket.
-        ClusterError: a node did not take it, and keeps the old quota.
+        ClusterError: a node refused it, and keeps the old quota.
     """
     nodes = await _all_nodes(members, seeds, name)
     given = (members.of(name).admin(each).set_quota(quota_mib) for each in nodes)
@@ -139,12 +143,16 @@ async def quotas(members: Members, seeds: Sequence[Address], name: str) -> dict[
 async def keep_history(
     members: Members, seeds: Sequence[Address], name: str, seconds: int | None, size: int | None
 ) -> int:
-    """Set the history that a bucket keeps of superseded versions, in seconds and in bytes of the whole bucket, on each
-    node that `seeds` lead to; None for as before. Returns the number of nodes.
+    """Set how far back a bucket keeps superseded versions, on each node that `seeds` lead to. Return the number of
+    nodes.
+
+    Args:
+        seconds: the age of the oldest version. size: the bytes of all versions of the whole bucket. 0 for no such
+            limit, None to keep the present one.
 
     Raises:
         BucketNotFound: there is no such bucket.
-        ClusterError: a node did not take it, and keeps what it kept.
+        ClusterError: a node refused it, and keeps the old setting.
     """
     nodes = await _all_nodes(members, seeds, name)
     given = (members.of(name).admin(each).keep_history(seconds, size) for each in nodes)
@@ -162,8 +170,16 @@ async def histories(members: Members, seeds: Sequence[Address], name: str) -> di
 async def _everywhere(
     nodes: Sequence[Address], results: Sequence[object], fine: type[StatusError] | tuple[()], what: str
 ) -> None:
-    """Raise the errors of nodes that are not `fine`: the error itself for one node, else a summary with the nodes that
-    are left.
+    """Raise the errors among the results of all nodes.
+
+    Args:
+        results: an error or another result for each node.
+        fine: errors that count as success.
+        what: the work in words, for the error.
+
+    Raises:
+        ClusterError: nodes failed; it names them. A single node's error, and errors of other kinds, are raised
+            themselves.
     """
     failed = {
         node: result

@@ -2,9 +2,9 @@
 
 The newest manifest that any node knows is changed, and new ids are above all that any node ever used. The first member
 of the map decides: it gets the manifest before the others, so of two operators at once one is refused there, looks
-again and goes on from the other's manifest. Otherwise each node would take the manifest that comes first, and an id
-would have two names for good. Then the others get it. A node that can't take it knows less than the first until the
-change is repeated, or until a vbucket brings the news: it contradicts nothing.
+again and continues from the other's manifest. Otherwise each node would accept the manifest that comes first, and an id
+would have two names for good. Then the others get the manifest. A node that can't accept it knows less than the first
+until the change is repeated, or until a vbucket brings the change: it contradicts nothing.
 
 Nodes that contradict each other all the same are brought together by the next change (manifests.py).
 
@@ -54,7 +54,7 @@ class CollectionPath:
         return cls(scope or DEFAULT, collection or (DEFAULT if dot else ""))
 
     def is_in(self, manifest: CollectionsManifest) -> bool:
-        """Return True if a bucket with this manifest has it."""
+        """Return True if a manifest has this scope or collection."""
         if not self.collection:
             return manifest.scope(self.scope) is not None
         return manifest.collection(self.scope, self.collection) is not None
@@ -72,7 +72,7 @@ class Lacking:
 
 
 def creation(path: CollectionPath, max_ttl: int | None = None) -> Edit:
-    """Return the edit that makes a scope, or a collection and its scope if need be; existing ones stay."""
+    """Return the edit that creates a scope, or a collection and, if it is missing, its scope; existing ones stay."""
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
         manifest_with_scope = manifest if manifest.scope(path.scope) else manifest.with_scope(path.scope, ids[1])
@@ -90,7 +90,7 @@ def creation(path: CollectionPath, max_ttl: int | None = None) -> Edit:
 
 
 def additions(wanted: Sequence[Lacking]) -> Edit:
-    """Return the edit that makes all of these; existing ones stay as they are."""
+    """Return the edit that creates all of these; existing ones stay as they are."""
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
         collection_id, scope_id = ids
@@ -126,7 +126,7 @@ def removal(path: CollectionPath) -> Edit:
 
 
 async def make(members: Members, seeds: Sequence[Address], wanted: Sequence[Lacking]) -> CollectionsManifest:
-    """Make the missing scopes and collections of a bucket, on all of its nodes at once; errors as `change`."""
+    """Create the missing scopes and collections of a bucket, on all of its nodes at once; errors as `change`."""
     return await change(members, seeds, additions(wanted))
 
 
@@ -141,9 +141,9 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Coll
 
     Raises:
         ManifestRefused: the change is not allowed.
-        ClusterError: nodes contradict each other, or the first refuses: nothing was changed. Or not all others took it;
-            repeat the call to go on.
-        TransportError, StatusError: a node did not answer the first question; nothing was changed.
+        ClusterError: nodes contradict each other, or the first refuses: nothing was changed. Or some of the others did
+            not accept it; repeat the call to continue.
+        TransportError, StatusError: a node did not answer the first request; nothing was changed.
     """
 
     def edited(answers: Sequence[NodeManifest]) -> CollectionsManifest:
@@ -213,7 +213,9 @@ async def _change(
 
 
 async def _tell(node: NodeAdmin, manifest: CollectionsManifest) -> None:
-    """Give a node the manifest that the first one took; a node with a later change of it has it already."""
+    """Send a node the manifest that the first node accepted; a node that has a later manifest with this change needs
+    none.
+    """
     try:
         await node.set_manifest(manifest)
     except StatusError as error:
@@ -255,10 +257,11 @@ async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
 async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdmin] = ()) -> None:
     """Check that vbuckets may go between the members of a cluster, and to nodes that join it.
 
-    A member may be behind: it was away when the manifest changed, and will learn it. A joining node may not be ahead in
-    such a way that collections of the cluster would be dropped; it has no documents of its own to lose.
+    A member may be behind: it was away when the manifest changed, and will learn it. A joining node may have a newer
+    manifest, unless that drops collections of the cluster; it has no documents of its own to lose.
 
-    Raises: as `refuse_strangers`.
+    Raises:
+        ClusterError, TransportError, StatusError: as `refuse_strangers`.
     """
     manifests = await asyncio.gather(*map(_manifest_of, (*members, *joining)))
     known = list(zip([each.address for each in (*members, *joining)], manifests, strict=True))
@@ -297,13 +300,14 @@ async def refuse_joining(
 
 
 async def outrank(members: Members, seeds: Sequence[Address], joining: Sequence[Address]) -> None:
-    """Give joining nodes the manifest of the cluster, which gets a higher uid than theirs first.
+    """Send joining nodes the manifest of the cluster, after raising its uid above theirs.
 
-    Of two manifests a node goes by the newer one: with its own, a node that had dropped a collection before it was
-    failed over would drop it again in each vbucket that it comes to own.
+    A node accepts the newer of two manifests: with its own, a node that had dropped a collection before it was failed
+    over would drop it again in each vbucket that it comes to own.
 
     Raises:
-        ClusterError, TransportError, StatusError: a node did not take it; no node joined, and the call may be repeated.
+        ClusterError, TransportError, StatusError: a node did not accept it; no node joined, and the call may be
+            repeated.
     """
     manifests = await asyncio.gather(*(_manifest_of(members.admin(each)) for each in joining))
     known = {node: theirs for node, theirs in zip(joining, manifests, strict=True) if theirs.uid}
@@ -325,7 +329,7 @@ def _above(manifest: CollectionsManifest, uid: int) -> CollectionsManifest:
 
 
 def _in_both(theirs: CollectionsManifest, newest: CollectionsManifest) -> CollectionsManifest:
-    """Return the manifest that follows `theirs`, without scopes and collections that the newest one lacks under the
+    """Return the manifest that follows `theirs`, with only those scopes and collections that `newest` has under the
     same id and name.
     """
     named = {(scope.id, scope.name) for scope in newest.scopes}

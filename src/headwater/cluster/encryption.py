@@ -1,7 +1,7 @@
-"""TLS among the nodes of a cluster: the map says whether they use it, and each node obeys the map it has.
+"""TLS among the nodes of a cluster: the map has the setting, and each node obeys the map it has.
 
-A node with such a map calls the others by TLS only; another goes on without until it gets the map. No node stops
-listening without TLS because of it: that is each node's own option, --without-tls.
+A node whose map demands TLS connects to the others by TLS only; another one continues without until it gets that map.
+No node stops listening without TLS because of it: that is each node's own option, --without-tls.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["check_encryption", "set_encryption"]
 
 
 async def set_encryption(members: Members, seeds: Sequence[Address], *, encrypted: bool) -> ClusterMap:
-    """Let the nodes of a cluster speak TLS with each other, or without; return the new map, which all of them have.
+    """Send the nodes of a cluster a map that lets them use TLS with each other, or stop it; return that map.
 
     The map gets the present ports for TLS as well.
 
     Raises:
-        ClusterError: a node does not answer, or speaks no TLS; or another operator changes the cluster.
-        TransportError, StatusError: a node did not take the map.
+        ClusterError: a node does not answer, or does not support TLS; or another operator changes the cluster.
+        TransportError, StatusError: a node did not accept the map.
     """
     survey = await members.survey(seeds)
     if survey.silent:
@@ -36,7 +36,11 @@ async def set_encryption(members: Members, seeds: Sequence[Address], *, encrypte
 
 
 def check_encryption(wanted: ClusterMap) -> None:
-    """Raise ClusterError if nodes are to use TLS with a node that does not support it."""
+    """Check that all nodes of a map that demands TLS support it.
+
+    Raises:
+        ClusterError: a node does not.
+    """
     silent = [server for server in wanted.servers if server not in wanted.tls_ports]
     if wanted.encrypted and silent:
         raise ClusterError(

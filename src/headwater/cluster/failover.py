@@ -1,28 +1,32 @@
-"""Taking a dead node out: its vbuckets go on from their best replicas.
+"""The failover: a dead node is taken out of the map, and its vbuckets continue from their best replicas.
 
-    1. look at all other nodes: they must answer, and the dead one must not 2. send the map without the dead node, in
-       which its vbuckets have no owner: no node follows it any more, and it learns this when it is back 3. ask all
-       copies of those vbuckets for their seqnos, and choose the one of the newest history that is complete up to the
-       highest seqno 4. send the map with the chosen copies as owners 5. make them active: each begins a new branch of
-       history at its last whole snapshot (failover.md 5) 6. send the map to the dead node as well, if it answers by now
+    1. look at all other nodes: they must answer, and the dead one must not
+    2. send the map without the dead node, in which its vbuckets have no owner: no node follows the dead one any more,
+       and it gets this map when it is back
+    3. request the seqnos of all copies of those vbuckets, and choose the copy of the newest history that is complete up
+       to the highest seqno
+    4. send the map with the chosen copies as owners
+    5. make them active: each begins a new branch of history at its last whole snapshot (failover.md 5)
+    6. send the map to the dead node as well, if it answers by now
 
 A copy that is behind its owner when another copy is taken out may lack changes that those two acknowledged. From then
-on the map has the seqno that it must reach to be promoted (decision 0133).
+on the map has the seqno that this copy must reach to be promoted (decision 0133).
 
-The copies are asked when no node follows the dead one any more. It may be alive, and only unreachable for the operator:
-with each replica that does not have the map yet it is a majority, and step 3 must find the changes that the two
-acknowledge.
+Step 3 comes when no node follows the dead one any more. The dead node may be alive, and only unreachable for the
+operator: together with each replica that does not have the map yet it is a majority, and step 3 must find the changes
+that the two acknowledge.
 
-The map goes first: a dead node that comes back asks the others before it serves, and from step 2 on they have a newer
-map. Killed after that, the next run finds vbuckets without an owner, and goes on with step 3. Changes that the dead
-node had acknowledged and no replica had received yet are lost. If step 3 finds something that the operator must decide
-first, as damage that step 1 did not see, no copy is promoted: one more map gives these vbuckets back to their former
-owner, and the dead node may be started. Vbuckets whose owner lives keep it, and the seqno that their copies must reach
-is unknown until the next look: they may have gone on without the dead node's copy.
+The map goes first: a dead node that comes back requests the others' maps before it serves, and from step 2 on they have
+a newer one. If this run is killed after that, the next run finds vbuckets without an owner, and continues with step 3.
+Changes that the dead node had acknowledged and no replica had received yet are lost. If step 3 finds something that the
+operator must decide first, such as damage that step 1 did not see, no copy is promoted: one more map gives these
+vbuckets back to their former owner, and the dead node may be started. Vbuckets whose owner is alive keep it. The seqno
+that their copies must reach is unknown until the next look, since the owner may have acknowledged changes without the
+dead node's copy.
 
-A node that came back between steps 1 and 2 asked before the others had the newer map. It serves its vbuckets until it
-gets that map, and in a cluster of two members it could take over from the other, without the changes that this one
-acknowledged alone. So step 6 sends it the map.
+A node that came back between steps 1 and 2 requested the maps before the others had the newer one. It serves its
+vbuckets until it gets that map. In a cluster of two members it could even take vbuckets over from the other member, and
+lack the changes that the other acknowledged alone. So step 6 sends it the map.
 """
 
 from __future__ import annotations
@@ -58,11 +62,11 @@ class Promotion:
     Attributes:
         flaw: the flaw of that copy, for people: it refused changes, is damaged, lacks changes that a damaged copy of
             the former owner has or that a damaged replica may have acknowledged, or was never whole; empty for none.
-        rival: the node with another history of it, with changes that the chosen copy lacks.
+        rival: the node whose copy has another history, with changes that the chosen copy lacks; None for none.
         complete: the seqno up to which that copy is complete. needed: the seqno that it had to reach.
-        unasked: the nodes that had a copy and can't be asked for it, although an earlier failover was cut off before it
-            had asked them all. emptied: those of them that answer, and have no copy now.
-        is_stray: True if the map names other copies alone, none of which is left: that copy is an old one.
+        unasked: the nodes that had a copy and can't report its seqno, if an earlier failover broke off before all
+            copies had reported theirs. emptied: those of them that answer, and have no copy now.
+        is_stray: True if the map names only other copies, none of which is left: that copy is an old one.
     """
 
     vbucket: int
@@ -79,7 +83,7 @@ class Promotion:
 
     @property
     def losses(self) -> dict[FailoverRefusal, str]:
-        """The possible losses, in words, by the refusal that the operator has to accept."""
+        """The possible losses, in words, each by the refusal that the operator has to accept."""
         losses = {}
         if self.flaw:
             losses[_refusal_of(self.flaw)] = f"{self.flaw}, and is complete up to seqno {self.complete} of {self.seqno}"
@@ -102,7 +106,7 @@ class FailoverPlan:
         before, after: the map with the dead nodes, and without.
         promotions: the new owners of the dead nodes' vbuckets.
         anew: vbuckets without any copy, with the node on which each begins anew, empty.
-        shrunk: vbuckets of which the dead have copies, and those with an owner that the map does not name.
+        shrunk: vbuckets of which the dead nodes have copies, and those with an owner that the map does not name.
         accepted: the overridden refusals, each with its text.
     """
 
@@ -115,16 +119,17 @@ class FailoverPlan:
 
     @property
     def losses(self) -> dict[int, Promotion]:
-        """The vbuckets that may lose more than changes without a replica, with their promotions."""
+        """The promotions that may lose more than the changes that no replica received, by vbucket."""
         return {each.vbucket: each for each in self.promotions if each.losses}
 
     @property
     def ownerless(self) -> ClusterMap:
-        """The map without the dead, in which the vbuckets to promote have no owner, and the seqno that copies must
-        reach is unknown.
+        """The map without the dead nodes, in which the vbuckets to promote have no owner, and the seqno that copies
+        must reach is unknown.
 
-        Until all nodes have it, a dead node that is only unreachable is part of majorities. A later run that finds this
-        map, since this one was cut off, asks all copies again, or can't know what a missing one has.
+        Until all nodes have it, a dead node that is only unreachable is part of majorities. If this run breaks off, a
+        later run finds this map, and requests the seqnos of all copies again; the seqno of a copy that is missing then
+        is unknown.
         """
         chains = {each.vbucket: (None, *self.after.copies(each.vbucket)) for each in self.promotions}
         least = {**self.after.needed, **{vb: self.before.needed_at_least(vb) for vb in chains}}
@@ -151,17 +156,17 @@ def plan_failover(
     shrunk: Collection[int] = (),
     before: Survey | None = None,
 ) -> FailoverPlan:
-    """Decide which copies replace the dead nodes.
+    """Return the plan: which copies replace the dead nodes.
 
     Args:
         logs: failover logs of the copies (node, vbucket) of vbuckets without a living owner.
-        force: accept all refusals. Take a majority out, too (nodes that come back serve as soon as a majority of their
-            map agrees, decision 0030, so the dead must not be one); go on with survivors that wait for the dead
-            themselves; promote copies with a flaw, and one of two histories.
+        force: True to accept all refusals: to take a majority out, too (nodes that come back serve as soon as a
+            majority of their map agrees, decision 0030, so the dead nodes must not be one); to continue with survivors
+            that wait for the dead nodes themselves; to promote copies with a flaw, and one of two histories.
         accept: the refusals that are overridden one by one.
-        lose_data: begin vbuckets without any copy anew; otherwise they are a reason to refuse.
+        lose_data: True to begin vbuckets without any copy anew; otherwise they are a reason to refuse.
         begun: the nodes on which vbuckets begin anew by an earlier decision that is in the map.
-        shrunk: vbuckets of which the dead had copies by the map before. before: the survey with that map.
+        shrunk: vbuckets of which the dead nodes had copies by the map before. before: the survey with that map.
 
     Raises:
         ClusterError: no member would be left; copies are missing and `lose_data` was not given; or there are refusals
@@ -195,8 +200,10 @@ def plan_failover(
 
 
 def _unnamed_owners(survey: Survey, after: ClusterMap) -> dict[int, Address]:
-    """Return the vbuckets with one owner that the map does not name: they were handed over, and the run was killed
-    before it could send the map. Only the new owner may have the changes that it and the former one acknowledged.
+    """Return the vbuckets with one owner that the map does not name, with that owner.
+
+    They were handed over, and the run was killed before it could send the map. Only the new owner may have the changes
+    that it and the former one acknowledged.
     """
     owners_by_vbucket = {vb: survey.in_state(vb, State.ACTIVE) for vb in range(after.vbuckets)}
     return {
@@ -227,7 +234,7 @@ def needed_seqnos(
 
     Args:
         after: the map that is sent next. shrunk: vbuckets whose chain loses a copy by it.
-        begun: vbuckets whose owner begins a new branch, and the seqno at which it does.
+        begun: vbuckets whose owner begins a new branch, each with the seqno of that beginning.
     """
     kept = (vb for vb in survey.map.needed if after.owner(vb) == survey.map.owner(vb))
     before = {vb: survey.map.needed_at_least(vb) for vb in kept}
@@ -257,14 +264,13 @@ def _spread(
 
 
 def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Address]) -> None:
-    """Refuse to take out a majority, or half of the nodes if all survivors are behind their fences.
+    """Check that the survivors are a majority, or a half of which at least one node is not waiting behind its fence.
 
-    The other half may have gone on without them, by a map that they do not have, and changes that it acknowledged then
-    are only there.
-
+    The other half may have continued without them, by a map that they do not have, and changes that it acknowledged
+    then are only there.
 
     Raises:
-        ClusterError: it is so.
+        ClusterError: they are not.
     """
     if len(gone) > len(survey.map.servers) // 2:
         raise ClusterError(
@@ -281,13 +287,13 @@ def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Add
 
 
 def _check_damaged_owners(survey: Survey, gone: Sequence[Address]) -> None:
-    """Refuse to take out a replica of a damaged owner, if no living replica is sound and complete as far.
+    """Check that no dead node has the only whole replica of a vbucket whose owner is damaged.
 
-    The replica on the dead node may be the only whole copy. Once the map leaves the node out, it deletes that copy when
-    it is back.
+    That replica is the only whole one if no living replica is sound and complete as far. Once the map leaves the dead
+    node out, it deletes its copies when it is back.
 
     Raises:
-        ClusterError: the copy may be the only whole one.
+        ClusterError: a dead node may have one.
     """
     for owner in survey.map.servers:
         damaged = sorted(survey.nodes[owner].damaged)
@@ -306,8 +312,8 @@ def _names(nodes: Sequence[Address]) -> str:
 
 
 def orphans(survey: Survey, dead: Sequence[Address]) -> dict[int, list[Address]]:
-    """Return the vbuckets without a living owner, each with the living members that have a copy: those of the map's
-    chain first.
+    """Return the vbuckets without a living owner, each with the living members that have a copy, the map's chain
+    first.
     """
     copies_by_vbucket = {}
     for vb in range(survey.map.vbuckets):
@@ -344,13 +350,14 @@ def promotion(
     """Choose among the copies of a vbucket without an owner.
 
     A damaged copy is complete only up to the damage; changes that it acknowledged, as the owner, or as a replica before
-    the damage was found, lie behind it. A copy that is complete up to 0 never had a whole snapshot: it is being made,
-    for instance by a rebalance.
+    the damage was found, lie behind that. A copy that is complete up to 0 never had a whole snapshot: it is being
+    filled, for instance by a rebalance.
 
     Args:
         known: the map, which has the former owner and the seqno that the copy must reach.
-        copies: all copies that can be asked. bare: the nodes of the chain without a copy when this failover began.
-            running: the members that answer.
+        copies: the copies of all nodes that answer. bare: the nodes of the chain without a copy when this failover
+            began.
+        running: the members that answer.
     """
     lost, needed = known.owner(vbucket), known.needed_at_least(vbucket)
     chosen, other = best(copies), rival(copies)
@@ -371,8 +378,8 @@ def promotion(
 
 
 def _damaged_with_more(copies: Sequence[Copy], chosen: Copy, owner: Address | None) -> Address | None:
-    """Return the node with a damaged copy whose changes may have been acknowledged, and that the chosen copy
-    lacks.
+    """Return the node of a damaged copy that may have acknowledged changes which the chosen copy lacks; None for
+    none.
     """
     alive = current(copies)
     for each in copies:
@@ -383,7 +390,7 @@ def _damaged_with_more(copies: Sequence[Copy], chosen: Copy, owner: Address | No
 
 
 def check_asked(promotions: Sequence[Promotion]) -> None:
-    """Check that no copy is promoted while the seqno that it must have reached can't be known.
+    """Check that no copy is promoted while the seqno that it must have reached is unknown.
 
     Raises:
         ClusterError: one would be.
@@ -404,11 +411,11 @@ def check_asked(promotions: Sequence[Promotion]) -> None:
 
 
 def check_needed(promotions: Sequence[Promotion]) -> None:
-    """Check that each promoted copy has reached the seqno that it must have, and is one of the map's.
+    """Check that each promoted copy has reached the seqno that it must have, and is one of the map's copies.
 
     Raises:
         ClusterError: a copy has not: it was added, or was behind when another copy was taken out, and has not caught
-            up. Or the map's copies are all on dead nodes, and only an old one is left.
+            up. Or all copies of the map are on dead nodes, and only an old copy is left.
     """
     behind = [each for each in promotions if each.complete < each.needed]
     if behind:
@@ -424,7 +431,11 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
 
 
 def _check_strays(promotions: Sequence[Promotion]) -> None:
-    """Raise ClusterError if there are promotions of copies that the map does not name."""
+    """Check that no promoted copy is one that the map does not name.
+
+    Raises:
+        ClusterError: one is.
+    """
     if promotions:
         example = promotions[0]
         raise ClusterError(
@@ -476,9 +487,9 @@ def check_rivals(promotions: Sequence[Promotion]) -> None:
 def taken_back(plan: FailoverPlan, survey: Survey) -> ClusterMap:
     """Return the former map for the vbuckets without an owner in the ownerless map, with all former members.
 
-    A vbucket with an owner keeps it, also one that the former map does not name. The seqno that its copies must reach
-    stays unknown: under the ownerless map an owner acknowledged changes without the dead nodes, whose copies count
-    again.
+    A vbucket with an owner keeps it, even an owner that the former map does not name. The seqno that its copies must
+    reach stays unknown: under the ownerless map an owner acknowledged changes without the dead nodes, whose copies
+    count again.
 
     Args:
         survey: the nodes as they are now, with the ownerless map.
@@ -497,9 +508,10 @@ class Failover:
     """One run of a failover.
 
     Args:
-        seeds: nodes to start from. dead: the nodes to take out; empty to go on with vbuckets without an owner.
-        force: all refusals are accepted. accept: the accepted refusals; with FailoverRefusal.ALIVE, a dead node that
-            answers is fenced first.
+        seeds: nodes to start from.
+        dead: the nodes to take out; empty to continue with vbuckets without an owner.
+        force: True to accept all refusals.
+        accept: the accepted refusals; with FailoverRefusal.ALIVE, a dead node that answers is fenced first.
         lose_data: as `plan_failover`.
     """
 
@@ -518,11 +530,11 @@ class Failover:
 
     @property
     def _may_live(self) -> bool:
-        """True if the dead may answer, and are fenced first."""
+        """True if the dead nodes may answer, and are fenced first."""
         return FailoverRefusal.ALIVE in self._accepted
 
     async def plan(self) -> FailoverPlan:
-        """Look at the nodes and decide, without changing anything.
+        """Survey the nodes and return the plan, without changing anything.
 
         Raises:
             ClusterError: a node that should answer does not, or a dead node does; or as `plan_failover`.
@@ -533,8 +545,8 @@ class Failover:
         """Carry the failover out; return the plan.
 
         Raises:
-            ClusterError, TransportError, StatusError: a node does not do its part, or another operator is at work; run
-                it again to go on.
+            ClusterError, TransportError, StatusError: a node failed or refused, or another operator is at work; run it
+                again to continue.
         """
         seeds = [node for node in self._seeds if node not in self._dead]
         if not seeds:
@@ -572,17 +584,19 @@ class Failover:
         return plan
 
     async def _tell(self, node: Address, wanted: ClusterMap) -> None:
-        """Give a node the map, if it answers as a member of this cluster; otherwise it gets it when it asks."""
+        """Send a node the map, if it answers as a member of this cluster; otherwise it requests the map when it is
+        back.
+        """
         view = await self._members.view(node)
         if view.map is not None and view.map.is_same_bucket(wanted):
             with suppress(ClusterError, TransportError, StatusError):
                 await self._members.tell(node, wanted)
 
     async def _chosen_now(self, first: FailoverPlan, before: Survey) -> tuple[FailoverPlan, Survey]:
-        """Plan again, once no copy changes any more; the dead node counts as the owner of its vbuckets.
+        """Plan again, now that no copy changes any more; the dead node counts as the owner of its vbuckets.
 
         Raises:
-            ClusterError: the new plan is refused, and the former map holds again; or a member does not answer.
+            ClusterError: the new plan is refused, and the former map is in force again; or a member does not answer.
         """
         survey, logs = await self._sighting(is_out=True)
         try:
@@ -598,15 +612,19 @@ class Failover:
         """Send the former members once more: no copy was promoted, so a node with the changes that the copies lack may
         come back.
 
-        A node that does not take the map gets it from the others; if none takes it, the next run finds vbuckets without
-        an owner.
+        A node that does not accept the map gets it from the others; if none accepts it, the next run finds vbuckets
+        without an owner.
         """
         wanted = taken_back(first, survey).after(survey.latest_rev())
         await asyncio.gather(*(self._tell(node, wanted) for node in dict.fromkeys((*wanted.servers, *self._dead))))
 
     async def _fence(self) -> None:
-        """Make the vbuckets of a dead node that answers dead, on its disk, before another node takes them. A node that
-        does not tell its states is left as it is, as was accepted; if it does not take the new ones, the run fails.
+        """Set the active vbuckets of a dead node that answers to dead, on its disk, before another node takes them.
+
+        A node that does not report its states is left as it is, which the operator has accepted.
+
+        Raises:
+            TransportError, StatusError: a node reported its states and did not accept the new ones.
         """
         for node in self._dead:
             try:
@@ -617,13 +635,15 @@ class Failover:
             await self._members.set_states(node, owned)
 
     async def _look(self) -> tuple[FailoverPlan, Survey]:
-        """Survey and plan."""
+        """Survey the nodes; return the plan and the survey."""
         survey, logs = await self._sighting()
         return self._planned(survey, logs), survey
 
     async def _sighting(self, *, is_out: bool = False) -> tuple[Survey, dict[tuple[Address, int], Log]]:
-        """Survey all living nodes, and read the logs of vbuckets without an owner; `is_out`: the dead are out of the
-        map, and may answer again by now.
+        """Survey all living nodes, and read the failover logs of vbuckets without an owner.
+
+        Args:
+            is_out: True if the map leaves the dead nodes out already, so that they may answer again.
         """
         seeds = [node for node in self._seeds if node not in self._dead]
         if not seeds:

@@ -1,11 +1,12 @@
 """The first map: nodes without a common map become a cluster.
 
 Nodes without data are equal: the vbuckets are spread over them, replicas included, and they can serve at once. If one
-node has data, it owns everything at first, and a rebalance spreads it. Two with data can't be one cluster.
+node has data, it owns everything at first, and a rebalance spreads it. Two nodes with data can't become one cluster.
 
-The map goes out first, then the vbuckets are made active where it says: a vbucket has never two owners, and a run that
-was killed finds its own map in the nodes and goes on with it. A cluster that has taken documents meanwhile is not
-changed any more: a node that lacks a vbucket of the map may have lost its disk, and the others have the only copies.
+The map is sent first, then the vbuckets are made active on their owners by that map: a vbucket never has two owners,
+and the run after a killed one finds its map in the nodes and continues with it. A cluster that has accepted documents
+meanwhile is not changed any more: a node that lacks a vbucket of the map may have lost its disk, and the others have
+the only copies.
 """
 
 from __future__ import annotations
@@ -107,8 +108,10 @@ def _check(views: Sequence[NodeView]) -> None:
 
 
 def _check_unused(cluster_map: ClusterMap, views: Sequence[NodeView]) -> None:
-    """Refuse to activate or delete a vbucket with a history on any node: `rebalance` first asks which copy is
-    newest.
+    """Check that no vbucket with a history on any node would be made active or deleted.
+
+    Raises:
+        ClusterError: one would be; `rebalance` finds out which copy is newest.
     """
     used = {vb for view in views for vb, seqno in view.seqnos.items() if seqno}
     for view in views:
@@ -124,11 +127,14 @@ def _check_unused(cluster_map: ClusterMap, views: Sequence[NodeView]) -> None:
 async def found_cluster(
     members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False
 ) -> Founded:
-    """Make a cluster of these nodes; `encrypted`: they use TLS with each other.
+    """Make a cluster of these nodes.
+
+    Args:
+        encrypted: True if the nodes use TLS with each other.
 
     Raises:
-        ClusterError, OptionError: as `first_map`; or the collections of two of them are not of one bucket.
-        TransportError, StatusError: a node failed; call this again to go on.
+        ClusterError, OptionError: as `first_map`; or the collections of two nodes are not of one bucket.
+        TransportError, StatusError: a node failed; call this again to continue.
     """
     addresses = await members.identified(nodes)
     async with members.alone("init", addresses):
@@ -144,8 +150,8 @@ async def planned(members: Members, nodes: Sequence[Address], replicas: int, *, 
 async def _looked_at(
     members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool
 ) -> tuple[Sequence[NodeView], Founded]:
-    """Return the present state of the nodes, and the cluster that they would become; check that their collections fit
-    together.
+    """Return the present state of the nodes and the cluster that they would become, after a check that their
+    collections fit together.
     """
     views = await asyncio.gather(*(members.view(node) for node in nodes))
     first, data_on = first_map(views, members.bucket, replicas, encrypted=encrypted)

@@ -1,7 +1,7 @@
-"""Questions about copies of vbuckets, sent to each node for many vbuckets at once.
+"""Requests for the states of copies, sent to each node for many vbuckets at once.
 
-A node has one such question at a time; questions about further vbuckets wait and go together with the next one (as the
-changes of the map do in publisher.py). An answer is never older than its question.
+Each node has at most one such request pending; vbuckets that are wanted meanwhile go together with the next one (as the
+changes of the map do in publisher.py). An answer is never older than the call that gets it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Inquiry", "lost"]
 
 
 class Inquiry:
-    """Asks nodes.
+    """A source of copies' states that combines the requests to a node.
 
     Args:
         admin: returns the administration of a node.
@@ -52,7 +52,7 @@ class Inquiry:
         """Return the seqno on disk of a vbucket at its owner.
 
         Raises:
-            ClusterError: it is not the owner any more.
+            ClusterError: the node is not the owner any more.
             TransportError, StatusError: it does not answer.
         """
         copy = await self.copy(owner, vbucket)
@@ -67,11 +67,11 @@ class Inquiry:
 
 
 def lost(owner: Address, vbucket: int) -> ClusterError:
-    """Return the error for a node that owns a vbucket no more."""
+    """Return the error for a node that no longer owns a vbucket."""
     return ClusterError(f"{owner} does not own vbucket {vbucket} any more", "type this again")
 
 
 def _read(task: asyncio.Task[dict[int, CopyReport]]) -> None:
-    """Take a task's error from it, so that asyncio does not complain about it when no caller waits any more."""
+    """Retrieve a task's error, so that asyncio does not report it as unretrieved when no caller waits any more."""
     if not task.cancelled():
         task.exception()

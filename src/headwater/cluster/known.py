@@ -1,7 +1,7 @@
-"""Find all nodes of a cluster by the newest cluster map.
+"""The newest cluster map, and by it all nodes of a cluster.
 
-An operator names some nodes; the maps that they hold name others, and so on. A node that left the cluster, or that was
-away when it was left out, answers as any other, so the first node named may be no member any more. Therefore a map
+An operator names some nodes; the maps that they hold name others, and so on. A node that left the cluster, or was
+failed over while it was away, answers as any other, so the first node named may be no member any more. Therefore a map
 counts only when none of its nodes has a newer one.
 """
 
@@ -24,13 +24,13 @@ __all__ = ["bucket_nodes", "known_map"]
 async def known_map(
     members: Members, seeds: Sequence[Address], *, of_first_bucket: bool = False
 ) -> tuple[Address, ClusterMap | None]:
-    """Return a member, and the newest map of the first bucket whose map has several nodes; None without one.
+    """Return a member, and the newest map of the first bucket whose map has several nodes; None without such a map.
 
-    `seeds` are asked in turn. A seed that does not answer, or refuses, is passed over; so is one that is alone, if
+    The seeds are tried in turn. A seed that does not answer, or refuses, is passed over; so is one that is alone, if
     another is a member. If the map has one node left, the member is that node.
 
     Args:
-        of_first_bucket: look at the map of the node's first bucket only, by which nodes share users.
+        of_first_bucket: True to use only the map of the node's first bucket, by which nodes share users.
 
     Raises:
         StatusError, TransportError: no seed answers; the error is that of the first.
@@ -48,7 +48,7 @@ async def known_map(
 
 
 async def bucket_nodes(members: Members, seeds: Sequence[Address]) -> list[Address]:
-    """Return the nodes of the members' bucket, by its newest map: all operators find the same first node. Errors as
+    """Return the nodes of the members' bucket, in the order of its newest map, which all operators share. Errors as
     `known_map`.
     """
     first, known = await _first(members, seeds, lambda seed: _newest(members, seed))
@@ -58,8 +58,14 @@ async def bucket_nodes(members: Members, seeds: Sequence[Address]) -> list[Addre
 async def _first(
     members: Members, seeds: Sequence[Address], ask: Callable[[Address], Awaitable[ClusterMap | None]]
 ) -> tuple[Address, ClusterMap | None]:
-    """Return the first map that one of the seeds leads to, with a member of it; without a map a seed that
+    """Return the first map that one of the seeds leads to, with a member of it; without a map, None with a seed that
     answered.
+
+    Args:
+        ask: returns the map of a seed; None for a seed that is alone.
+
+    Raises:
+        StatusError, TransportError: no seed answers; the error is that of the first.
     """
     alone: Address | None = None
     lost: list[StatusError | TransportError] = []

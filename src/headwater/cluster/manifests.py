@@ -1,10 +1,10 @@
-"""The manifests of several nodes, put together. Objects only, no I/O.
+"""The manifests of several nodes, merged. Objects only, no I/O.
 
 One node decides about a change of collections (cluster/collections.py), so the others know as much as it does, or less.
-But nodes were changed one by one, by two operators at once, or while they did not hear of each other: then an id may
-have two names, or each node collections that the other never had. Manifests without a doubly used id are merged here.
-If an id has two names, or one node has a collection that another has dropped, they are not: only people can decide
-which documents to give up.
+But nodes may have been changed one by one, by two operators at once, or while they did not hear of each other: then an
+id may have two names, or each node collections that the other never had. Manifests without a doubly used id are merged
+here. If an id has two names, or one node has a collection that another has dropped, they are not merged: only people
+can decide which documents to give up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["NodeManifest", "together"]
 
 @dataclass(frozen=True, slots=True)
 class NodeManifest:
-    """One node, its manifest, and the lowest ids of a collection and of a scope that it never used."""
+    """One node, its manifest, and the lowest ids of a collection and of a scope that it has never used."""
 
     node: Address
     manifest: CollectionsManifest
@@ -35,7 +35,7 @@ class NodeManifest:
     next_scope: int
 
     def gave(self, collection: int) -> bool:
-        """Return True if the node used this id for a collection that it dropped; it never takes the id again."""
+        """Return True if the node used this id for a collection that it dropped; it never uses the id again."""
         return collection < self.next_collection and not self.manifest.has(collection)
 
     def gave_scope(self, scope: int) -> bool:
@@ -46,14 +46,14 @@ class NodeManifest:
 def together(
     manifests: Sequence[NodeManifest], dropping: Collection[int] = (), scopes: Collection[int] = ()
 ) -> CollectionsManifest:
-    """Return the manifest that all of these can take: the newest if the others only know less, else one that is newer
-    than all, with the collections of each.
+    """Return the manifest that all of these nodes can accept: the newest if the others only know less, else one that is
+    newer than all, with the collections of each.
 
     Args:
         dropping, scopes: ids to drop, under any name; then the result is always a newer manifest.
 
     Raises:
-        ClusterError: an id has two names, a name two ids, or one node has what another dropped.
+        ClusterError: an id has two names, a name two ids, or one node has a collection that another dropped.
     """
     newest = max(manifests, key=lambda each: each.manifest.uid)
     is_all = all(_leads_to(each, newest.manifest) for each in manifests) and not _has_unknown(
@@ -75,9 +75,7 @@ def together(
 
 
 def _leads_to(each: NodeManifest, newest: CollectionsManifest) -> bool:
-    """Return True if a node can go on to the newest manifest, which then contradicts nothing and brings
-    nothing back.
-    """
+    """Return True if a node can accept the newest manifest: it contradicts nothing, and brings back no dropped id."""
     if contradiction(each.manifest, newest):
         return False
     again = any(each.gave(collection.id) for _, collection in newest.each_collection())
@@ -85,8 +83,8 @@ def _leads_to(each: NodeManifest, newest: CollectionsManifest) -> bool:
 
 
 def _has_unknown(manifests: Sequence[NodeManifest], uid: int) -> bool:
-    """Return True if a node has a collection or scope that no node with the newest manifest ever knew: that manifest
-    would drop it.
+    """Return True if a node has a collection or scope that the nodes with the newest manifest never knew, and would
+    drop.
     """
     newest = [each for each in manifests if each.manifest.uid == uid]
     collection, scope = max(each.next_collection for each in newest), max(each.next_scope for each in newest)

@@ -1,11 +1,11 @@
-"""The nodes of a cluster, connected: Members asks them for their state, and sends them the map.
+"""The nodes of a cluster, connected: Members requests their state, and sends them the map.
 
     async with Members("default", user, password) as members:
         survey = await members.survey([Address("10.0.0.1", 11210)])
         await members.send(survey.map.after(survey.latest_rev()))
 
-The first nodes lead to the others: all nodes in the newest map are asked, too. There is one connection to each node; a
-silent node is part of the survey's result, not an error of it.
+The first nodes lead to the others: all nodes in the newest map are surveyed, too. There is one connection to each node;
+a silent node is part of the survey's result, not an error of it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AT_ONCE = 64
 
 
 class NewerMap(ClusterError):  # noqa: N818 -- says what is there
-    """A node has a newer map than the one that it was to get."""
+    """A node has a newer map than the one that it was sent."""
 
     def __init__(self, node: Address, wanted: ClusterMap) -> None:
         super().__init__(
@@ -49,9 +49,9 @@ class Members:
     """Connections to the nodes of one bucket.
 
     Args:
-        bucket, user, password: the same for all nodes; no user if nodes let everybody in.
+        bucket, user, password: the same for all nodes; no user if nodes have no logins.
         tls: the TLS settings; None for no TLS. With TLS addresses are given with the nodes' ports for TLS, and
-            translated to those of the map (`identified`, `named`).
+            translated to those of the map (`identified`, `name_of`).
         timeout_seconds: the timeout of connecting, and of each answer.
 
     Attributes:
@@ -108,8 +108,9 @@ class Members:
         return address if self._tls is None else next(names, address)
 
     async def identified(self, addresses: Iterable[Address]) -> list[Address]:
-        """Return the names in maps of nodes that are given by their ports for TLS, by asking each. A silent node keeps
-        its address; without TLS all do.
+        """Return the names in maps of nodes that are given by their ports for TLS, from each node's map.
+
+        A silent node keeps its address; without TLS all do.
         """
         given = list(dict.fromkeys(addresses))
         if self._tls is not None:
@@ -117,8 +118,9 @@ class Members:
         return list(dict.fromkeys(map(self.name_of, given)))
 
     async def _identify(self, address: Address) -> None:
-        """Ask a node for its map, and learn the TLS ports of the nodes in it; a node that was taken out, and is not in
-        it, reports its own.
+        """Read a node's map, and learn the TLS ports of the nodes in it.
+
+        A node that was taken out is not in its map, and reports its own port.
         """
         if address in self._tls_ports:
             return
@@ -146,16 +148,17 @@ class Members:
 
     @property
     def is_bound(self) -> bool:
-        """True if requests only reach the bucket that was looked at, and no newer one of its name."""
+        """True if requests only reach the bucket that was surveyed, and no newer one of its name."""
         return self._uuids is not None
 
     def bind(self, uuids: Iterable[str]) -> None:
-        """Allow only a bucket that has one of these uuids (`NodeAdmin.bind`); to be called before any other call."""
+        """Restrict all calls to a bucket that has one of these uuids (`NodeAdmin.bind`); call it before any other
+        method.
+        """
         self._uuids = frozenset(uuids)
 
     async def uuids(self, nodes: Iterable[Address]) -> frozenset[str]:
-        """Return the uuids of the bucket on these nodes, of those that answer and have it; a bucket with a
-        map has one.
+        """Return the uuids of the bucket on these nodes, of those that answer and have it.
 
         Raises:
             StatusError: a node refused the request.
@@ -175,8 +178,9 @@ class Members:
     async def alone(
         self, work: str, addresses: Iterable[Address], *, wait_seconds: float = WAIT_SECONDS
     ) -> AsyncIterator[None]:
-        """Keep other operators from changing the owners of vbuckets on these nodes within a block. Look at the nodes
-        again in it: earlier knowledge may be outdated. Nodes that do not answer are left out.
+        """Hold the leases of these nodes within a block, so that no other operator changes owners of vbuckets there.
+
+        Survey the nodes again inside of it: earlier knowledge may be outdated. Nodes that do not answer are left out.
 
         Args:
             work: the work in words, for operators who come meanwhile.
@@ -197,10 +201,10 @@ class Members:
     # ------------------------------------------------------------------ asking
 
     async def survey(self, seeds: Sequence[Address], *, without: Iterable[Address] = ()) -> Survey:
-        """Ask the nodes that `seeds` lead to, and the seeds.
+        """Return a survey of the seeds and of all nodes that they lead to.
 
         Args:
-            without: nodes not to ask (they are known to be dead); they count as silent.
+            without: nodes that are known to be dead, and are not asked; they count as silent.
 
         Raises:
             ClusterError: none of the seeds answered, or they have no map.
@@ -226,7 +230,7 @@ class Members:
         return Survey.of(newest, nodes)
 
     async def view(self, address: Address) -> NodeView:
-        """Ask one node for all facts of a survey."""
+        """Request all facts of a survey from one node."""
         return await self._view(address)
 
     async def _view(self, address: Address, *, ask: bool = True) -> NodeView:
@@ -273,7 +277,7 @@ class Members:
         )
 
     async def _seqnos(self, admin: NodeAdmin) -> dict[int, int] | None:
-        """Ask for the high seqnos, of dead vbuckets, too; return None for a user who may only look at statistics.
+        """Return the high seqnos of a node, of dead vbuckets, too; None for a user who may only read statistics.
 
         For such a user the request is not repeated: a node logs each attempt without the right.
         """
@@ -296,7 +300,7 @@ class Members:
         also: Iterable[Address] = (),
         instead: Mapping[Address, ClusterMap] = NO_OTHERS,
     ) -> None:
-        """Give all members the map, each its own copy: those in `first` before the others.
+        """Send all members the map, each its own copy: those in `first` before the others.
 
         Args:
             also: nodes that are no members (any more) and get the map all the same.
@@ -304,7 +308,7 @@ class Members:
 
         Raises:
             NewerMap: a node has a newer map: another operator is at work.
-            TransportError, StatusError: a node did not take it; all others have it then.
+            TransportError, StatusError: a node did not accept it; all others have it then.
         """
         maps = {**dict.fromkeys((*wanted.servers, *also), wanted), **instead}
         refusals = await self._send_to({node: each for node, each in maps.items() if node in first})
@@ -317,7 +321,7 @@ class Members:
         return [result for result in results if result is not None]
 
     async def tell(self, address: Address, wanted: ClusterMap) -> None:
-        """Give one node the map, member or not; as `send`."""
+        """Send one node the map, member or not; errors as `send`."""
         try:
             config = wanted.to_json(address if address in wanted.servers else None)
             await self.admin(address).set_config(wanted.epoch, wanted.rev, wanted.bucket, config)
@@ -361,7 +365,7 @@ def _newest(nodes: Iterable[NodeView]) -> ClusterMap | None:
 
 
 def _fence(stats: Mapping[str, str]) -> str:
-    """Return the text of STAT cluster about the wait for other nodes; empty if the node serves."""
+    """Return why a node waits for others before it serves, by its STAT cluster, in words; empty if it serves."""
     if stats.get("fence") != "closed":
         return ""
     if member := stats.get("copy_of"):
@@ -380,7 +384,7 @@ def _tls_port(stats: Mapping[str, str], by_map: int | None) -> int | None:
 
 
 def _this(config: bytes) -> Address | None:
-    """Return the member as which a node's map addresses it."""
+    """Return the address under which a node's map names the node itself; None if it does not."""
     for entry in json.loads(config).get("nodesExt", ()):
         if entry.get("thisNode"):
             services = entry["services"]

@@ -7,16 +7,16 @@ Every attempt at a vbucket begins with a look at both nodes: a move that was kil
 found (recovery.py), finished or taken back, and continued. So a repetition is always enough, by this object while it
 has patience, and by the operator after that. All state is in the nodes.
 
-A target that follows the source by a call of its own, as members of a cluster do, is filled by that stream, which ends
+A target that follows the source by its own connection, as members of a cluster do, is filled by that stream, which ends
 when its turn to take over has come (decision 0121). For any other target the mover passes the frames between the two
 nodes.
 
 Two proxied connections are used: on one the vbuckets are copied, on the other they change hands, so that the few
-messages of a hand-over, during which no node takes writes, do not queue behind the backfill of another vbucket; and
+messages of a hand-over, during which no node accepts writes, do not queue behind the backfill of another vbucket; and
 copying and handing over take turns (alternation.py).
 
-While it looks and changes states it, or the run that it is part of, is the only operator at work on both nodes
-(alone.py). A look and the action after it are one step only as long as no other operator acts in between.
+While the mover looks and changes states, it, or the run that it is part of, holds the leases of both nodes (alone.py).
+A look and the action after it are one step only as long as no other operator acts in between.
 
 Source: failover 4 and 5. Steps 7 and 8 of failover 5 (the new map, the old copy) are the caller's: `on_owned`.
 """
@@ -83,7 +83,7 @@ class MoveStage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MoveEvent:
-    """A vbucket has come to a stage; `problem` is the reason for another attempt."""
+    """News of a move: a vbucket has reached a stage; `problem` is the reason for another attempt, empty otherwise."""
 
     vbucket: int
     stage: MoveStage
@@ -95,9 +95,11 @@ class Moved:
     """The result of a move.
 
     Attributes:
-        vbucket: its number. changes, bytes: the totals that passed through the mover for it, in all attempts.
+        vbucket: its number.
+        changes, bytes: the totals that passed through the mover for it, in all attempts.
         seconds: the time from the first look to the end. attempts: their number.
-        ownerless_seconds: the time in which neither node served it, as seen from here; 0 if the hand-over was not seen.
+        ownerless_seconds: the time in which neither node served it, as the mover measured it; 0 if it did not see the
+            hand-over.
     """
 
     vbucket: int
@@ -112,7 +114,7 @@ async def copying_peer(source: NodeAdmin, target: Endpoint) -> str | None:
     """Return the address of a mover that copies vbuckets between two nodes now, as the source reports; None if there is
     none.
 
-    Movers that take vbuckets over wait for each other's lease; those that copy end each other's connections.
+    Movers that take vbuckets over wait for each other's lease; movers that copy would end each other's connections.
     """
     try:
         statistics = await source.stats("dcp")
@@ -122,11 +124,11 @@ async def copying_peer(source: NodeAdmin, target: Endpoint) -> str | None:
 
 
 class Mover:
-    """Moves vbuckets between two nodes; use it as `async with`.
+    """A mover of vbuckets between two nodes; use it as `async with`.
 
     Args:
         source, target: the nodes.
-        concurrency: the number of vbuckets under way at the same time.
+        concurrency: the number of vbuckets that are moved at the same time.
         limits: the timeouts.
         on_owned: awaited with a vbucket as soon as the target owns it, so that the map is sent now. It may be awaited
             again for a vbucket that was moved before. `move` raises its errors.
@@ -178,7 +180,7 @@ class Mover:
         await self.close()
 
     async def close(self) -> None:
-        """Let the hand-overs under way finish, for a few seconds at most; then close the connections."""
+        """Let running hand-overs finish, for a few seconds at most; then close the connections."""
         if self._handovers:
             await asyncio.wait(self._handovers, timeout=FINISH_SECONDS_MAX)
         for connection in self._connections.values():
@@ -201,11 +203,14 @@ class Mover:
         return changes, int(self._bytes[at].sum()) + sum(int(down.change_bytes[at].sum()) for down in connections)
 
     async def move(self, vbucket: int, *, takeover: bool = True) -> Moved:
-        """Move a vbucket, or copy it: without `takeover` the target has a replica, which follows until `close`.
+        """Move a vbucket, or copy it.
+
+        Args:
+            takeover: False to copy: the target gets a replica, which follows until `close`.
 
         Raises:
-            MoveError: it can't be moved, or patience (`Limits.patience_seconds`) is at its end.
-            ClusterError: another operator is at work on one of the nodes, and patience is at its end.
+            MoveError: it can't be moved, or makes no progress for `Limits.patience_seconds`.
+            ClusterError: another operator is still at work on one of the nodes after that time.
             StatusError: a node refuses for good: a wrong password, no such bucket.
         """
         async with self._slots, self._alone() if takeover else nullcontext():
@@ -215,7 +220,7 @@ class Mover:
         """Repair a hand-over that broke off; return True if the target owns the vbucket now.
 
         Raises:
-            MoveError: its owner is unknown, or it is not between these two nodes.
+            MoveError: its owner is unknown, or is neither of these two nodes.
         """
         async with self._alone():
             await self._open_connections()
@@ -247,7 +252,9 @@ class Mover:
     async def _gives_up(
         self, vb: int, problem: HeadwaterError, backoff: Backoff, patience: Patience, *, passed: bool
     ) -> HeadwaterError | None:
-        """Wait before the next attempt; or return the error if there is none."""
+        """Wait before the next attempt and return None; or return the error of the move, if no attempt is left or would
+        help.
+        """
         if isinstance(problem, _FOR_GOOD) or (isinstance(problem, MoveError) and not problem.retriable):
             return problem
         held = await self._settling.held(vb)
@@ -261,11 +268,12 @@ class Mover:
         return None
 
     async def _put_right(self, vb: int, problem: HeadwaterError) -> None:
-        """Repair a broken hand-over before a move is given up, for it leaves the vbucket without an owner; return if
-        the target owns it after all.
+        """Repair a broken hand-over, which leaves the vbucket without an owner, before a move is given up.
+
+        Returns if the target owns the vbucket after all.
 
         Raises:
-            HeadwaterError: `problem`. The vbucket has an owner then, unless a node can't be asked: then the next run
+            HeadwaterError: `problem`. The vbucket has an owner then, unless a node does not answer: then the next run
                 repairs it.
         """
         if vb in self._settling.active_sent:
@@ -276,9 +284,11 @@ class Mover:
         raise problem
 
     async def _attempt(self, vb: int, patience: Patience, *, takeover: bool, follows: bool) -> float:
-        """Make one attempt with all steps; return the time for which the vbucket had no owner.
+        """Make one attempt with all steps; return the seconds for which the vbucket had no owner.
 
-        With `follows`, a target that follows the source by itself goes on doing so until the vbucket changes hands.
+        Args:
+            takeover: False to copy only.
+            follows: True if the target may follow the source by its own connection until the vbucket changes hands.
         """
         async with self._alone():
             if await self._is_moved(vb, follows=follows):
@@ -357,7 +367,7 @@ class Mover:
         return transfer.ownerless_seconds
 
     async def _settled(self, vb: int) -> float:
-        """Call `on_owned` at once, for the target owns the vbucket."""
+        """Call `on_owned` and report that the target owns the vbucket; return 0.0, the seconds without an owner."""
         failpoint("move.owned")
         self.lags[vb] = 0
         if self._on_owned is not None:
@@ -370,8 +380,10 @@ class Mover:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Keep other operators from changing states on the two nodes within a block, or find out before anything is
-        done.
+        """Hold the leases of both nodes within a block, so that no other operator changes states there.
+
+        Raises:
+            ClusterError: another operator is at work; the block is not entered.
         """
         self._at_work += 1
         try:
@@ -403,9 +415,7 @@ class Mover:
     # --- connections --------------------------------------------------------------------------------------------------
 
     async def _open_connections(self) -> None:
-        """Open both connections, that of the hand-overs first: from then on no hand-over of an older mover
-        goes on.
-        """
+        """Open both connections, that of the hand-overs first, which ends every hand-over of an older mover."""
         async with self._opening:
             self._learn()
             for purpose in (_HAND_OVER, _COPY):
@@ -420,7 +430,7 @@ class Mover:
                     self._connections[purpose] = opened
 
     def _learn(self) -> None:
-        """Send no deletions with a time any more to a target that refused one."""
+        """Stop sending deletions with their times, if the target has refused one."""
         if self._delete_times and any(connection.refuses_delete_times for connection in self._connections.values()):
             self._delete_times = False
             for connection in self._connections.values():
@@ -428,7 +438,7 @@ class Mover:
                     connection.close()
 
     async def _leave(self, vb: int) -> None:
-        """Close the vbucket's streams, on either connection; if that is not possible, close the connection."""
+        """Close the vbucket's streams on both connections; a connection on which that fails is closed."""
         for connection in tuple(self._connections.values()):
             if connection.stop_listening(vb) and connection.is_open:
                 try:

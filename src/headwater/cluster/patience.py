@@ -1,13 +1,13 @@
 """The time after which a mover gives up on a vbucket that makes no progress. No I/O; the time is an argument.
 
 Progress is measured by the changes that the target keeps, not by the bytes that were sent: bytes that a target refuses
-are sent again at every attempt, and a mover that counted them would go on for ever. So patience begins anew
+are sent again at every attempt, and a mover that counted them would continue for ever. So patience begins anew
 
     when the target holds more of the vbucket than ever before,
     when its history is another one than before: it was rolled back, and begins there,
     when the vbucket was copied for the first time: handing it over is another matter than copying it.
 
-A hand-over that fails gains nothing: what was written meanwhile is copied before each one, as often as it is tried.
+A hand-over that fails gains nothing: changes that were written meanwhile are copied before each attempt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Patience:
         self._hands_over = False
 
     def note_copied(self, now: float) -> None:
-        """Note that the target has nearly everything: from now on it is handed over."""
+        """Note that the target has nearly everything, and that the hand-over begins."""
         self._hands_over = True
         if not self._is_copied:
             self._is_copied = True
@@ -50,8 +50,9 @@ class Patience:
         """Note that an attempt failed; return True if it made progress.
 
         Args:
-            held: the state of the target's copy now; None if it can't be asked.
-            passed: True if changes were sent to it. While it can't be asked that counts as progress, but only once.
+            held: the state of the target's copy now; None if the target does not answer.
+            passed: True if changes were sent to the target. While it does not answer, that counts as progress, but only
+                once.
         """
         if self._hands_over:
             return False
@@ -62,7 +63,7 @@ class Patience:
         return gained
 
     def is_over(self, at: float) -> bool:
-        """Return True if the patience will be at its end at that time."""
+        """Return True if the patience ends at this time or before it."""
         return at >= self._until
 
     def _is_more(self, held: Held) -> bool:

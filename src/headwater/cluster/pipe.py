@@ -41,12 +41,12 @@ class Pipe:
     """One direction.
 
     Args:
-        opcodes: the opcodes of the frames to look at.
-        look: called with each of these frames, before later ones are passed on; False keeps the frame back.
+        opcodes: the opcodes of the frames to inspect.
+        look: called with each of these frames, before later ones are passed on; False holds the frame back.
 
     Attributes:
-        changes, change_bytes: the totals passed of each vbucket.
-        passed_bytes: the total of all frames.
+        changes, change_bytes: the numbers of changes, and of their bytes, that were passed on, by vbucket.
+        passed_bytes: the bytes of all frames.
     """
 
     def __init__(self, opcodes: Iterable[int], look: Callable[[Frame], bool], buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -88,7 +88,7 @@ class Pipe:
             self._compact()
 
     def insert(self, frame: Frame) -> None:
-        """Send a frame of our own, at the next boundary between frames."""
+        """Queue a frame of our own, which goes out at the next boundary between frames."""
         data = frame.encode()
         if self._open_frame:
             self._inserts.append(data)
@@ -167,7 +167,7 @@ class Pipe:
             self._pieces.append(memoryview(self._inserts.popleft()))
 
     def _compact(self) -> None:
-        """Move the rest, less than a small frame, to the front once all is sent."""
+        """Move the remaining bytes, less than a small frame, to the front once all else is sent."""
         left = bytes(self._buffer[self._scanned : self._end])
         self._buffer[: len(left)] = left
         self._scanned, self._end = 0, len(left)

@@ -1,6 +1,6 @@
 """The plan of a rebalance, made from a survey before anything is changed. No I/O.
 
-A plan is refused when a member does not answer: it may hold the only copy of something, and could not get the new map.
+A plan is refused when a member does not answer: it may hold the only copy of a vbucket, and could not get the new map.
 A joining node must be empty, or a member of this very cluster that was away.
 """
 
@@ -25,10 +25,10 @@ class Plan:
     """The steps of a rebalance.
 
     Attributes:
-        before: the present map, once the open ends of an earlier run are settled.
+        before: the present map, after the repairs of `settlement`.
         after: the map to reach.
         moves: the moves, one for each vbucket.
-        settlement: the open ends of an earlier run.
+        settlement: the repairs that an earlier run left.
         strays: copies that belong to no chain, by node; they are deleted in the end.
         behind: members that have an older map.
     """
@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to do at all."""
+        """True if there is nothing to do."""
         changed = self.moves or self.strays or self.joining or self.leaving or self.behind
         same = self.before.replica_count == self.after.replica_count and self.before.groups == self.after.groups
         return not changed and self.settlement.is_settled and same
@@ -75,7 +75,7 @@ def make_plan(
     replicas: int | None = None,
     strangers: Mapping[Address, NodeView] = MappingProxyType({}),
 ) -> Plan:
-    """Make the plan.
+    """Return the plan of a rebalance.
 
     Args:
         survey: the survey of all members and of the nodes in `add`.
@@ -84,8 +84,8 @@ def make_plan(
         strangers: the views of the nodes in `remove` that are no members.
 
     Raises:
-        ClusterError: a member does not answer, or is none any more, the nodes are not of one cluster, a vbucket is lost
-            or has two owners, a joining node has data, a leaving node was never a member, or a copy that stays is
+        ClusterError: a member does not answer, or is no member any more; the nodes are not of one cluster; a vbucket is
+            lost or has two owners; a joining node has data; a leaving node was never a member; or a copy that stays is
             damaged.
         OptionError: a node is to join and to leave, or no node would be left.
     """
@@ -116,14 +116,18 @@ def make_plan(
 
 
 def settled(known: ClusterMap, settlement: Settlement) -> ClusterMap:
-    """Return the map after the settlement; a takeover that was cut counts as not begun."""
+    """Return the map after the settlement; a takeover that broke off counts as not begun."""
     owners = {**settlement.handed_over, **{vb: copies[0] for vb, copies in settlement.unowned.items()}}
     changed = {vb: chain_with_owner(known.copies(vb), owner) for vb, owner in owners.items()}
     return known.with_chains(changed) if changed else known
 
 
 def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
-    """Check a leaving node that is no member: it has left before and may be stopped, or its name is wrong."""
+    """Check that a leaving node that is no member has left the cluster before, and may be stopped.
+
+    Raises:
+        ClusterError: its name is wrong: it is of no cluster, of another one, or another name of a member.
+    """
     if node.this in survey.map.servers and node.map is not None and node.map.uuid == survey.map.uuid:
         raise ClusterError(f"{address} is the member {node.this}", "use that address")
     if node.map is None or node.map.uuid != survey.map.uuid:
@@ -133,10 +137,13 @@ def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
 
 
 def _check_cluster(survey: Survey, add: Sequence[Address]) -> None:
-    """Refuse nodes that lead to two clusters, or to none.
+    """Check that the nodes lead to one cluster.
 
-    By the newest map the nodes of the other cluster would own vbuckets that are not theirs, as if they had been taken
+    By the newest map the nodes of another cluster would own vbuckets that are not theirs, as if they had been taken
     out, and these would be made dead there.
+
+    Raises:
+        ClusterError: a node is of another cluster, or of none and has data.
     """
     members = " and ".join(map(str, survey.map.servers))
     for node in survey.nodes.values():
@@ -205,11 +212,14 @@ def _check_settles(settlement: Settlement) -> None:
 
 
 def _check_sound(survey: Survey, before: ClusterMap, after: ClusterMap) -> None:
-    """Refuse a map that would make a damaged copy the owner, or keep it as a replica, or take the whole copies of a
-    damaged owner away.
+    """Check that a map neither makes a damaged copy the owner, nor keeps it as a replica, nor takes the whole copies of
+    a damaged owner away.
 
     A damaged owner could not send the changes that it lost. A damaged replica is never level, and the copies that leave
     are deleted only when all that stay are level.
+
+    Raises:
+        ClusterError: it does.
     """
     for address, node in survey.nodes.items():
         spoiled = [
@@ -227,7 +237,11 @@ def _check_sound(survey: Survey, before: ClusterMap, after: ClusterMap) -> None:
 
 
 def _check_strays(survey: Survey, after: ClusterMap) -> None:
-    """Keep each copy outside of the map that has changes which the disk of the owner lost."""
+    """Check that no copy outside of the map, which would be deleted, has changes that the owner's disk has lost.
+
+    Raises:
+        ClusterError: one has.
+    """
     for address, vbuckets in strays(survey, after).items():
         if needed := [vb for vb in vbuckets if survey.has_lost_changes(vb, address, after.copies(vb))]:
             owner = survey.in_state(needed[0], State.ACTIVE)[0]
@@ -242,7 +256,11 @@ def _check_strays(survey: Survey, after: ClusterMap) -> None:
 
 
 def _check_only_copies(survey: Survey, owner: Address, after: ClusterMap) -> None:
-    """Check that a damaged owner that stays keeps the whole copies of its vbucket, which would be deleted."""
+    """Check that the whole copies of a damaged owner's vbuckets stay, if the owner does.
+
+    Raises:
+        ClusterError: they would be deleted.
+    """
     only = [
         vb
         for vb in sorted(survey.nodes[owner].damaged)

@@ -1,8 +1,9 @@
-"""The promotion of one node's replicas, for a pair without a cluster map (made by `headwater replicate`).
+"""The promotion of one node's replicas, for a pair without a cluster map (set up by `headwater replicate`).
 
-1. the owner must not answer, nor take connections, or must be made dead there first (FailoverRefusal.ALIVE is accepted)
-2. the node stops following
-3. its replicas become active: each begins a new branch of history at its last whole snapshot (failover.md 1 and 5)
+1. The owner must not answer, nor accept connections, or its vbuckets must be made dead there first (with
+   FailoverRefusal.ALIVE accepted).
+2. The node stops following.
+3. Its replicas become active: each begins a new branch of history at its last whole snapshot (failover.md 1 and 5).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class PromotionPlan:
     Attributes:
         node: the node to promote. sources: the nodes that it follows now, each with its vbuckets.
         vbuckets: the vbuckets that become active, with their seqnos.
-        owned: the vbuckets that living sources still own, by source; made dead there first, if that is accepted.
+        owned: the vbuckets that living sources still own, by source; they are made dead there first, if that is
+            accepted.
         gaps: vbuckets that lack refused changes, or have damaged ones, and become active all the same.
         accepted: the overridden refusals, each with its text.
         owners: the nodes that have to be dead.
@@ -56,17 +58,17 @@ async def plan_promotion(
     force: bool = False,
     accept: Collection[FailoverRefusal] = (),
 ) -> PromotionPlan:
-    """Look at the nodes and decide, without changing anything.
+    """Look at the nodes and return the plan, without changing anything.
 
     Args:
         source: promote only vbuckets that follow this node, which has to be dead; None for all nodes that `node`
             follows.
         vbuckets: the vbuckets to promote; None for all replicas.
-        force: accept all refusals. accept: the accepted refusals.
+        force: True to accept all refusals. accept: the accepted refusals.
 
     Raises:
-        ClusterError: nothing to promote, or the node has a cluster map. Or it is not accepted that a replica refused
-            changes, has damaged ones or was never whole, or that the owner lives.
+        ClusterError: there is nothing to promote, or the node has a cluster map; or one of these is not accepted: a
+            replica refused changes, has damaged ones or was never whole, or the owner is alive.
         TransportError, StatusError: the node does not answer.
     """
     node, *_ = await members.identified([node])
@@ -148,8 +150,11 @@ async def _owned(members: Members, owner: Address, vbuckets: Iterable[int]) -> l
 
 
 async def _unheard(members: Members, owner: Address) -> str:
-    """Return the reason why an owner can't be asked that takes connections, and so may live: called by TLS where it
-    speaks none, or the other way round, it looks dead. Empty for one that was asked, and where nobody is."""
+    """Return why an owner that accepts connections does not answer, and so may be alive; empty if it answered or nobody
+    listens.
+
+    An owner that is called by TLS and does not support it, or the other way round, would look dead otherwise.
+    """
     try:
         await members.admin(owner).states()
     except PeerSilent:
@@ -182,8 +187,9 @@ async def promote(members: Members, plan: PromotionPlan) -> None:
 
 
 async def _owned_since(members: Members, plan: PromotionPlan) -> dict[Address, list[int]]:
-    """Return the vbuckets that owners have now and had not when the plan was made: people may take time to
-    confirm it.
+    """Return the vbuckets that owners have now and did not have when the plan was made.
+
+    People may take time to confirm a plan.
     """
     since_by_owner = {owner: await _owned(members, owner, plan.vbuckets) for owner in plan.owners}
     since = {

@@ -1,12 +1,12 @@
-"""A proxied connection between two nodes, and the vbuckets that are under way on it.
+"""A proxied connection between two nodes, and the vbuckets that are moved over it.
 
 Both ends are opened under one name. A name is a fence as well: a node closes the first connection of a name when a
-second one is opened (dcp 2.1), so once both are open no work of an older mover, dead, hung or cut off, goes on between
-the two nodes.
+second one is opened (dcp 2.1), so once both are open, no older mover, dead, hung or cut off, can act between the two
+nodes.
 
-The mover tells the target its name in the cluster map, so the streams carry prepares, commits and aborts of durable
-writes if both nodes support them: a copy without them would pass the seqno of a prepare without having it. Its
-acknowledgements pass as well, so durable writes at the source go on. Source: failover 5, step 2; dcp 2.1, 10.
+The mover sends the target its name in the cluster map, so the streams carry prepares, commits and aborts of durable
+writes if both nodes support them: a copy without them would pass the seqno of a prepare without having it. The target's
+acknowledgements pass as well, so durable writes at the source continue. Source: failover 5, step 2; dcp 2.1, 10.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Limits:
 
 
 class Listener(Protocol):
-    """A vbucket under way, which is informed of certain frames that pass."""
+    """A vbucket in transfer, which is informed of the frames about its state."""
 
     def observe(self, side: Side, frame: Frame) -> None:
-        """Note a SET_VBUCKET_STATE, its answer or a STREAM_END that is about to be passed on."""
+        """Handle a SET_VBUCKET_STATE, its answer or a STREAM_END before the proxy passes it on."""
 
 
 class ProxiedConnection:
-    """Two connections under one name and the proxy between them, made by `open_proxied`.
+    """Two connections under one name and the proxy between them, opened by `open_proxied`.
 
     Attributes:
         proxy: the proxy that passes the frames. name: the name of both connections.
@@ -94,12 +94,12 @@ class ProxiedConnection:
 
     @property
     def is_idle(self) -> bool:
-        """True if no vbucket is under way on it."""
+        """True if no vbucket is moved over it."""
         return not self._listeners
 
     @property
     def refuses_delete_times(self) -> bool:
-        """True if the connection is over because the consumer refused a deletion with its time."""
+        """True if the connection ended because the consumer refused a deletion with its time."""
         return self.has_delete_times and self.proxy.refused in (Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
 
     def close(self) -> None:
@@ -107,15 +107,16 @@ class ProxiedConnection:
         self.proxy.close()
 
     def listen(self, vbucket: int, listener: Listener) -> None:
-        """Inform a vbucket of frames that pass."""
+        """Inform a listener of the frames about its vbucket's state."""
         self._listeners[vbucket] = listener
 
     def stop_listening(self, vbucket: int) -> bool:
-        """Stop informing a vbucket; return False if none was informed."""
+        """Stop informing a vbucket's listener; return False if there was none."""
         return self._listeners.pop(vbucket, None) is not None
 
     async def add_stream(self, vbucket: int, flags: int) -> None:
-        """Let the consumer request a stream from the producer; return when that was answered.
+        """Send ADD_STREAM to the consumer, which requests the stream from the producer; return when the answer has
+        come.
 
         Raises:
             StatusError: the consumer, or the producer, refused.
@@ -138,7 +139,7 @@ class ProxiedConnection:
                 raise refused(f"close the stream of vbucket {vbucket} at {side.value}", answer)
 
     def observe(self, side: Side, frame: Frame) -> None:
-        """Note a frame about a vbucket that is about to be passed on."""
+        """Pass a frame about a vbucket's state to the vbucket's listener, before the proxy passes it on."""
         if frame.is_response:
             vb = self._vbuckets_by_opaque.pop(frame.opaque, None)
         else:
@@ -168,9 +169,11 @@ async def open_proxied(
 ) -> ProxiedConnection:
     """Connect to both nodes and begin to pass frames.
 
-    Deletions carry their times if `delete_times`, and if the target is new enough to take them: a server older than 5.5
-    ignores the flag as a consumer, and refuses the first deletion with a time. Such a server does not know JSON in
-    HELLO.
+    Args:
+        purpose: a part of the connection's name.
+        delete_times: True to send deletions with their times, if the target supports it: a server older than 5.5
+            ignores the flag as a consumer, and refuses the first such deletion. Such a server does not know JSON in
+            HELLO.
 
     Raises:
         TransportError, StatusError: a node can't be reached, or refuses.
@@ -200,7 +203,7 @@ async def open_proxied(
 
 
 class _Opener:
-    """The two connections while they are opened; `links` has them."""
+    """The two connections of a proxied connection, while they are opened; `links` has them by side."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self.links: dict[Side, Link] = {}
@@ -208,13 +211,13 @@ class _Opener:
         self._seconds_max = limits.connect_seconds
 
     def close(self) -> None:
-        """Give the opening up: close the connections made so far."""
+        """Close the connections that were opened so far."""
         for link in self.links.values():
             link.close()
         self._waiters.sweep()
 
     async def greet(self, side: Side, endpoint: Endpoint, features: tuple[int, ...]) -> tuple[int, ...]:
-        """Connect to one end, anew if need be; return the features that it granted."""
+        """Connect to one end, again if there is a connection; return the features that it granted."""
         if side in self.links:
             self.links[side].close()
         link = self.links[side] = Link(endpoint.dialled, self._clock, endpoint.tls)
@@ -222,10 +225,10 @@ class _Opener:
         return tuple(feature for feature in features if feature in link.greeting.features)
 
     async def open(self, side: Side, name: str, flags: int, consumer_name: str = "") -> int:
-        """Send DCP_OPEN, with the consumer's own name and the flags that the server knows; return these flags.
+        """Send DCP_OPEN with the consumer's own name and the flags that the server knows; return these flags.
 
-        EINVAL does not say which of them was wrong: a server that knows names, but not the newest flag, should still
-        get its name.
+        EINVAL does not name the flag that was wrong, so the newest flags are left out one by one: a server that knows
+        names, but not the newest flag, still gets its name.
         """
         answer = await self._open_named(side, name, flags, consumer_name)
         for younger in YOUNGER:

@@ -69,7 +69,7 @@ class Liveness:
 
 
 class Proxy:
-    """Passes frames until either end is lost; made inside a running event loop.
+    """A proxy that passes frames until either end is lost; created inside a running event loop.
 
     Args:
         channels: the two connections, greeted and opened (DCP_OPEN); the proxy closes them.
@@ -77,8 +77,8 @@ class Proxy:
             the end that sent it.
 
     Attributes:
-        lost: done when the proxy is over; its result is the reason. fallen: the end that failed, None if the proxy was
-            closed.
+        lost: a future that is done when the proxy has ended; its result is the reason.
+        fallen: the end that failed; None if the proxy was closed.
         refused: the opcode of the change that the consumer refused, if that ended the proxy.
         down: the direction from producer to consumer.
     """
@@ -123,7 +123,7 @@ class Proxy:
         """Send one end a request, between the frames that pass; return its answer, whatever the status.
 
         Raises:
-            PeerSilent: no answer in time. TransportError: the proxy is over.
+            PeerSilent: no answer came in time. TransportError: the proxy has ended.
         """
         if self.lost.done():
             raise self.lost.result()
@@ -185,7 +185,7 @@ class Proxy:
         self._flush(side)
 
     def _flush(self, side: Side) -> None:
-        """Send on the bytes from an end; if the other does not take them all, wait for that instead of reading."""
+        """Send on the bytes from one end; while the other end does not accept them all, stop reading from the first."""
         pipe, target = self._pipes[side], self._channels[side.other]
         target.flush()
         while (piece := pipe.piece()) is not None:
@@ -216,7 +216,7 @@ class Proxy:
             self._heard[side] = self._clock()  # nobody listened to it meanwhile
 
     def _read_last(self, side: Side) -> None:
-        """Read an end's last bytes before it hung up: they may give the reason."""
+        """Read the last bytes of an end that hung up: they may give the reason."""
         pipe = self._pipes[side]
         if len(pipe.room()) and (count := self._channels[side].receive_into(pipe.room())):
             pipe.received(count)
@@ -230,7 +230,7 @@ class Proxy:
         self._guarded(side, lambda: self._flush(side.other))
 
     def _guarded(self, side: Side, work: Callable[[], None]) -> None:
-        """Run a function; an error of one end is the end of both."""
+        """Run a function for one end; after an error close both ends."""
         if self.lost.done():
             return
         try:
@@ -260,8 +260,12 @@ class Proxy:
         return look
 
     def _check_taken(self, answer: Frame) -> None:
-        """Note a refused change: a consumer answers changes only to refuse them; the producer would hang up on that
-        without a reason.
+        """Check an answer of the consumer to a change; consumers answer changes only to refuse them.
+
+        The producer would hang up on that answer without a reason, so it is not passed on.
+
+        Raises:
+            StatusError: the change was refused; `refused` has its opcode.
         """
         if answer.is_response and answer.status and answer.status not in _STREAM_GONE:
             self.refused = answer.opcode
@@ -270,7 +274,7 @@ class Proxy:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Check every half of a no-op's interval that each end is alive, and send no-ops."""
+        """Check, every half of a no-op's interval, that each end is alive, and send no-ops."""
         now, liveness = self._clock(), self._liveness
         for side in Side:
             # An end whose words the other does not take is not read, so it can't be heard: it is the other's fault.

@@ -1,11 +1,12 @@
 """The publisher of the map: many moves change it at the same time, and every node gets each revision once.
 
-A change that comes while a revision is on its way waits and leaves with the next one, together with all others that
+A change that comes while a revision is being sent waits and leaves with the next one, together with all others that
 waited (as the group commits of the nodes do). `change` returns when every node has a map with the change; a step that
 needs this simply comes after it.
 
-Only the owner gets a change with a question, until it has answered. The owner has maps of its own meanwhile: those of
-all others, with the new chains. The other changes don't wait for the answer, nor fail with it.
+A change may have a question, whose answer the map needs: until it is answered, only the owner gets the change. The
+owner has maps of its own meanwhile: those of all others, with the new chains. The other changes don't wait for the
+answer, nor fail with it.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ TRIES = 3
 
 
 class Publisher:
-    """Changes the cluster map and publishes each revision to all nodes, in order.
+    """The cluster map of a run; it sends each revision to all nodes, in order.
 
     Args:
         current: the map that the nodes have, or will have with the first `change`.
         also: nodes that get every map although they are no members.
 
     Attributes:
-        current: the newest map that all nodes have, or that is on its way to them. Its revision is the highest used.
+        current: the newest map that all nodes have, or that is being sent to them. Its revision is the highest used.
     """
 
     def __init__(self, members: Members, current: ClusterMap, also: Iterable[Address] = ()) -> None:
@@ -68,15 +69,15 @@ class Publisher:
         """Assign a vbucket to other nodes, the owner first; return when all nodes have a map with that.
 
         Args:
-            first: the nodes that get the map before the others: those that it concerns.
+            first: the nodes that get the map before the others: those that the change concerns.
             needed: the seqno up to which a replica must be complete to be promoted; 0 for none, None to keep the
                 present one.
             question: returns `needed`; called when only the owner has the change.
 
         Raises:
             ClusterError, TransportError, StatusError: as `Members.send`; the change is in `current` all the same, and
-                in every later revision. Or the owner did not take a change with a question, or the question has no
-                answer: that change is taken back, and no other.
+                in every later revision. Or the owner did not accept a change with a question, or the question failed:
+                that change is taken back, and no other.
         """
         if question is not None:
             needed = await self._answer(vbucket, nodes, question)
@@ -110,10 +111,10 @@ class Publisher:
             await self._sent_to_all(first)
 
     async def _sent_to_all(self, first: set[Address]) -> None:
-        """Send `current`. An owner with an open question gets its own map before others have one that it could take
-        from them.
+        """Send `current` to all nodes. An owner with an open question gets its own map before the others have one that
+        it could take over from them.
 
-        Members take newer maps from each other, so one may have taken the map of such an owner: then all get newer
+        Members take over newer maps from each other, so a member may have the map of such an owner: then all get newer
         ones.
         """
         for left in reversed(range(TRIES)):
@@ -131,7 +132,8 @@ class Publisher:
     # ------------------------------------------------------------------ an owner alone
 
     async def _answer(self, vbucket: int, nodes: Nodes, question: Question) -> int:
-        """Give only the owner the change, and ask; take the change back if that fails.
+        """Send the change to the owner alone, and return the answer to the question; take the change back if that
+        fails.
 
         Changes that the owner acknowledged before it had the map are in copies of the old chain, which is still in the
         maps of all others. So if the owner dies now, it is failed over without a question; and if this run is killed
@@ -157,8 +159,10 @@ class Publisher:
         await asyncio.shield(self._telling[owner])
 
     async def _tell_alone(self, owner: Address) -> None:
-        """Give an owner the chains that wait for it. Maps for all nodes wait until its map is made, not until it
-        answers; a node gets maps in the order in which they are made.
+        """Send an owner a map with the chains that wait for it.
+
+        Maps for all nodes wait until this map is made, not until the owner answers; a node gets maps in the order in
+        which they are made.
         """
         async with self._sending:
             del self._telling[owner]

@@ -2,15 +2,16 @@
 
 For each vbucket, several at a time (failover.md 5):
 
-1. New copies, the next owner's among them, join the chain and fill up from the owner, beside the old ones; on until
-   they are level (decision 0121).
-2. The owner hands over (a Mover). As soon as the target is active, the map says so: new owner and old one first. 3.
-When all copies of the new chain are level with the new owner, the map drops the others. These are deleted when the new
-chain is level once more: until all nodes had the map they counted for majorities. Until then no copy is promoted that
-may lack changes which these acknowledged (decision 0133).
+1. New copies, the next owner's among them, join the chain and are filled by the owner, while the old copies stay;
+   until they are level (decision 0121).
+2. The owner hands over (a Mover). As soon as the target is active, the map has the new owner, and after it the old
+   one.
+3. When all copies of the new chain are level with the new owner, the map drops the others. These are deleted when the
+   new chain is level once more: until all nodes had the map they counted for majorities. Until then no copy is promoted
+   that may lack changes which these acknowledged (decision 0133).
 
 The nodes' maps and states are the only record of the progress. After a run was killed or stopped, the next one begins
-with a survey, settles open ends, plans the rest, and comes to the same end.
+with a survey, repairs what the earlier run left unfinished, plans the rest, and comes to the same end.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ SMALL_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RebalanceStep:
-    """News for observers: `done` of `total` vbuckets are in their places, `now` says what happens."""
+    """Progress for observers: `done` of `total` vbuckets are in their places, `now` names the present step."""
 
     done: int
     total: int
@@ -71,10 +72,11 @@ class Rebalance:
     Args:
         seeds: nodes to start from.
         add, remove, replicas: as `make_plan`.
-        vbuckets_at_once: the number of vbuckets under way at the same time; SMALL_AT_ONCE times as many small ones.
+        vbuckets_at_once: the number of vbuckets that are moved at the same time; SMALL_AT_ONCE times as many small
+            ones.
         limits: the movers' timeouts; `patience_seconds` for replicas, too.
-        progress: called with each piece of news.
-        stopping: called before each vbucket; True lets those under way finish and begins no other.
+        progress: called with each step.
+        stopping: called before each vbucket; True lets running moves finish and begins no other.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class Rebalance:
         self._tls_ports: dict[Address, int] = {}
 
     async def plan(self) -> Plan:
-        """Look at the nodes and make the plan, without changing anything.
+        """Survey the nodes and return the plan, without changing anything.
 
         Raises:
             ClusterError, OptionError: as `make_plan`; or the collections of two nodes are not of one bucket.
@@ -116,8 +118,8 @@ class Rebalance:
         """Carry the plan out; return the final map, None if the run was stopped before.
 
         Raises:
-            ClusterError, TransportError, StatusError: a node failed, or another operator is at work. Moves under way
-                finish first; run it again to go on.
+            ClusterError, TransportError, StatusError: a node failed, or another operator is at work. Running moves
+                finish first; run it again to continue.
         """
         with span("rebalance") as trace:
             survey = await self._members.survey((*self._seeds, *self._add))
@@ -172,7 +174,7 @@ class Rebalance:
         return plan, survey.latest_rev()
 
     async def _settle(self, plan: Plan, rev: int) -> tuple[Plan, int]:
-        """Finish the open ends of an earlier run, then survey and plan again."""
+        """Repair what an earlier run left unfinished, then survey and plan again."""
         self._tell("settling what an earlier run left open")
         survey = await self._members.survey((*self._seeds, *self._add))
         publisher = Publisher(self._members, survey.map.after(rev))
@@ -182,8 +184,10 @@ class Rebalance:
         return await self._look()
 
     async def _finish(self, plan: Plan) -> ClusterMap:
-        """Send the last map, with the staying nodes only; then delete uncounted copies, once all others are
+        """Send the last map, with the staying nodes only; then delete the copies outside of it, once all others are
         level.
+
+        A copy with changes that a damaged owner has lost is kept.
         """
         self._tell("the last map")
         leaving = [node for node in self._publisher.current.servers if node not in plan.after.servers]
@@ -230,7 +234,7 @@ class Rebalance:
         return not waiting
 
     async def _size(self, move: Move) -> int | None:
-        """Return about how many bytes a move copies from node to node, or None if the source gives no answer."""
+        """Return about how many bytes a move copies from node to node; None if the source does not report it."""
         with suppress(TransportError):  # whether the move goes without an answer of the source is for the move to say
             if move.source is not None and (copy := await self._inquiry.copy(move.source, move.vbucket)) is not None:
                 return copy.bytes
@@ -266,7 +270,7 @@ class Rebalance:
 
         Until the owner has this map these copies are part of its majorities. Changes that only they and the owner
         acknowledged meanwhile would be deleted with them, unless the staying copies have them. So the owner gets the
-        map first and is asked for its seqno then, and no staying copy is promoted before it has reached that seqno.
+        map first and reports its seqno then, and no staying copy is promoted before it has reached that seqno.
         """
         vb, publisher = move.vbucket, self._publisher
         await self._watch.until_level(vb, target, replicas)
@@ -327,11 +331,14 @@ class Rebalance:
             await self._movers[pair].move(move.vbucket, takeover=True)
 
     async def _owned(self, vbucket: int) -> None:
-        """Send the map with the new owner, for the target is active. The old owner stays as a replica if the plan says
-        so.
+        """Send the map with the new owner, because the target is active. The old owner stays as a replica if the plan
+        keeps it.
 
-        Otherwise only the target may have, in the new chain, the changes that these two acknowledged. Other copies must
-        reach its seqno to be promoted.
+        Otherwise the target may be the only node of the new chain with the changes that these two acknowledged: other
+        copies must reach its seqno to be promoted.
+
+        Raises:
+            MoveError: a node did not get the map.
         """
         move = self._moves[vbucket]
         copies = self._publisher.current.copies(vbucket)
@@ -349,10 +356,10 @@ class Rebalance:
 
 
 class Room:
-    """A limit on the vbuckets under way.
+    """A limit on the vbuckets that are moved at the same time.
 
     Args:
-        most: the most vbuckets under way, whatever their size.
+        most: the most vbuckets, whatever their size.
     """
 
     def __init__(self, most: int) -> None:
@@ -380,7 +387,7 @@ class Room:
 
 
 def _in_mixed_order(moves: Sequence[Move]) -> list[Move]:
-    """Return the moves in an order in which those under way at the same time use different pairs of nodes."""
+    """Return the moves in an order in which neighbours use different pairs of nodes."""
     by_pair: dict[tuple[Address | None, Address | None], list[Move]] = {}
     for move in moves:
         by_pair.setdefault((move.source, move.target), []).append(move)
@@ -389,11 +396,11 @@ def _in_mixed_order(moves: Sequence[Move]) -> list[Move]:
 
 
 def _joining(move: Move, copies: int) -> list[Address]:
-    """Return the new copies that join the chain before the vbucket changes hands: the owner fills them without the
+    """Return the new copies that join the chain before the vbucket changes hands: the owner fills these without the
     mover.
 
-    The mover fills the next owner instead, if its joining would make durable writes wait for copies that fill up: if a
-    majority with it is more than all present copies, than a majority without it, and than one in the end.
+    The next owner is left to the mover if its joining would make durable writes wait for copies that fill up: if a
+    majority with it needs more copies than there are now, than a majority without it, and than a majority in the end.
     """
     others = [node for node in move.copied_to if node != move.target]
     allowed = max(copies, majority_of(copies + len(others)), majority_of(len(move.after)))
@@ -401,5 +408,5 @@ def _joining(move: Move, copies: int) -> list[Address]:
 
 
 def _is_of(map_: ClusterMap | None, other: ClusterMap) -> bool:
-    """Return True if a map is of the same cluster."""
+    """Return True if a map is of the same cluster; False for None."""
     return map_ is not None and map_.uuid == other.uuid

@@ -54,7 +54,7 @@ class Seen:
     """One node's copy of the vbucket, as the node reports it.
 
     Attributes:
-        state: None if it is not on that node.
+        state: None if the vbucket is not on that node.
         high_seqno: the durable high seqno. failover_log: (vb uuid, seqno), newest first.
         flaw: the flaw of a copy between owners, for people: it refused changes, or is damaged; empty for none.
     """
@@ -70,10 +70,10 @@ class Situation:
     """All known facts about a vbucket.
 
     Attributes:
-        source, target: their copies; None while the node can't be asked, for `source_problem` or `target_problem`.
+        source, target: their copies; None while the node does not answer, for `source_problem` or `target_problem`.
         active_sent: True if the target got the order to become active (step 10), False if not; None if this run of the
-            mover can't know, for it did not pass the stream.
-        owner: the owner by the newest cluster map, if that is neither of the two; else empty.
+            mover can't know, because it did not pass the stream.
+        owner: the owner by the newest cluster map, if that is a third node; else empty.
     """
 
     source: Seen | None
@@ -118,7 +118,7 @@ def _with_both(now: Situation, source: Seen, target: Seen) -> Verdict:
 
 
 def _verdict_between(source: Seen, target: Seen) -> Verdict:
-    """Return the repair after "lost after 8" (failover 4): no active owner. "Finish ... only if B has
+    """Return the repair for a vbucket without an active owner ("lost after 8", failover 4). "Finish ... only if B has
     everything".
     """
     if target.high_seqno > source.high_seqno or not _same_history(source, target):
@@ -133,7 +133,7 @@ def _verdict_between(source: Seen, target: Seen) -> Verdict:
 
 
 def _same_history(source: Seen, target: Seen) -> bool:
-    """Return True if the target's log is the source's: a hand-over goes on in the source's newest branch."""
+    """Return True if both logs begin with the same branch: a hand-over continues the source's newest branch."""
     return source.failover_log[:1] == target.failover_log[:1]
 
 

@@ -1,7 +1,10 @@
 """The reasons for which a failover is refused, each with a name, so that an operator overrides only those that they
 have seen.
 
-overridden = judge({FailoverRefusal.BEHIND: lambda: check_needed(promotions), ...}, accepted={FailoverRefusal.BEHIND})
+    checks = {FailoverRefusal.BEHIND: lambda: check_needed(promotions)}
+    overridden = judge(checks, accepted={FailoverRefusal.BEHIND})
+
+`judge` runs all checks before it refuses, so that an operator sees all reasons at once.
 """
 
 from __future__ import annotations
@@ -13,15 +16,15 @@ from headwater.errors import ClusterError
 
 
 class FailoverRefusal(StrEnum):
-    """A reason; its value is what `--accept` takes.
+    """A reason; its value is an argument of `--accept`.
 
     Attributes:
         ALIVE: the dead node answers. MAJORITY: the nodes left are no majority, or a half that may be outdated.
         DAMAGED: the best copy refused changes, is damaged, or lacks changes that the former owner's damaged one has.
         PART: the best copy was never whole. HISTORIES: two copies have histories of their own.
-        UNKNOWN: an earlier failover was cut off before it had asked a copy that is missing now.
+        UNKNOWN: an earlier failover broke off before a copy that is missing now had reported its seqno.
         BEHIND: the best copy has not reached the seqno that the map requires.
-        LAST_COPY: the dead may have the only whole copies of a damaged owner's vbuckets.
+        LAST_COPY: the dead node may have the only whole copies of a damaged owner's vbuckets.
     """
 
     ALIVE = "alive"
@@ -42,10 +45,10 @@ class FailoverRefusal(StrEnum):
 def judge(
     checks: Mapping[FailoverRefusal, Callable[[], None]], accepted: Collection[FailoverRefusal]
 ) -> dict[FailoverRefusal, str]:
-    """Make all checks; return the accepted refusals that were found, in words.
+    """Run all checks; return the accepted refusals that were found, in words.
 
     Raises:
-        ClusterError: a refusal is not accepted; the error has all such refusals.
+        ClusterError: a refusal is not accepted; the error lists all such refusals.
     """
     problems = {refusal: error for refusal, check in checks.items() if (error := _problem(check)) is not None}
     refused = {refusal: error for refusal, error in problems.items() if refusal not in accepted}

@@ -22,7 +22,7 @@ from headwater.wire.vbucket import State
 
 
 async def repair(members: Members, publisher: Publisher, survey: Survey, settlement: Settlement) -> None:
-    """Settle the open ends of an earlier run.
+    """Carry out the repairs that an earlier run left.
 
     Raises:
         ClusterError, TransportError, StatusError: a node failed; run the command again. Or the best copy of a vbucket
@@ -49,10 +49,13 @@ async def repair(members: Members, publisher: Publisher, survey: Survey, settlem
 
 
 async def _find_out(members: Members, publisher: Publisher) -> None:
-    """Find the seqnos that copies must reach to be promoted, if a failover was cut off before it had asked.
+    """Set the seqnos that copies must reach to be promoted, which a failover left unknown when it broke off.
 
     All nodes have the map without the copy that was taken out, and each vbucket has an owner: no majority counts that
     copy any more, and the owner has all acknowledged changes.
+
+    Raises:
+        ClusterError: a member does not answer.
     """
     known = publisher.current
     survey = await members.survey(known.servers)
@@ -62,7 +65,7 @@ async def _find_out(members: Members, publisher: Publisher) -> None:
 
 
 async def _recover(members: Members, publisher: Publisher, vb: int, source: Address, target: Address) -> None:
-    """Repair a takeover that was cut: one of the two becomes the owner, by the failure table of failover 4."""
+    """Repair a takeover that broke off: one of the two nodes becomes the owner, by the failure table of failover 4."""
     async with Mover(members.endpoint(source), members.endpoint(target), operator=members.operator) as mover:
         await mover.recover(vb)
     if await members.admin(target).state(vb) is State.ACTIVE:
@@ -74,7 +77,7 @@ async def _promote(
 ) -> None:
     """Promote the best copy of each vbucket without an owner, a copy of the map's chain among equals.
 
-    The seqnos are asked for when no copy follows any more: a copy that followed an unreachable owner may have advanced
+    The seqnos are requested when no copy follows any more: a copy that followed an unreachable owner may have advanced
     since the survey, and been part of its majorities.
 
     Raises:

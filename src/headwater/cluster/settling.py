@@ -1,6 +1,6 @@
-"""Asks both nodes for their copies of a vbucket, lets recovery.py decide, and carries the decision out.
+"""Reads both nodes' copies of a vbucket, lets recovery.py decide, and carries the decision out.
 
-Questions about a vbucket between owners come after a barrier: to set the state that it has anyway is answered once all
+A copy between owners is read after a barrier: a request to set the state that it has anyway is answered once all
 earlier writes are durable, so a write that is being acknowledged can't be overlooked. Source: failover 4.
 """
 
@@ -35,11 +35,12 @@ _ADVICE = {
 
 
 class Settling:
-    """Finds and repairs broken hand-overs.
+    """A repairer of broken hand-overs between two nodes.
 
     Attributes:
-        active_sent: the mover's knowledge of hand-overs that it lost, by vbucket.
-        followed: the vbuckets in which the target goes on following the source by a call of its own.
+        active_sent: for vbuckets whose hand-over broke off: True if the mover passed the order to become active on,
+            False if not, None if it can't know.
+        followed: the vbuckets in which the target keeps following the source by its own connection.
     """
 
     def __init__(self, source: NodeAdmin, target: NodeAdmin) -> None:
@@ -49,11 +50,15 @@ class Settling:
         self._inquiry = Inquiry({source.address: source, target.address: target}.__getitem__)
 
     async def settle(self, vbucket: int, *, follows: bool = False) -> bool:
-        """Decide which node owns a vbucket and make it so, with a proxied connection open, so that no other work goes
-        on.
+        """Decide which node owns a vbucket and set both states by that; needs open proxied connections, so that no
+        other mover acts.
 
-        Returns True if the target owns it now, False if the source does and the target is a replica that no other
-        stream feeds. With `follows` the replica may follow the source by itself (`followed`), until `let_go`.
+        Args:
+            follows: True if the replica may keep following the source by its own connection (`followed`), until
+                `let_go`.
+
+        Returns: True if the target owns it now; False if the source does and the target is a replica that no other
+        stream feeds.
 
         Raises:
             MoveError: neither is possible.
@@ -62,16 +67,15 @@ class Settling:
         return await self._act(vbucket, decide(situation), situation, follows=follows)
 
     async def let_go(self, vbucket: int) -> None:
-        """Let the target stop following the source by itself."""
+        """Let the target stop following the source by its own connection."""
         self.followed.discard(vbucket)
         await self._target.stop_replicating(self._source.endpoint, [vbucket])
 
     async def settle_alone(self, vbucket: int, problem: HeadwaterError) -> None:
-        """Repair without a proxied connection, only if a node can not take part any more; return if the target owns the
-        vbucket.
+        """Repair without a proxied connection, only if a node does not answer; return if the target owns the vbucket.
 
         Raises:
-            HeadwaterError: `problem`, or a worse one.
+            HeadwaterError: `problem`, or the error of the repair.
         """
         situation = await self._look(vbucket)
         verdict = decide(situation)
@@ -81,7 +85,7 @@ class Settling:
             raise problem
 
     async def held(self, vbucket: int) -> Held | None:
-        """Return the state of the target's copy of a vbucket; None if it can't be asked.
+        """Return the state of the target's copy of a vbucket; None if the target does not answer or has no copy.
 
         This uses no barrier, which would set a state: without a connection of ours, the copy may just be becoming
         active.
@@ -101,7 +105,9 @@ class Settling:
         return Situation(source, target, self.active_sent.get(vb), owner, *(str(each) for each in copies))
 
     async def _copy_at(self, node: NodeAdmin, vb: int) -> Seen | TransportError:
-        """Return a node's copy of a vbucket, or the error if it can't be asked."""
+        """Return a node's copy of a vbucket, read after a barrier if it is between owners; or the error of a node that
+        does not answer.
+        """
         try:
             copy = await self._inquiry.copy(node.address, vb)
             if copy is not None and copy.state in _BETWEEN:
@@ -129,8 +135,9 @@ class Settling:
         return verdict.action in (Action.FINISH, Action.DONE)
 
     async def _give_back(self, vb: int, verdict: Verdict, situation: Situation) -> None:
-        """Give the vbucket back to the source, which comes first: if this is killed, the next run finds it active and
-        the target pending, a clear case.
+        """Make the source active again, then the target a replica.
+
+        If this run is killed in between, the next one finds the source active and the target pending, a clear case.
         """
         is_flawed = situation.source is not None and situation.source.flaw != ""
         await self._source.set_state(vb, State.ACTIVE, force=is_flawed)
@@ -157,7 +164,9 @@ class Settling:
             await self._target.set_state(vb, State.REPLICA)
 
     def _feeds(self, report: FollowingReport, vb: int, producer: Endpoint) -> bool:
-        """Return True if the target follows the source by itself, and the stream is open and no takeover."""
+        """Return True if the target follows the source by its own connection, and the stream is open and no
+        takeover.
+        """
         is_ours = str(producer) == str(self._source.endpoint)
         return is_ours and report.vbuckets[vb] == Phase.OPEN and vb not in report.takeovers
 
@@ -168,7 +177,7 @@ class Settling:
             return {}
 
     async def _owner_elsewhere(self, vb: int) -> str:
-        """Return the owner by the newer of both nodes' maps, if that is a third node; else ""."""
+        """Return the owner by the newer of both nodes' maps, if that is a third node; "" otherwise."""
         maps = await asyncio.gather(*(_map(node) for node in (self._source, self._target)))
         newest = max((map_ for map_ in maps if map_ is not None), key=lambda map_: map_.version, default=None)
         owner = newest.owner(vb) if newest is not None and len(newest.servers) > 1 else None

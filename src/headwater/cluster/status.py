@@ -2,7 +2,7 @@
 
 A problem needs the operator: a node that does not answer, a vbucket without exactly one owner, a node with another map
 or damage on its disk, a seed that is no member, a replica that is missing or that the map does not even plan. A remark
-does not: work that is unevenly spread, replicas that are behind.
+does not need the operator: unevenly spread vbuckets, replicas that are behind.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class NodeStatus:
     """One member.
 
     Attributes:
-        answers, error: True if it answers, else the reason.
-        active, replica, pending, dead: its vbuckets by state.
+        answers: True if it answers. error: the reason if it does not.
+        active, replica, pending, dead: the number of its vbuckets in each state.
         items: documents in its active vbuckets. behind: the sum of the changes that its replicas still lack.
         version: (epoch, rev) of its map.
         group: its failure domain; empty for none.
@@ -53,15 +53,18 @@ class LaggingCopy:
     needed: int
 
     def to_json(self) -> dict[str, object]:
-        """Return the same for programs."""
+        """Return the fields as JSON types."""
         seqnos = {"complete_seqno": self.complete, "needed_seqno": self.needed}
         return {"vbucket": self.vbucket, "address": str(self.address), **seqnos}
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The cluster. `problems` and `remarks` are sentences; `lagging`: copies that only a forced failover
-    promotes.
+    """The state of a cluster.
+
+    Attributes:
+        problems, remarks: sentences.
+        lagging: copies that only a forced failover promotes.
     """
 
     map: ClusterMap
@@ -76,7 +79,7 @@ class ClusterStatus:
         return not self.problems
 
     def to_json(self) -> dict[str, object]:
-        """Return the same for programs."""
+        """Return the state as JSON types."""
         return {
             "bucket": self.map.bucket,
             "revision": {"epoch": self.map.epoch, "rev": self.map.rev},
@@ -195,7 +198,7 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
 
 
 def _no_members(survey: Survey) -> Iterator[str]:
-    """Yield the seeds that are no members: a node that was taken out reports the others as if all were well."""
+    """Yield a problem for each seed that is no member: such a node reports the others as if all were well."""
     for address, node in survey.nodes.items():
         if node.answers and not {address, node.this} & set(survey.map.servers):
             is_out = "is no member any more" if node.map is not None else "is no member"
@@ -211,7 +214,7 @@ def _damage(node: NodeView) -> str:
 
 
 def _unused_damage(node: NodeView) -> str:
-    """Return the damage in batches whose vbuckets were all copied anew, or have left: it harms nothing until the node
+    """Return a sentence about damaged batches that no vbucket needs any more: they harm nothing until the node
     restarts.
     """
     batches = "a damaged batch" if node.damaged_batches == 1 else f"{node.damaged_batches} damaged batches"
@@ -224,8 +227,9 @@ def _possible(map_: ClusterMap) -> int:
 
 
 def _without_replica(map_: ClusterMap) -> Iterator[str]:
-    """Yield the vbuckets that the death of one more node may lose: a failover leaves such, a rebalance
-    repairs them.
+    """Yield problems of vbuckets with too few replicas, which the death of one more node may lose.
+
+    A failover leaves such vbuckets, and a rebalance repairs them.
     """
     count, possible = map_.replica_count, _possible(map_)
     if count > possible:
@@ -241,7 +245,7 @@ def _without_replica(map_: ClusterMap) -> Iterator[str]:
 
 
 def _in_one_group(survey: Survey) -> Iterator[str]:
-    """Yield the vbuckets of which one group has more copies than necessary, or all."""
+    """Yield a problem about the vbuckets of which one group has more copies than necessary."""
     if vbuckets := crowded(survey.map.with_groups(survey.groups)):
         names = _vbucket_names(vbuckets)
         yield f"{names}: copies in one group, which fails as one; headwater cluster rebalance spreads them"

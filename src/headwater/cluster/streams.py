@@ -34,8 +34,8 @@ class ConnectionRow:
 
     Attributes:
         part: the node's role: producer or consumer. dialect: dcp or tap.
-        backlog: changes still to send on its open streams; worst: on the worst one.
-        unacked, window: the sent and unacknowledged bytes, and their limit.
+        backlog: changes still to send on its open streams. worst: those on the stream with the most.
+        unacked: the sent and unacknowledged bytes. window: their limit.
     """
 
     node: Address
@@ -53,7 +53,7 @@ class ConnectionRow:
 
 
 def connections(node: Address, dcp: Mapping[str, str], tap: Mapping[str, str]) -> list[ConnectionRow]:
-    """Return a node's connections; those with the most to send first."""
+    """Return a node's connections, those with the largest backlog first."""
     rows = [_dcp_row(node, name, stats) for name, stats in by_name(dcp, DCP).items()]
     rows += [_tap_row(node, name, stats) for name, stats in by_name(tap, TAP).items()]
     return sorted(rows, key=lambda row: (-(row.backlog or 0), row.name))
@@ -125,8 +125,8 @@ def _tap_row(node: Address, name: str, stats: Mapping[str, str]) -> ConnectionRo
 
 
 def followed(stats: Mapping[str, str]) -> list[FollowingReport]:
-    """Return the producers that a node follows by its own calls, those in trouble first; empty if that can't
-    be read.
+    """Return the producers that a node follows by its own connections, those in trouble first; empty if the statistics
+    can't be read.
     """
     try:
         return sorted(answers.following(stats).values(), key=lambda each: not (each.problem or each.problems))

@@ -10,9 +10,9 @@ rebalance that was killed leaves a map and states that disagree; `settle` finds 
 | one active, another pending                  | cut before the owner stopped              | the pending one: replica  |
 | none active, one pending, dead at the map's  | cut in the middle of a takeover           | recover (failover.md 4)   |
 | none active, other copies                    | promotion or takeover cut at its ends     | promote the best copy     |
-| no copy                                      | lost, or not created yet                  | the operator must say     |
+| no copy                                      | lost, or not created yet                  | the operator must decide  |
 | more than one active, one where the map says | a node that was away                      | the others are made dead  |
-| more than one active, all elsewhere          | nothing that we do leads here             | the operator must say     |
+| more than one active, all elsewhere          | no run of ours leads here                 | the operator must decide  |
 | active on a node that is no member           | it is new, or was taken out               | it is made dead           |
 """
 
@@ -40,8 +40,8 @@ class Copy:
     Attributes:
         seqno: its high seqno. complete: the seqno up to which it lacks nothing; the same by default.
         has_gap: True if it refused changes. is_damaged: True if some were found damaged on its disk.
-        acknowledged: for a damaged copy, the seqno up to which it may have acknowledged durable writes before that was
-            found.
+        acknowledged: for a damaged copy, the seqno up to which it may have acknowledged durable writes before the
+            damage was found.
     """
 
     address: Address
@@ -67,22 +67,25 @@ class NodeView:
     """One node, by its answers.
 
     Attributes:
-        map: the map that it got; None if it only has its own (a node that was never in a cluster).
+        map: the map that it was sent; None for a node that was never in a cluster, and has only its own.
         version: (epoch, rev) of the map that it hands out, which may be its own.
         tls_port: its port for TLS; None without TLS.
         group: its failure domain, as it reports it; empty for none.
-        this: the member as which its map addresses it; None for none.
-        states, seqnos, complete, items: by vbucket. seqnos: durable high seqnos. complete: the seqno up to which a copy
-            is complete; within a snapshot that is a seqno before it, for it lacks the rest of the snapshot.
+        this: the address under which its map names it; None for none.
+        states, items: by vbucket.
+        seqnos: durable high seqnos, by vbucket.
+        complete: the seqno up to which a copy is complete, by vbucket; within a snapshot that is a seqno before it,
+            since the copy lacks the rest of the snapshot.
         refused, damaged: the number of changes of a vbucket that it refused, or that its disk has lost; only for
             vbuckets that lack any.
         acknowledged: the seqno up to which damaged copies may have acknowledged durable writes before their damage was
             found.
         damaged_batches: the number of damaged batches of its log, also those that no vbucket needs any more.
-        error: the reason why it did not answer; all else is empty then. is_refusal: True if it answered with this
-            refusal. lives: True if it can't be asked, and has the bucket all the same: it refused, or TLS failed.
-        fenced: its text about the wait for its peers; empty if it serves. is_copy: True if it waits since the member
-            whose map it has answers elsewhere.
+        error: the reason why it did not answer; all else is empty then.
+        is_refusal: True if it answered with this refusal.
+        lives: True if it has the bucket although its state is unknown: it refused, or TLS failed.
+        fenced: why it waits for its peers before it serves, in words; empty if it serves.
+        is_copy: True if it waits because the member whose map it has answers elsewhere.
     """
 
     address: Address
@@ -109,13 +112,13 @@ class NodeView:
 
     @property
     def complaint(self) -> str:
-        """The reason why the node could not be asked, for people; empty if it answered."""
+        """The reason why the node's state is unknown, for people; empty if it answered."""
         verb = "refuses" if self.is_refusal else "does not answer"
         return f"{self.address} {verb} ({self.error})" if self.error else ""
 
     @property
     def advice(self) -> str:
-        """The next step after that."""
+        """The next step for a node with a complaint."""
         return "is the bucket's name right, and the login?" if self.is_refusal else "start it, then type this again"
 
     @property
@@ -136,8 +139,9 @@ class NodeView:
         return Copy(self.address, seqno, log, complete, has_gap, vbucket in self.damaged, acknowledged)
 
     def is_called_otherwise_in(self, known: ClusterMap) -> bool:
-        """Return True if the node is a member of this map, asked under another name; a copy of a member's folder, which
-        serves nothing, is none.
+        """Return True if the node is a member of this map under another name.
+
+        A copy of a member's folder, which serves nothing, is no member.
         """
         is_member = self.map is not None and self.map.uuid == known.uuid and self.this in known.servers
         return is_member and self.address not in known.servers and not self.is_copy
@@ -154,9 +158,9 @@ class Survey:
 
     Attributes:
         map: the newest map of them all.
-        nodes: the members, then other nodes that were asked.
-        aliases: the members that were asked under another name than the map's, by that name: a host has several, and
-            workers share an address.
+        nodes: the members, then other nodes that were surveyed.
+        aliases: members that were surveyed under another name than the map's, by that name: a host has several names,
+            and workers share an address.
     """
 
     map: ClusterMap
@@ -165,8 +169,9 @@ class Survey:
 
     @classmethod
     def of(cls, newest: ClusterMap, views: Mapping[Address, NodeView]) -> Survey:
-        """Return the survey in which each member appears once: as two nodes, its vbuckets would have two owners, and be
-        made dead at one.
+        """Return the survey, in which each member appears once.
+
+        As two nodes, a member's vbuckets would have two owners, and be made dead at one.
         """
         aliases = {name: node.this for name, node in views.items() if node.this and node.is_called_otherwise_in(newest)}
         return cls(newest, {name: node for name, node in views.items() if name not in aliases}, aliases)
@@ -178,8 +183,10 @@ class Survey:
 
     @property
     def strangers(self) -> list[Address]:
-        """Nodes at a member's address that got no map, and own vbuckets of the members' map of which another member has
-        more: they came back without their disk, or are other nodes.
+        """The nodes at a member's address that have no map of the cluster, and own vbuckets of which another member has
+        more.
+
+        They came back without their disk, or are other nodes.
         """
         return [each for each in self.map.servers if each in self.nodes and self._is_stranger(self.nodes[each])]
 
@@ -196,8 +203,10 @@ class Survey:
         return [node.address for node in members if node.states.get(vbucket) in states]
 
     def loses_whole_copy(self, vbucket: int, owner: Address, gone: Container[Address]) -> bool:
-        """Return True if a vbucket's owner has damaged changes of it, leaving nodes have the map's other copies, and no
-        staying copy is sound and complete as far.
+        """Return True if a vbucket's owner has damaged changes, and the nodes in `gone` take away the last whole copy.
+
+        That is: some of them have other copies by the map, and no staying copy is sound and complete as far as the
+        owner's.
         """
         node, others = self.nodes[owner], [each for each in self.map.copies(vbucket) if each != owner]
         is_damaged = vbucket in node.damaged and node.states.get(vbucket) is State.ACTIVE
@@ -252,15 +261,15 @@ class Settlement:
     """The repairs after which map and states agree; vbuckets in ascending order.
 
     Attributes:
-        handed_over: vbuckets with their new owners; the map has to follow.
-        cut: takeovers to recover, (from, to).
+        handed_over: vbuckets with their new owners, which the map does not name yet.
+        cut: takeovers that broke off and must be recovered, (from, to).
         unowned: vbuckets without an owner, with the nodes that have a copy.
         fenced: vbuckets that a node claims and that belong to another; they are made dead there.
         waiting: nodes that were to take over from an owner that never stopped.
-        lost: no node has a copy.
-        contested: several owners, none of them the map's.
-        unknown: vbuckets whose copies must reach an unknown seqno to be promoted, since a failover was cut off before
-            it had asked.
+        lost: vbuckets of which no node has a copy.
+        contested: vbuckets with several owners, none of them the map's.
+        unknown: vbuckets whose copies must reach an unknown seqno to be promoted, since a failover broke off before all
+            copies had reported theirs.
     """
 
     handed_over: dict[int, Address] = field(default_factory=dict)
@@ -315,13 +324,13 @@ def _settle_one(survey: Survey, vb: int, settlement: Settlement) -> None:
 
 
 def chain_with_owner(chain: Iterable[Address], owner: Address) -> tuple[Address, ...]:
-    """Return the same nodes with another owner in front, which may be new among them."""
+    """Return a chain with `owner` in front, which may be in the chain already or new."""
     return (owner, *(node for node in chain if node != owner))
 
 
 def best(copies: Sequence[Copy]) -> Copy:
     """Return the copy to promote: of the newest history, and there the one that is complete up to the highest seqno; of
-    those one without a flaw, then the longest, and of equals the first.
+    equals one without a flaw, then the longest, then the first.
 
     A longer copy that was filling up may lack keys that were written more than once, in their new and their old version
     (decision 0086): acknowledged changes are in complete copies.
@@ -332,7 +341,7 @@ def best(copies: Sequence[Copy]) -> Copy:
 def current(copies: Sequence[Copy]) -> Sequence[Copy]:
     """Return the copies whose history is not superseded.
 
-    A history is superseded if another copy's failover log has its newest vb uuid further back: that copy went on from
+    A history is superseded if another copy's failover log has its newest vb uuid further back: that copy continued from
     it (failover.md 1). Changes of the superseded copy beyond that point were given up when the other was promoted.
     """
     newest = [copy for copy in copies if not any(_supersedes(other.log, copy.log) for other in copies)]
@@ -340,20 +349,18 @@ def current(copies: Sequence[Copy]) -> Sequence[Copy]:
 
 
 def rival(copies: Sequence[Copy]) -> Copy | None:
-    """Return a copy with changes that the best one lacks, in a history that neither of the two went on from; None
+    """Return a copy with changes that the best one lacks, in a history that neither of the two continued from; None
     without one.
 
-    So it is when each was promoted while the other was away. Their seqnos count different things, and no rule can say
-    whose changes are to be given up: the operator must.
+    Such copies exist when each was promoted while the other was away. Their seqnos count different changes, and no rule
+    can decide whose changes are to be given up: the operator must.
     """
     chosen = best(copies)
     return next((each for each in current(copies) if _are_apart(chosen, each)), None)
 
 
 def _are_apart(first: Copy, second: Copy) -> bool:
-    """Return True if both have changes behind the point where their histories parted; False if their logs are not
-    known.
-    """
+    """Return True if both have changes behind the point where their histories parted; False if a log is unknown."""
     if not first.log or not second.log or first.log[0][0] == second.log[0][0]:
         return False
     ours, theirs = _branch_ends(first), _branch_ends(second)

@@ -1,10 +1,10 @@
 """One vbucket's way from source to target, in the steps of failover 5: copied first, then taken over.
 
     copy()       ADD_STREAM; until the target has nearly everything (dcp-vbtakeover), and has it on disk
-    take_over()  the stream is closed and asked for again with the takeover flag; until the target is active
+    take_over()  the stream is closed and requested again with the takeover flag; until the target is active
 
-The mover sees the states pass: when the target has answered "active", that is on its disk, and the target owns the
-vbucket (failover 4, step 11). The mover waits for the end of the stream, but may also lose it.
+The mover sees the states pass: when the target has answered "active", that state is on its disk, and the target owns
+the vbucket (failover 4, step 11). The mover waits for the end of the stream, but may also lose it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Transfer:
 
     Args:
         source, target: the two nodes.
-        lag: called with the number of changes that the target still lacks, about, whenever that is known.
+        lag: called with the approximate number of changes that the target still lacks, whenever it is known.
 
     Attributes:
-        active_sent: True if the target got the order to become active: from then on it may be.
-        ownerless_seconds: the time from step 7, when the source stops serving, to step 11, as seen from here.
+        active_sent: True if the target got the order to become active, and so may be active.
+        ownerless_seconds: the time from step 7, when the source stops serving, to step 11, as the mover measured it.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Transfer:
     # --- copying ------------------------------------------------------------------------------------------------------
 
     async def copy(self, connection: ProxiedConnection) -> None:
-        """Let the target follow until it has nearly everything, on disk; the stream goes on.
+        """Let the target follow until it has nearly everything on disk; the stream stays open.
 
         Raises:
-            StatusError, TransportError: it could not begin, or did not go on.
+            StatusError, TransportError: the stream could not begin, or ended early.
         """
         connection.listen(self.vb, self)
         await connection.add_stream(self.vb, StreamFlag(0))
@@ -79,7 +79,7 @@ class Transfer:
         failpoint("move.persisted")
 
     async def follow(self) -> None:
-        """Wait until a target that follows the source by itself has nearly everything.
+        """Wait until a target that follows the source by its own connection has nearly everything.
 
         Raises:
             MoveError: it makes no progress.
@@ -106,7 +106,7 @@ class Transfer:
         self._lag(left)
 
     async def _estimate(self, name: str) -> int:
-        """Return about how many changes the target lacks; a backfill always counts as many."""
+        """Return about how many changes the target lacks; at least ESTIMATE_MAX + 1 during a backfill."""
         with suppress(*NO_SUCH_GROUP):
             stats = await self._source.takeover_stats(self.vb, name)
             if stats.is_streaming:
@@ -120,7 +120,7 @@ class Transfer:
         return max(0, there - here)
 
     async def _or_end(self, connection: ProxiedConnection, work: Coroutine[None, None, None]) -> None:
-        """Run a coroutine, but no longer than the stream and the connection live."""
+        """Run a coroutine, but cancel it when the stream or the connection ends, and raise that error."""
         task = asyncio.create_task(work)
         try:
             await asyncio.wait((task, self._ended, connection.proxy.lost), return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +131,7 @@ class Transfer:
             task.add_done_callback(_read)  # whatever it ends with: what ended the stream is told instead
 
     def _check(self, connection: ProxiedConnection) -> None:
-        """Raise the error that ended the connection, or the stream."""
+        """Raise the error that ended the connection, or the stream, if there is one."""
         if connection.proxy.lost.done():
             raise connection.proxy.lost.result()
         if self._ended.done():
@@ -146,7 +146,7 @@ class Transfer:
         """Let the target take over; return when it owns the vbucket.
 
         Raises:
-            StatusError, TransportError: it did not come to that, as far as is known.
+            StatusError, TransportError: the mover did not see that it owns it.
         """
         self._ended = asyncio.get_running_loop().create_future()
         connection.listen(self.vb, self)
@@ -164,7 +164,7 @@ class Transfer:
         await asyncio.wait(waited, timeout=END_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
 
     def observe(self, side: Side, frame: Frame) -> None:
-        """Note a state, its answer, or the end of the stream that is about to be passed on."""
+        """Note a state, its answer, or the end of the stream, before the proxy passes the frame on."""
         if side is Side.CONSUMER:
             self._answered(frame)
         elif frame.opcode == Opcode.DCP_STREAM_END:
@@ -189,7 +189,7 @@ class Transfer:
 
 
 def _read(task: asyncio.Task[None]) -> None:
-    """Take a task's error from it, so that asyncio does not complain about it when no caller waits any more."""
+    """Retrieve a task's error, so that asyncio does not report it as unretrieved when no caller waits any more."""
     if not task.cancelled():
         task.exception()
 

@@ -1,7 +1,8 @@
 """The users of a node, or of all nodes of a cluster: every member that answers gets the same list.
 
-The lists of the members are merged user by user, changed, and given to all of them; changes that one gets from another
-meanwhile are not lost. A member that is away asks the others when it is back. Verifiers travel, never passwords.
+The lists of the members are merged user by user, changed, and sent to all of them; changes that a member gets from
+another meanwhile are not lost. A member that is away requests the list from the others when it is back. Verifiers
+travel, never passwords.
 
 Source: node/users/sharing.py; docs/decisions/0076.
 """
@@ -28,8 +29,12 @@ Edit: TypeAlias = "Callable[[UserList], UserList]"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The reach of a change: the list, the nodes that have it on disk, and the nodes that will ask for it, with the
-    reasons.
+    """The reach of a change.
+
+    Attributes:
+        users: the list after the change.
+        nodes: the nodes that have it on disk.
+        away: the nodes that will request it when they are back, each with the reason why it did not answer.
     """
 
     users: UserList
@@ -46,20 +51,20 @@ class _Known:
 
 
 async def current(members: Members, seeds: Sequence[Address]) -> UserList:
-    """Return the users by the members that answer. Raises as `change`."""
+    """Return the users, merged from the lists of the members that answer. Raises as `change`."""
     return (await _ask(members, seeds)).users
 
 
 async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spread:
     """Change the users on all nodes that `seeds` lead to; on return that is durable on each node that answers.
 
-    The first member of the map that answers takes it before the others are asked: of two contradictory changes at once,
-    as of two administrators who remove each other, the second is refused there, and reaches no other node.
+    The first member of the map that answers gets the change before the others: of two contradictory changes at once, as
+    of two administrators who remove each other, the second is refused there, and reaches no other node.
 
     Raises:
         NoAccess: our user does not administer all buckets. An error of `edit`: nothing was changed.
-        ClusterError: a member refused it, or did not answer any more; nothing was changed if that was the first.
-        StatusError, TransportError: no node answers the first question.
+        ClusterError: a member refused it, or stopped answering; nothing was changed if that was the first.
+        StatusError, TransportError: no node answers the first request.
     """
     known = await _ask(members, seeds)
     users = edit(known.users)
@@ -81,11 +86,12 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spre
 
 
 async def share(members: Members, seeds: Sequence[Address]) -> None:
-    """Merge the users of all nodes of a new cluster into one list and send it to each. Do nothing if no node has users,
-    or if one refuses to tell, as a node of an older release does.
+    """Merge the users of all nodes of a new cluster into one list and send it to each.
+
+    Nothing happens if no node has users, or if one refuses to report them, as a node of an older release does.
 
     Raises:
-        ClusterError: a node did not take them; repeat the call to go on.
+        ClusterError: a node did not accept them; repeat the call to continue.
     """
     try:
         known = await _ask(members, seeds)
@@ -96,8 +102,10 @@ async def share(members: Members, seeds: Sequence[Address]) -> None:
 
 
 async def _ask(members: Members, seeds: Sequence[Address]) -> _Known:
-    """Return the merged lists of all members: those that belong to the cluster if there are any, else all of
-    them.
+    """Return the merged lists of all members: those that belong to the cluster if there are any, else all of them.
+
+    Raises:
+        ClusterError: no member answers. StatusError: one refused.
     """
     first, known = await known_map(members, seeds, of_first_bucket=True)
     nodes, cluster = ([first], "") if known is None else (list(known.servers), known.uuid)

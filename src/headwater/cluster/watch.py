@@ -1,11 +1,11 @@
 """Waiting until copies are level: with the owner's history, and with all changes that the owner had.
 
-A seqno alone says nothing: a copy that was promoted once, or was away during a failover, has a history of its own with
-seqnos as high. So the newest vb uuid of both must be the same; a replica takes the owner's failover log over when its
-stream is accepted, after its rollback (failover.md 1, "replace"). And a copy that fills up has only the newest version
-of each key: within a snapshot only the part before it counts (decision 0086).
+A seqno alone proves nothing: a copy that was promoted once, or was away during a failover, has a history of its own
+with seqnos as high. So the newest vb uuid of both must be the same; a replica takes over the owner's failover log when
+its stream is accepted, after its rollback (failover.md 1, "replace"). And a copy that fills up has only the newest
+version of each key: within a snapshot only the part before it counts (decision 0086).
 
-All waiting callers look at the same moments, so that a node is asked once for all of its copies (inquiry.py).
+All waiting callers look at the same moments, so that one request to a node covers all of its copies (inquiry.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ START_SECONDS_MAX = 10.0
 
 
 class Watch:
-    """Looks at copies.
+    """A wait for level copies.
 
     Args:
         pause_seconds: the first pause between two looks; it grows for a copy that fills up for long.
@@ -115,8 +115,8 @@ class Watch:
             await asyncio.sleep(self._until_next(began))
 
     def _until_next(self, began: float) -> float:
-        """Return the seconds to the next look: a quarter of the wait so far, rounded so that all callers look
-        at once.
+        """Return the seconds to the next look: a quarter of the wait so far, rounded so that all callers look at the
+        same moments.
         """
         if not self._pause:
             return 0.0
@@ -128,7 +128,7 @@ class Watch:
         """Return True if a copy, as of one moment, has all changes up to a seqno, and the owner's history.
 
         A copy within a snapshot is not level: it lacks keys that the rest of the snapshot brings. Nor is a dead copy,
-        as a former owner's until it becomes a replica: it follows no node.
+        such as a former owner's until it becomes a replica: it follows no node.
         """
         if theirs.state is State.DEAD or min(theirs.seqno, theirs.complete) < goal:
             return False

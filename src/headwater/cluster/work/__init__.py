@@ -3,8 +3,8 @@
     plan = await DropBucket("carts").plan(members, seeds)
     outcome = await DropBucket("carts").run(members, seeds, WorkRun(plan=plan))
 
-The command line, its help, the man pages and the console's forms are made of these declarations. Nothing heavy is
-imported here, for `headwater --help` reads them.
+The command line, its help, the man pages and the console's forms are made of these declarations. No slow module is
+imported here, since `headwater --help` imports this package.
 """
 
 from headwater.cluster.work.buckets import CreateBucket, DropBucket, SetHistory, SetQuota

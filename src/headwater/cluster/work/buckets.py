@@ -1,4 +1,4 @@
-"""Work on buckets: one is made, dropped, or given another quota or history."""
+"""Work on buckets: creating and dropping them, and changing their quota or history."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CreateBucket(DeclaredWork):
         return WorkPlan((f"Bucket {self.name} is made on all nodes, with {many}", f"It may take {room}"))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Make the bucket on all nodes."""
+        """Create the bucket on all nodes."""
         from headwater.cluster.buckets import BucketWish, create
 
         wish = BucketWish(self.name, self.vbuckets, self.quota_mib, self.replicas)
@@ -88,7 +88,7 @@ class DropBucket(DeclaredWork):
     name: str = option(..., "The bucket.", positional=True, metavar="NAME", allowed=NAME)
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return what would go; raises WorkRefused for an unknown bucket, or the first."""
+        """Return a plan that names the bucket; raises WorkRefused for an unknown bucket, or the node's first."""
         from headwater.cluster.buckets import names
 
         known = await names(members, seeds)
@@ -141,7 +141,7 @@ class SetQuota(DeclaredWork):
         return f"Quota of bucket {self.name}: {_room(self.quota_mib or 0, ',')}"
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return each node's quota now and then."""
+        """Return each node's quota before and after the change."""
         from headwater.cluster.buckets import quotas
 
         before = await quotas(members, seeds, self.name)
@@ -208,7 +208,7 @@ class SetHistory(DeclaredWork):
         return self.seconds is None and self.mib is None
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return each node's history now and then."""
+        """Return each node's history before and after the change."""
         from headwater.cluster.buckets import histories
 
         before = await histories(members, seeds, self.name)

@@ -1,4 +1,4 @@
-"""Work on the scopes and collections of a bucket: one is made or dropped."""
+"""Work on the scopes and collections of a bucket: creating and dropping them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _OfCollections(DeclaredWork):
 
     @property
     def noun(self) -> str:
-        """Its kind: a scope, or a collection."""
+        """The kind of the path: "scope" or "collection"."""
         return "collection" if self.path.collection else "scope"
 
 
@@ -77,7 +77,7 @@ class CreateCollection(_OfCollections):
         return WorkPlan(tuple(lines), is_empty=self.path.is_in(manifest))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Make it on all nodes."""
+        """Create the scope or collection on all nodes."""
         from headwater.cluster.collections import change, creation
         from headwater.wire.manifest import ManifestRefused
 
@@ -135,7 +135,7 @@ class DropCollection(_OfCollections):
         }
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Drop it on all nodes; raises WorkRefused if it is not the one that the plan showed."""
+        """Drop the scope or collection on all nodes; raises WorkRefused if it is not the one that the plan showed."""
         from headwater.cluster.collections import change, current, drop_everywhere, removal
         from headwater.wire.manifest import ManifestRefused
 

@@ -28,9 +28,9 @@ class WorkPlan:
         facts: the effect as JSON types.
         title: the heading of the rows. amount: the amount of work, in its unit.
         is_empty: True if there is nothing to do.
-        ids: the ids of dropped things, by name; a thing that is made anew under a name has another id.
+        ids: the ids of dropped collections, by name; one that is created again under a name has another id.
         bucket, uuids: the bucket that the work harms, and its uuids on the nodes, so that the confirmed work reaches no
-            other bucket of this name. Empty if it harms none, or none was looked up.
+            other bucket of this name. Empty for harmless work, or if no bucket was looked up.
     """
 
     lines: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class WorkPlan:
 
 @dataclass(frozen=True, slots=True)
 class WorkOutcome:
-    """The end of work: a line for people, and the facts as JSON types.
+    """The result of work: a line for people, and the facts as JSON types.
 
     Attributes:
         state: done, or stopped before all was done.
@@ -70,7 +70,7 @@ class WorkOutcome:
 
 @dataclass(kw_only=True)
 class WorkRun:
-    """Work under way.
+    """A run of work.
 
     Attributes:
         now: the present step. done, total: the progress, in the unit of the work; 0 of 0 while it is unknown.
@@ -146,20 +146,20 @@ class DeclaredWork:
 
     @property
     def question(self) -> str:
-        """The question before it begins."""
+        """The question that people confirm before the work begins."""
         return self.QUESTION.format(self)
 
     @property
     def is_patient(self) -> bool:
-        """True if a node may still be starting."""
+        """True if the work waits for nodes that may still be starting."""
         return False
 
     def confirmation(self, bucket: str) -> str:
-        """Return the words to type on a page before the work begins; empty if it can do no harm."""
+        """Return the words that people type on a page to confirm the work; empty for harmless work."""
         return self.CONFIRMATION.format(self, bucket=bucket)
 
     def harmed(self, bucket: str) -> str:
-        """Return the name of the bucket, this one or another, that must be the one shown; or empty."""
+        """Return the name of the bucket whose uuid must still be the one that was shown; empty for none."""
         return self.HARMED.format(self, bucket=bucket)
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:

@@ -1,4 +1,4 @@
-"""Work on the nodes of a cluster: they become one, or speak TLS with each other."""
+"""Work on the nodes of a cluster: making a cluster of them, and TLS among them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class InitCluster(DeclaredWork):
 
     @property
     def is_patient(self) -> bool:
-        """True: a node may still be starting."""
+        """True: the work waits for nodes that may still be starting."""
         return True
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
@@ -70,7 +70,7 @@ class InitCluster(DeclaredWork):
         return WorkPlan(lines, facts | {"begun": False}, ("node", "active", "replicas"), tuple(rows))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Give the nodes the map, and their vbuckets."""
+        """Send the nodes the map, and create their vbuckets."""
         from headwater.cluster.founding import found_cluster
 
         lines, facts = self._lines(await found_cluster(members, self.nodes, self.replicas, encrypted=self.tls))
@@ -115,13 +115,13 @@ class EncryptCluster(DeclaredWork):
         return f"Nodes speak {'TLS' if self.encrypted else 'without TLS'} with each other"
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return whether the nodes use TLS with each other now, and then."""
+        """Return a line with the use of TLS among the nodes, before and after the change."""
         map_ = (await members.survey(seeds)).map
         now, then = ("by" if each else "without" for each in (map_.encrypted, self.encrypted))
         return WorkPlan((f"The {len(map_.servers):,} nodes call each other {now} TLS now, and then {then} TLS",))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Give the nodes the map with the new setting."""
+        """Send the nodes the map with the new setting."""
         from headwater.cluster.encryption import set_encryption
 
         known = await set_encryption(members, seeds, encrypted=self.encrypted)

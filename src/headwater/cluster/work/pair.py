@@ -1,4 +1,4 @@
-"""Work on a pair without a cluster map: a node that follows another one by `headwater replicate` goes on without it."""
+"""Work on a pair without a cluster map: a node that followed another one by `headwater replicate` is promoted."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class PromoteReplicas(DeclaredWork):
         )
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return the vbuckets that become active, and those that are made dead for it."""
+        """Return the vbuckets that become active, and those that are made dead at their owner for it."""
         return self._work_plan(await self._planned(members))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:

@@ -1,4 +1,4 @@
-"""Work on where vbuckets are: they are spread over the nodes, or go on from their replicas when a node is dead."""
+"""Work on the places of vbuckets: spreading them over the nodes, and promoting their replicas when a node is dead."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SpreadVbuckets(DeclaredWork):
 
     @property
     def is_patient(self) -> bool:
-        """True if nodes that join may still be starting."""
+        """True if nodes join, which may still be starting."""
         return bool(self.add)
 
     def _options(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class SpreadVbuckets(DeclaredWork):
         return _spread(await Rebalance(members, list(seeds), **self._options()).plan())
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Move the vbuckets to their places; after a request to stop, let those under way finish."""
+        """Move the vbuckets to their places; after a request to stop, let running moves finish."""
         from headwater.cluster.rebalance import Rebalance
 
         def note(step: RebalanceStep) -> None:
@@ -182,7 +182,7 @@ class FailOver(DeclaredWork):
         return f"Failover of {', '.join(map(str, self.dead)) or 'what nobody owns'}"
 
     def confirmation(self, bucket: str) -> str:
-        """Return the names of the dead nodes, or the bucket whose vbuckets have no owner."""
+        """Return the names of the dead nodes; without any, the bucket whose vbuckets have no owner."""
         return " ".join(map(str, self.dead)) or bucket
 
     def _work(self, members: Members, seeds: Sequence[Address]) -> Failover:
@@ -214,7 +214,7 @@ class FailOver(DeclaredWork):
 
 
 def _losses(plan: FailoverPlan) -> tuple[str, ...]:
-    """Return the accepted refusals, and a line for each vbucket that may lose something."""
+    """Return the accepted refusals, and a line for each vbucket that may lose changes."""
     accepted = [f"accepted ({refusal}): {problem}" for refusal, problem in plan.accepted.items()]
     lossy = plan.losses.items()
     return (*accepted, *(f"vbucket {vb} of {each.chosen} {'; '.join(each.losses.values())}" for vb, each in lossy))

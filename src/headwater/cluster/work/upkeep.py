@@ -1,4 +1,4 @@
-"""Work on the documents of a bucket where they are stored: its tombstones are dropped, or all its documents."""
+"""Work on the documents of a bucket where they are stored: dropping tombstones, or all documents."""
 
 from __future__ import annotations
 
@@ -75,8 +75,10 @@ class Flush(DeclaredWork):
         return WorkPlan((f"Every document of this bucket is deleted, on {', '.join(owners)}",))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Let each owner delete its documents, as the only operator at work: a vbucket that is handed over meanwhile
-        could have no owner, or go to a node that has deleted its documents before.
+        """Let each owner delete its documents, under the leases of all nodes.
+
+        A vbucket that was handed over meanwhile could keep its documents: it may have no owner at that moment, or go to
+        a node that has deleted its own before.
         """
         async with members.alone("flush", await _nodes(members, seeds)):
             owners = [each async for each in _owners(members, seeds)]
@@ -95,7 +97,7 @@ async def _owners(members: Members, seeds: Sequence[Address]) -> AsyncIterator[A
 
 
 async def _nodes(members: Members, seeds: Sequence[Address]) -> list[Address]:
-    """Return the nodes that are named, and all members of the bucket that they lead to."""
+    """Return the given nodes, and all members of the bucket that they lead to."""
     from headwater.cluster.known import bucket_nodes
 
     return list(dict.fromkeys([*await members.identified(seeds), *await bucket_nodes(members, seeds)]))

@@ -1,7 +1,7 @@
-"""Work on users: one is added or removed, or given other roles or another password.
+"""Work on users: adding and removing them, and changing their roles and passwords.
 
-It has no plan that is shown, for a page with it would carry a password: its form on a page takes effect at once. The
-same change is made in the folder of a node's store, without a node (`edit`).
+It has no plan that is shown, since a page with it would carry a password: its form on a page takes effect at once. The
+same change is possible in the folder of a node's store, without a node (`edit`).
 """
 
 from __future__ import annotations
@@ -47,30 +47,33 @@ class WorkOnUser(DeclaredWork):
         return any(each.secret for each in cls.options())
 
     def check(self, accounts: Mapping[str, Account]) -> None:
-        """Refuse work on a user who is there, or is not there. Raises WorkRefused, OptionError."""
+        """Check that the user exists or, for a new one, does not. Raises WorkRefused, OptionError."""
         from headwater.accounts.users import account_of, check_new
 
         (check_new if self.IS_NEW else account_of)(accounts, self.name)
 
     def edit(self, accounts: dict[str, Account]) -> None:
-        """Change the accounts. Raises WorkRefused or OptionError; who calls drops the changed accounts then."""
+        """Change the accounts. Raises WorkRefused or OptionError; the caller drops the changed accounts then."""
         raise TypeError(f"{type(self).__name__} changes nothing")
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
-        """Return the revision of the list of users: the work refuses a user who was changed after it."""
+        """Return a plan with the revision of the list of users: the work refuses a user who is changed after it."""
         from headwater.cluster.users import current
 
         return shown_plan((await current(members, seeds)).revision)
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Change the users on all nodes; those that are away ask the others when they are back."""
+        """Change the users on all nodes; members that are away request the list when they are back."""
         from headwater.cluster.users import change
 
         spread = await change(members, seeds, self._edit_of(run.plan))
         return self.outcome(len(spread.users.users), spread)
 
     def _edit_of(self, shown: WorkPlan | None) -> Edit:
-        """Return the change of a list, which refuses a user who was changed after the plan was shown."""
+        """Return the change of a list of users.
+
+        The change refuses a user who was changed after the plan was shown.
+        """
         from headwater.accounts.users import on_list
 
         edit = on_list(self.edit)
@@ -87,7 +90,8 @@ class WorkOnUser(DeclaredWork):
         """Return the outcome of finished work.
 
         Args:
-            left: how many users there are now. spread: the nodes that have the change; None for a folder.
+            left: the number of users after it.
+            spread: the nodes that have the change; None for a folder.
         """
         facts: dict[str, Any] = {"user": self.name, **self.facts(left)}
         if spread is None:
@@ -116,7 +120,7 @@ class _WithRoles(WorkOnUser):
         self.granted()
 
     def granted(self) -> tuple[Any, ...]:
-        """Return the grants that the text means. Raises OptionError."""
+        """Return the grants that the option's text names. Raises OptionError."""
         from headwater.accounts.roles import read_grants
 
         return read_grants(self.roles)
@@ -209,7 +213,7 @@ class ChangePassword(WorkOnUser):
         change_account(accounts, self.name, keys=keys)
 
     def line(self, where: str, left: int) -> str:
-        """Return that the user has another password."""
+        """Return the line that the user has another password."""
         return f"{self.name} has another password{where}"
 
 
@@ -234,11 +238,11 @@ class RemoveUser(WorkOnUser):
         remove_account(accounts, self.name, force=self.force)
 
     def line(self, where: str, left: int) -> str:
-        """Return that the user is removed, and whether anybody is left."""
+        """Return the line that the user is removed, with a warning if no user is left."""
         return f"{self.name} is removed{where}" + ("" if left else "; nobody is left, and nobody comes in")
 
     def facts(self, left: int) -> Mapping[str, Any]:
-        """Return how many users are left."""
+        """Return the number of users that are left."""
         return {"left": left}
 
 
