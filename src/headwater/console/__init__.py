@@ -1,7 +1,6 @@
 """The console: a web page for operators of a bucket, served from the machine they sit at. `headwater console URL`.
 
-Needs the extra `console` (starlette, uvicorn, jinja2). A file each for: who may talk to it (guard), what the nodes say
-and how old that is (lookout), figures made of it (figures), documents by key (editing, json_view), keys by their prefix
-(listing), the live tail (tail), work on the cluster (work), the pages (pages), all of it together (app) and its server
-(server).
+Needs the extra `console` (starlette, uvicorn, jinja2). A file each for: access (guard), the nodes' answers and their
+age (lookout), figures made of these (figures), documents by key (editing, json_view), keys by their prefix (listing),
+the live tail (tail), work on the cluster (work), the pages (pages), the application (app) and its server (server).
 """

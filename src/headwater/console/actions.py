@@ -32,7 +32,7 @@ HOMES = {
 
 
 async def actions(request: Request) -> Response:
-    """Show the work under way, the outcome of earlier work, and the forms for more."""
+    """Show the running work, the outcome of earlier work, and the forms for more."""
     return await _actions(request)
 
 
@@ -50,8 +50,9 @@ async def _actions(request: Request, problem: str = "", status: int = 200) -> Re
 
 
 async def plan(request: Request) -> Response:
-    """Show the plan of some work, and the words to type before it begins. It changes nothing, so the browser may
-    request it again."""
+    """Show the plan of some work, and the words to type before it begins. It changes nothing, so a browser may repeat
+    the request.
+    """
     desk, kind = desk_of(request), request.path_params["kind"]
     fields = dict(request.query_params)
     try:
@@ -85,7 +86,7 @@ async def begin(request: Request) -> Response:
 
 
 async def stop(request: Request) -> Response:
-    """Stop the work that the page showed in order; not what has been begun since by somebody else."""
+    """Stop in order the work that the page showed, but no work that was begun since."""
     desk = desk_of(request)
     fields = await form_of(request, desk.secrets.token)
     if not desk.foreman.stop(fields.get("job", "")):
@@ -138,10 +139,13 @@ async def _planned_work(desk: Desk, kind: str, fields: dict[str, str]) -> tuple[
 
 
 async def check_rights(desk: Desk, kind: str) -> None:
-    """Refuse work that the user may not do, by its name; the nodes would refuse it as well, but in the middle.
+    """Check that the user may do a kind of work; the nodes would refuse it as well, but half-way through.
+
+    Args:
+        kind: the work in words, for the error.
 
     Raises:
-        NoAccess: the user has not the role.
+        NoAccess: the user lacks the role `administer`.
     """
     if "administer" not in await desk.rights():
         raise NoAccess(f"{kind} needs the role administer, which user {desk.settings.user!r} has not")

@@ -29,7 +29,8 @@ NEVER_ENDS_SECONDS = 7 * 86400
 class ConsolePage:
     """A page or a form: its method and path, its handler, and the privilege that the user needs.
 
-    NONE is for pages that ask no node, or leave out what a node refused. Nodes check each request anyway.
+    `needs` is NONE for pages that send no request to nodes, or leave out what a node refused. Nodes check each request
+    anyway.
     """
 
     method: str
@@ -82,7 +83,7 @@ def make_app(settings: ConsoleSettings, kept: Secrets | None = None) -> Starlett
             await app.state.desk.close()
 
     async def login(request: Request) -> Response:
-        """Let in who has the key: from now on the cookie does."""
+        """Set the cookie for a browser that sends the key; from then on the cookie opens the console."""
         if not same(request.query_params.get("key", ""), known.key):
             return PlainTextResponse("This is not the key that headwater console printed when it began.\n", 403)
         answer = RedirectResponse("/", 303)

@@ -59,7 +59,7 @@ KINDS: dict[str, type[DeclaredWork]] = WORKS | OF_TABLES
 
 
 def requested_work(kind: str, fields: Fields, settings: ConsoleSettings) -> DeclaredWork:
-    """Read a form for work of any kind.
+    """Return the work of any kind that a form requests.
 
     Raises:
         OptionError: an unknown kind, or an invalid value of a field.

@@ -25,7 +25,12 @@ __all__ = ["BucketRow", "buckets", "collections"]
 
 @dataclass(frozen=True, slots=True)
 class BucketRow:
-    """A bucket and the limit of its files' size on each node; `problem`: why that is unknown."""
+    """A bucket with its quotas on the nodes.
+
+    Attributes:
+        rooms: the limit of its files' size on each node, in words.
+        problem: why the limits are unknown; empty if they are known.
+    """
 
     name: str
     rooms: tuple[str, ...] = ()

@@ -49,12 +49,12 @@ PAGES = (
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """The bucket that a console is of, and how it is reached.
+    """The bucket of a console, and the access to it.
 
     Args:
-        target: the nodes and the bucket, without a login. user, password: who asks.
+        target: the nodes and the bucket, without a login. user, password: the login.
         lakes: folders of mirrors' tables.
-        hosts: names by which it may be called, besides this machine's own.
+        hosts: names by which browsers may call the console, besides this machine's own.
         port: where it is served; part of its cookie's name.
         clock: Unix seconds.
     """
@@ -69,10 +69,11 @@ class ConsoleSettings:
 
 
 class Desk:
-    """One console at work; created in the event loop that serves it.
+    """The shared state of one console; created in the event loop that serves it.
 
     Attributes:
-        tails: how many are open. is_ending: whether pages that wait for events are to end.
+        tails: number of open live tails.
+        is_ending: True once pages that wait for events are to end.
     """
 
     def __init__(self, settings: ConsoleSettings, kept: Secrets) -> None:
@@ -91,7 +92,7 @@ class Desk:
         self._templates = templates()
 
     def end_pages(self) -> None:
-        """End pages that wait for events; otherwise they would be cut, with a traceback."""
+        """End the pages that wait for events; the server would break their connections, with a traceback, otherwise."""
         self.is_ending = True
         self.rates.stop()
 
@@ -128,7 +129,10 @@ class Desk:
         return self._client
 
     async def documents(self, collection: str) -> aio.AsyncDocuments:
-        """Return the documents of a collection, `scope.collection`; of the default one if none is named.
+        """Return the documents of a collection.
+
+        Args:
+            collection: "scope.collection"; empty for the default one.
 
         Raises:
             OptionError: that is no name of a collection. TransportError, StatusError: as `client`.
@@ -171,7 +175,7 @@ def desk_of(request: Request) -> Desk:
 
 
 def templates() -> Environment:
-    """Return the templates of all pages, with what they call."""
+    """Return the environment of all pages' templates, with the filters and functions that they use."""
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -195,7 +199,7 @@ def templates() -> Environment:
 
 
 def may(rights: Collection[str], name: str) -> bool:
-    """Return True if a user may do something in the bucket, or in at least one of its scopes or collections."""
+    """Return True if a user has a privilege in the bucket, or in at least one of its scopes or collections."""
     return name in rights or f"{name}_somewhere" in rights
 
 
@@ -245,7 +249,7 @@ def version(map_: ClusterMap) -> str:
 
 
 def staleness(said: Said[Any], now: float) -> str:
-    """Return a sentence about an answer that is not the latest; empty for the latest."""
+    """Return a sentence about the age of an answer that is not the latest; empty for the latest."""
     if said.is_fresh:
         return ""
     if said.answer is None:

@@ -1,7 +1,7 @@
 """Documents in forms: every byte survives the way through a browser and back, or the document can't be edited.
 
-A text field of HTML changes what goes through it: all line ends become CR LF. So only what is UTF-8 without a carriage
-return and without control characters is edited as text; everything else is shown and edited as hexadecimal digits.
+A text field of HTML changes its content: all line ends become CR LF. So a value is edited as text only if it is UTF-8
+without a carriage return and without control characters; all others are shown and edited as hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ShownDocument:
     Attributes:
         form, text: the value as it stands in the field; cut to its beginning where it can't be edited.
         editable: True if it is whole, and can be sent back. shown_bytes: number of the value's bytes in the field.
-        json: indented text for reading; None if it would show nothing new.
+        json: indented text for reading; None if it would be the same as the field's text.
         xattrs: the extended attributes, by name their JSON text; long ones cut.
     """
 
@@ -68,12 +68,12 @@ class ShownDocument:
 
 @dataclass(frozen=True, slots=True)
 class DocumentForm:
-    """The fields of a document's form: as it was read, or as its writer left them when it could not be stored.
+    """The fields of a document's form: as the document was read, or as a user left them when it could not be stored.
 
     Attributes:
         text, form: the value, and its notation.
-        cas: of the version that the writer read, 0 for none. A draft keeps it: with the CAS of a newer version the next
-            attempt would replace what its writer has not seen.
+        cas: of the version that the user read, 0 for none. A draft keeps it: with the CAS of a newer version the next
+            attempt would replace a version that the user has not seen.
         flags, expiry, seconds: as typed.
     """
 
@@ -86,14 +86,14 @@ class DocumentForm:
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> DocumentForm:
-        """Take over what was sent, whether it is valid or not."""
+        """Return the form with the fields as they were sent, valid or not."""
         flags, expiry, seconds = (fields.get(name, "") for name in ("flags", "expiry", "seconds"))
         cas = number_in(fields.get("cas", "")) or 0
         return cls(fields.get("value", ""), Form.of(fields.get("value_form", "")), cas, flags, expiry, seconds)
 
     @classmethod
     def of_document(cls, document: ShownDocument) -> DocumentForm:
-        """Take over a document as it was read."""
+        """Return the form for a document as it was read."""
         return cls(document.text, document.form, document.meta.cas, str(document.meta.flags))
 
 

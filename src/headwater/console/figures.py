@@ -21,7 +21,11 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class CopyRow:
-    """A vbucket on one node. `planned`: its role there by the map; empty for none."""
+    """A vbucket on one node.
+
+    Attributes:
+        planned: its role there by the map; empty for none.
+    """
 
     address: Address
     state: State | None
@@ -41,9 +45,9 @@ class VbucketRow:
 
     Attributes:
         owner: owner by the map; None if there is none.
-        seqno, items: of the owner's active copy; None if the node does not report it.
+        seqno, items: high seqno and documents of the owner's active copy; None if the node does not report them.
         behind: changes that the worst replica lacks; None if unknown.
-        copies: node by node, those that do not answer left out.
+        copies: the copies by node, without nodes that do not answer.
         silent: nodes of its chain that do not answer.
     """
 
@@ -109,7 +113,7 @@ def vbucket_rows(survey: Survey) -> list[VbucketRow]:
 
 
 def owner_classes(rows: Sequence[VbucketRow], servers: Sequence[Address]) -> list[str]:
-    """Return for each vbucket the CSS class of its picture: its owner's colour, or trouble."""
+    """Return the CSS class of each vbucket's square: that of its owner's colour, or "trouble"."""
     places = {address: f"owner{place % OWNER_COLOURS}" for place, address in enumerate(servers)}
     return ["trouble" if row.trouble or row.owner is None else places[row.owner] for row in rows]
 

@@ -1,4 +1,4 @@
-"""Reads forms of the console by the table of options that work is declared with; templates/forms.html shows them."""
+"""Reads forms of the console by the options that work declares; templates/forms.html shows them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ AGAIN = "again"
 
 
 def work_of(kind: type[DeclaredWork], fields: Fields, target: Target) -> DeclaredWork:
-    """Make work of the fields of its form; an empty field means the option's default.
+    """Return the work that a form's fields describe; an empty field means the option's default.
 
     Raises:
-        OptionError: an invalid value, or none where one is needed.
+        OptionError: an invalid value, or a required one is missing.
     """
     values = {each.field: _value(each, _text(each, fields), target) for each in kind.options()}
     return kind(**values)
 
 
 def _text(option: Option, fields: Fields) -> str:
-    """Return the text of a field; that of a secret as it is, and only if it was typed twice alike."""
+    """Return the text of a field, without blanks around it; the text of a secret unchanged.
+
+    Raises:
+        OptionError: a secret was not typed twice alike.
+    """
     text = fields.get(option.field, "")
     if option.secret and text != fields.get(AGAIN, ""):
         raise OptionError(option.field, "...", "the same both times")

@@ -62,7 +62,7 @@ class Secrets:
 
 
 def same(given: str, secret: str) -> bool:
-    """Compare in a time that does not depend on the place of the first difference."""
+    """Return True if two texts are equal, in a time that does not depend on the place of the first difference."""
     return secrets.compare_digest(given.encode(), secret.encode())
 
 
@@ -70,8 +70,8 @@ class Guard:
     """The outermost layer: refuses requests of other browsers and pages, and adds the security headers to every answer.
 
     Args:
-        hosts: names by which the console may be called, besides this machine's own.
-        open_paths: paths without the cookie: the login and the style of its page.
+        hosts: names by which browsers may call the console, besides this machine's own.
+        open_paths: paths that need no cookie: the login and the style of its page.
         cookie: name of the cookie; one for each port, since cookies know no ports.
     """
 
@@ -115,7 +115,7 @@ async def form_of(request: Request, token: str) -> dict[str, str]:
     """Read a form that a page of this console sent; of a repeated name the last value counts.
 
     Raises:
-        HTTPException: 413, it is too large; 415, it is not a form; 400, it can't be read; 403, it has not our token.
+        HTTPException: 413, it is too large; 415, it is not a form; 400, it can't be read; 403, it lacks our token.
     """
     if request.headers.get("content-type", "").partition(";")[0] != FORM:
         raise HTTPException(415, f"a form is {FORM}")

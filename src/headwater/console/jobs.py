@@ -1,7 +1,7 @@
 """The page of jobs: for each a form, made of the options that it declares, which gives the command line to run it.
 
-A job runs for weeks and belongs to a service manager, not to a page. So nothing is begun here, and no password is asked
-for: the command asks, or reads `--password-file`.
+A job runs for weeks and belongs to a service manager, not to a page. So the page begins no job, and asks for no
+password: the command does, or reads `--password-file`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["command_of", "fields_of", "job", "jobs"]
 
 
 class JobForm(NamedTuple):
-    """A job as the page shows it: its command, its meaning, its options, and what stands in their fields."""
+    """A job as the page shows it: its command, its description, its options, and the texts in their fields."""
 
     name: str
     about: str
@@ -32,7 +32,7 @@ class JobForm(NamedTuple):
 
 
 def fields_of(kind: type[DeclaredJob[Any]]) -> list[Option]:
-    """Return the options that a job's form has: those that are shown, and no passwords."""
+    """Return the options that a job's form has: those that the help shows, without passwords."""
     shown = (each for each in kind.options() if not each.hidden and not each.secret)
     return [replace(each, about=each.about.replace("{done}", kind.DONE)) for each in shown]
 
@@ -41,7 +41,7 @@ def command_of(kind: type[DeclaredJob[Any]], fields: Mapping[str, str]) -> str:
     """Return the command line that a form describes, for a shell; an empty field means the option's default.
 
     Raises:
-        OptionError: an invalid value, or none where one is needed.
+        OptionError: an invalid value, or a required one is missing.
     """
     options = fields_of(kind)
     arguments = [word for each in options if each.positional for word in _words(each, fields)]
@@ -71,7 +71,10 @@ def _words(option: Option, fields: Mapping[str, str]) -> list[str]:
 
 
 def _switch(option: Option, text: str) -> list[str]:
-    """Return the switch that differs from the default. A pair of them is a choice of two in the form, else a box."""
+    """Return the command line's words for a switch; none if the form has the default.
+
+    A pair of switches, on and off, is a choice of two in the form; a single one is a box.
+    """
     on, _, off = (option.flag or option.name).partition("/")
     is_on = text == (on if off else "yes") or (not text and bool(off) and option.default)
     return [] if is_on == option.default else [f"--{on}" if is_on else off]

@@ -1,7 +1,7 @@
 """JSON for reading: a line for each member, and characters instead of their escapes.
 
-It is made from the text and not from the values: numbers keep all of their digits, members their order, and a name that
-comes twice is shown twice. It is for reading only; the bytes themselves are edited and stored.
+The lines are made from the text and not from the values: numbers keep all of their digits, members their order, and a
+name that comes twice is shown twice. They are for reading only; the bytes themselves are edited and stored.
 """
 
 from __future__ import annotations

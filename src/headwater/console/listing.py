@@ -67,9 +67,9 @@ class KeyList:
 
     Attributes:
         rows: in the order of vbuckets and keys.
-        looked, vbuckets: the vbucket up to which it was searched, and the number of all.
+        looked: the vbucket up to which the list was searched. vbuckets: the number of all.
         more: beginning of the next part; None at the end.
-        problem: why vbucket `looked` was left out; empty if it was not.
+        problem: why vbucket `looked` was left out; empty if it was searched.
     """
 
     rows: list[ListedKey]
@@ -110,7 +110,11 @@ async def list_keys(
 
 
 def _problem(error: BaseException) -> str:
-    """Return why a vbucket was not searched, if others may be; raise an error that concerns all of them."""
+    """Return the reason why a vbucket was not searched, if other vbuckets may be.
+
+    Raises:
+        BaseException: the error itself, if it concerns all vbuckets.
+    """
     if isinstance(error, TransportError) or (isinstance(error, StatusError) and error.retriable):
         return plain(error)
     raise error
@@ -119,7 +123,7 @@ def _problem(error: BaseException) -> str:
 async def _together(
     documents: AsyncDocuments, prefix: bytes, afters: Mapping[int, bytes], most: int
 ) -> list[KeyPage | BaseException]:
-    """Search several vbuckets at once: return for each its keys, or the error."""
+    """Search several vbuckets at once; return for each a page of its keys, or the error."""
     pages = (documents.keys_of_vbucket(vb, prefix, after=after, most=most) for vb, after in afters.items())
     return await asyncio.gather(*pages, return_exceptions=True)
 

@@ -76,7 +76,7 @@ def _nodes(groups: Mapping[str, Mapping[Address, Said[Mapping[str, str]]]]) -> l
 
 
 async def rates(request: Request) -> Response:
-    """Show the charts; their points come by events."""
+    """Show the charts, whose points arrive as events."""
     context = {"title": "Rates", "measures": MEASURES, "seconds": TICK_SECONDS}
     return desk_of(request).render(request, "rates.html", context)
 
@@ -90,7 +90,7 @@ async def tail(request: Request) -> Response:
 
 
 async def rate_events(request: Request) -> Response:
-    """Send the existing points, then each new one."""
+    """Send the existing points as events, then each new one."""
     return _events(_points(desk_of(request)))
 
 
@@ -101,7 +101,7 @@ async def _points(desk: Desk) -> AsyncIterator[str]:
 
 
 async def tail_events(request: Request) -> Response:
-    """Send the changes that pass a filter."""
+    """Send the changes that pass a filter, as events."""
     return _events(_changes(desk_of(request), dict(request.query_params)))
 
 

@@ -1,6 +1,6 @@
 """The answers of a bucket's nodes, requested at a limited rate, each with its time.
 
-Several pages and browsers look at the same nodes; each answer is kept for a moment and shared. For a node that does not
+Several pages and browsers show the same nodes; each answer is kept for a moment and shared. For a node that does not
 answer, its last answer is kept with its age: a page shows both, and no page shows a number that no node reported.
 """
 
@@ -41,12 +41,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Said(Generic[Answer]):
-    """The last answer to a question, and whether it is fresh.
+    """The last answer to a request, and whether it is fresh.
 
     Attributes:
         answer: the last one; None if there never was one.
         at: time of the answer, Unix seconds; 0 for never.
-        problem: why a later question was not answered; empty while the answer is the latest.
+        problem: why a later request was not answered; empty while the answer is the latest.
         seconds: how long the answer took.
     """
 
@@ -57,7 +57,7 @@ class Said(Generic[Answer]):
 
     @property
     def is_fresh(self) -> bool:
-        """True if this is the answer to the latest question."""
+        """True if this is the answer to the latest request."""
         return self.answer is not None and not self.problem
 
 
@@ -84,7 +84,7 @@ class _Kept(Generic[Answer]):
 
 
 class Lookout:
-    """Asks the nodes of one bucket; created in the event loop that uses it.
+    """The source of one bucket's answers; created in the event loop that uses it.
 
     Args:
         target: the seeds, the bucket, TLS. user, password: the login.
@@ -119,7 +119,7 @@ class Lookout:
 
     @property
     def latest(self) -> Look | None:
-        """The last look, if there was one; asks no node."""
+        """The last look; None if there was none. Sends no request."""
         return self._look.said.answer
 
     async def look(self, seconds: float = SURVEY_SECONDS) -> Said[Look]:
@@ -140,7 +140,9 @@ class Lookout:
     async def groups_by_node(
         self, groups: Sequence[str], seconds: float = FIGURES_SECONDS
     ) -> dict[str, dict[Address, Said[Mapping[str, str]]]]:
-        """Return several groups, each of the same nodes: a node that joins or leaves meanwhile is in all or in none."""
+        """Return several groups of statistics, each of the same nodes: a node that joins or leaves meanwhile is in all
+        or in none.
+        """
         nodes = await self.nodes()
         answers = iter(await asyncio.gather(*(self.stats(each, group, seconds) for group in groups for each in nodes)))
         return {group: {each: next(answers) for each in nodes} for group in groups}
@@ -168,7 +170,11 @@ class Lookout:
     # ------------------------------------------------------------------ inside
 
     async def _fresh(self, kept: _Kept[Answer], seconds: float, ask: Callable[[], Awaitable[Answer]]) -> Said[Answer]:
-        """Ask, unless the latest question is recent; callers during a question share its answer."""
+        """Return the kept answer if it was requested less than `seconds` ago; else call `ask`.
+
+        Callers that come during a request share its answer. After a failure the last answer is returned with the
+        problem.
+        """
         began = self._clock()
         async with kept.lock:
             if self._clock() - kept.asked_at < seconds or kept.asked_at > began:
@@ -198,13 +204,15 @@ class Lookout:
         return Look(survey, in_cluster, known)
 
     def dialled(self) -> list[Address]:
-        """Return the addresses to call for the seeds and the last map's members: with TLS, by those ports."""
+        """Return the addresses for connections to the seeds and the last map's members; with TLS they have the ports
+        for TLS.
+        """
         said = self._look.said.answer
         members = said.survey.map.servers if said is not None else ()
         return list(dict.fromkeys([*self.target.seeds, *(self.members.endpoint(each).dialled for each in members)]))
 
     def _known_seeds(self) -> list[Address]:
-        """Return the seeds, and the members of the last map: one of them may live when all seeds are gone."""
+        """Return the seeds, and the members of the last map: one of these may be alive when all seeds are gone."""
         said = self._look.said.answer
         seeds = map(self.members.name_of, self.target.seeds)
         return list(dict.fromkeys([*seeds, *(said.survey.map.servers if said is not None else ())]))
@@ -228,7 +236,7 @@ class Lookout:
 
 
 def _made_up(bucket: str, view: NodeView) -> ClusterMap:
-    """Return a map for a server without one: the server owns the vbuckets that it has active."""
+    """Return a map for a server without one, by which it owns its active vbuckets."""
     count = max(view.states, default=0) + 1
     chains = tuple((0 if view.states.get(vb) is State.ACTIVE else NOBODY,) for vb in range(count))
     return ClusterMap(bucket, "", 0, 0, (view.address,), chains)
@@ -244,6 +252,8 @@ def plain(error: HeadwaterError) -> str:
 
 
 def all_rights() -> frozenset[str]:
-    """Return all privileges' names: offered if no node reports them; nodes then refuse what they must."""
+    """Return the names of all privileges: pages offer everything if no node reports the user's, and nodes refuse what
+    they must.
+    """
     names = [(each.name or "").lower() for each in EVERYTHING]
     return frozenset([*names, *(f"{name}_somewhere" for name in names)])

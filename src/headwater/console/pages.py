@@ -1,4 +1,4 @@
-"""The pages about the nodes, the vbuckets and the documents. A handler asks the desk and fills in a template."""
+"""The pages about the nodes, the vbuckets and the documents. A handler reads from the desk and fills in a template."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def overview(request: Request) -> Response:
 
 
 async def vbuckets(request: Request) -> Response:
-    """Show all vbuckets, a page at a time, by owner or those in trouble."""
+    """Show all vbuckets, a page at a time; on request those of one owner, or those in trouble."""
     desk = desk_of(request)
     look, said = await _look(desk)
     rows = figures.vbucket_rows(look.survey)
@@ -153,8 +153,8 @@ async def value(request: Request) -> Response:
 async def store(request: Request) -> Response:
     """Store a document over the version that the form was made from; a new one only if there is none.
 
-    What is refused comes back as a draft with the CAS that it had. It replaces a newer version only if its writer, who
-    is shown that version, chooses so.
+    A refused document comes back as a draft with the CAS that it had. It replaces a newer version only if the user, to
+    whom that version is shown, chooses so.
     """
     desk = desk_of(request)
     fields = await form_of(request, desk.secrets.token)
@@ -182,9 +182,10 @@ async def _write(desk: Desk, key: bytes, value: bytes, fields: dict[str, str]) -
 
 
 async def _expiry(desk: Desk, key: bytes, fields: dict[str, str]) -> int:
-    """Return the expiry to store: a plain SET would remove the document's own.
+    """Return the expiry to store. To keep the document's own expiry it is read first, since a plain SET would remove
+    it.
 
-    If somebody replaced that version meanwhile, the CAS refuses the write.
+    If another writer replaces that version meanwhile, the CAS refuses the write.
     """
     chosen = fields.get("expiry", "never")
     if chosen not in EXPIRY:
@@ -280,7 +281,7 @@ async def _documents(
 
 
 def _address(request: Request, place: ListPlace) -> str:
-    """Return the address of the part of a list that begins at a place."""
+    """Return the address of the page with the part of a list that begins at a place."""
     params = request.query_params
     kept = {name: params[name] for name in ("form", "collection") if params.get(name)}
     return "/documents?" + urlencode({"prefix": params["prefix"]} | kept | place.fields())

@@ -38,7 +38,7 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """All nodes at one time, Unix seconds; by node and measure, unknown values left out."""
+    """The measures of all nodes at one time (Unix seconds), by node and name; unknown values are left out."""
 
     at: float
     nodes: Mapping[str, Mapping[str, float]]
@@ -56,7 +56,7 @@ class _Before:
 
 
 class RateWatch:
-    """Asks the nodes every `seconds` while it runs, and keeps the last points."""
+    """A poller of the nodes, every `seconds` while it runs, which keeps the last points."""
 
     def __init__(self, lookout: Lookout, seconds: float = TICK_SECONDS) -> None:
         self.points: deque[RatePoint] = deque(maxlen=POINTS_MAX)
@@ -66,12 +66,12 @@ class RateWatch:
         self._next: asyncio.Future[RatePoint] | None = None
 
     def start(self) -> None:
-        """Start asking."""
+        """Start polling."""
         self._next = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Stop asking; those who follow get an end."""
+        """Stop polling, and end all iterators of `follow`."""
         if self._task is not None:
             self._task.cancel()
         if self._next is not None and not self._next.done():
@@ -94,7 +94,7 @@ class RateWatch:
             await asyncio.sleep(self._seconds)
 
     async def look(self) -> RatePoint:
-        """Ask all nodes once, and return the point."""
+        """Poll all nodes once, and return the point."""
         await self._lookout.look(LOOK_SECONDS)  # a node that joined meanwhile has its line as well
         seconds = self._seconds / 2
         general, timings = (await self._lookout.groups_by_node(("", "timings"), seconds)).values()
@@ -124,7 +124,7 @@ class RateWatch:
 
 
 def rates(before: Mapping[str, int | None], now: Mapping[str, int | None], seconds: float) -> dict[str, float]:
-    """Return the rise of counters for each second; counters that are missing, or went back, are left out."""
+    """Return the rise of counters per second; counters that are missing, or went back, are left out."""
     rises = {}
     for name, value in now.items():
         last = before.get(name)
@@ -144,9 +144,10 @@ def histogram(stats: Mapping[str, str]) -> dict[int, int]:
 
 
 def percentiles(before: Mapping[int, int], now: Mapping[int, int]) -> dict[str, float]:
-    """Return the bounds, in milliseconds, that half and 99 of 100 commits between two histograms did not exceed.
+    """Return the times, in milliseconds, that 50 and 99 percent of the commits between two histograms did not exceed.
 
-    Empty if there was no commit, a histogram is missing, or it went back; without commits beyond the last bound.
+    Empty if there was no commit, a histogram is missing, or a count went back. A percentile above the last bound is
+    left out.
     """
     if before.keys() != now.keys():
         return {}

@@ -1,6 +1,6 @@
-"""Readings of folders, each in a thread of its own: a mount that hangs holds nobody up but who waits for it.
+"""Readings of folders, each in a thread of its own: a mount that hangs delays only the callers that wait for it.
 
-The event loop's own threads are few, and names of hosts are looked up in them. The threads here are daemons, so a mount
+The event loop's own threads are few, and host names are looked up in them. The threads here are daemons, so a mount
 that hangs for good does not keep the console from ending.
 """
 
@@ -23,7 +23,7 @@ _under_way: dict[str, asyncio.Future[Any]] = {}
 
 
 def begin(work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """Begin work in a thread; returns its outcome, which cancelling does not end."""
+    """Begin work in a thread; return the future of its result. Cancelling the future does not end the work."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Result] = loop.create_future()
 
@@ -49,11 +49,12 @@ def begin(work: Callable[[], Result]) -> asyncio.Future[Result]:
 
 
 async def bounded(place: str, work: Callable[[], Result], seconds: float = PATIENCE_SECONDS) -> Result:
-    """Return the result of work on a folder, behind that which was begun there before: a folder that hangs has one
-    thread, however often its page is loaded.
+    """Return the result of work on a folder; work that was begun on that folder before ends first.
+
+    A folder that hangs has one thread, however often its page is loaded.
 
     Raises:
-        TableError: the folder has not answered for so many seconds. Any error of the work.
+        TableError: the folder has not answered for `seconds`. Any error of the work.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds

@@ -1,4 +1,4 @@
-"""The console's own server: one address, no log of requests, an end at Ctrl-C that does not wait for live pages."""
+"""The console's own server: one address, no log of requests, and an end at Ctrl-C that does not wait for live pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Server(uvicorn.Server):
 
 
 class ConsoleServer:
-    """A console that listens.
+    """A console that listens on its port.
 
     Args:
         settings: with the `port`; 0 takes a free one.
@@ -82,10 +82,10 @@ class ConsoleServer:
 
 
 def names_of(host: str, names: Sequence[str], *, insecure: bool) -> frozenset[str]:
-    """Return the names by which a console on an address may be called, besides this machine's own.
+    """Return the names by which browsers may call a console on an address, besides this machine's own.
 
     Raises:
-        OptionError: it could be reached from the network, and that was not confirmed.
+        OptionError: the network could reach it, and `insecure` is False.
     """
     name = f"[{host}]" if ":" in host else host
     if name not in LOOPBACK and not insecure:

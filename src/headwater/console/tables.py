@@ -1,6 +1,7 @@
 """Mirrors' tables, read from their folders: the lag of each behind the bucket, and its last batches.
 
-The table's own record has the offset up to which it holds the bucket; the mirror, which may not even run, is not asked.
+The table's own record has the offset up to which it holds the bucket; no request goes to the mirror, which may not even
+run.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ HISTORY = 500
 
 @dataclass(frozen=True, slots=True)
 class TableBatch:
-    """A commit of a table; None for counts that it does not have."""
+    """A commit of a table; None for a count that the commit does not have."""
 
     version: int
     at: float
@@ -50,15 +51,17 @@ class Head:
     log: Sequence[tuple[int, int]]
 
     def shared(self, held: Position) -> int:
-        """Return the last seqno of what is held that is in this history; 0 if its branch is not."""
+        """Return the last seqno that this history shares with a position; 0 if it lacks the position's branch."""
         end, shared = self.seqno, 0
         for uuid, began in self.log:  # of a uuid listed twice the older branch decides, as for a stream request
             shared, end = (end if uuid == held.vb_uuid else shared), began
         return min(held.seqno, shared)
 
     def has_left(self, held: Position) -> bool:
-        """Return True if something is held that is not in this history. All of its newest branch is in it, also above a
-        high seqno that was asked for earlier."""
+        """Return True if a position is on a lost branch, above the end of the shared history.
+
+        A position on the newest branch has not left, even above `seqno`, which may be older than the position.
+        """
         return self.log[0][0] != held.vb_uuid and self.shared(held) < held.seqno
 
 
@@ -84,11 +87,14 @@ class MirrorTable:
     """The present state of a table, or why it could not be read.
 
     Attributes:
-        facts: as of `headwater lake describe`. behind: changes that it lacks; None if the bucket's seqnos are unknown.
-        worst: the vbucket that lacks the most, and its number. unknown: vbuckets whose seqno no node reports now.
-        parted: vbuckets of which the table has changes that a failover took back; its next batch takes them back.
+        facts: as of `headwater lake describe`.
+        behind: changes that it lacks; None if the bucket's seqnos are unknown.
+        worst: the vbucket that lacks the most changes, and their number.
+        unknown: number of vbuckets whose seqno no node reports now.
+        parted: number of vbuckets of which the table has changes that a failover took back; its next batch removes
+            these.
         rolled_back: batches that took changes back, the newest first, among the last HISTORY commits.
-        silent: a sentence about a folder that does not answer now; the rest is as it was read last.
+        silent: a sentence about a folder that does not answer now; the other facts are those of the last reading.
     """
 
     place: str
@@ -105,7 +111,7 @@ class MirrorTable:
 
 
 class _Reading(NamedTuple):
-    """A reading of a folder under way, and when it began by the event loop's clock."""
+    """A running reading of a folder, and its start by the event loop's clock."""
 
     began_at: float
     outcome: asyncio.Future[MirrorTable]
@@ -126,12 +132,18 @@ class MirrorTables:
         self._last: dict[str, MirrorTable] = {}
 
     async def look(self, bucket: str, heads: Mapping[int, Head | None]) -> list[MirrorTable]:
-        """Look at all tables; `heads` are the bucket's by vbucket, None for unknown ones."""
+        """Return the states of all tables.
+
+        Args:
+            heads: the ends of the bucket's vbuckets; None for unknown ones.
+        """
         return await asyncio.gather(*(self._patiently(place, bucket, heads) for place in self.places))
 
     async def _patiently(self, place: str, bucket: str, heads: Mapping[int, Head | None]) -> MirrorTable:
-        """Return the table by a reading that begins from now on, which several pages share; without an answer in time
-        the table as it was read last."""
+        """Return the table's state by a reading that began after this call, which several pages share.
+
+        If the folder does not answer in time, return the state of the last reading.
+        """
         now = asyncio.get_running_loop().time
         asked_at = now()
         while True:
@@ -207,8 +219,10 @@ class MirrorTables:
 
 
 def behind(held: Mapping[int, Position], heads: Mapping[int, Head | None]) -> dict[int, int | None]:
-    """Return the number of changes of each vbucket that are missing, from where its history and that of what is held
-    parted; None if the bucket's is unknown."""
+    """Return how many changes each vbucket's position lacks, from the point where both histories parted.
+
+    None if the bucket's history is unknown.
+    """
     return {vb: None if head is None else max(0, head.seqno - head.shared(held[vb])) for vb, head in heads.items()}
 
 

@@ -1,7 +1,7 @@
 """The live tail: the changes of a bucket as they become durable, filtered, no more at a time than a page can show.
 
 Changes that are left out are counted and reported. Only the rows of one delivery are kept, with the beginnings of their
-values; if the page reads slowly, so does the drain, and its window makes the nodes wait.
+values; if the page reads slowly, so does the drain, and its window makes the producers wait.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ class TailFilter:
     """The changes to show.
 
     Attributes:
-        key: bytes that the key contains; empty for any. kind: mutation, deletion, expiration, or empty for all.
-        vbuckets: None for all. keys_only: without values, which are then not even sent.
+        key: bytes that the key contains; empty for any.
+        kind: mutation, deletion, expiration, or empty for all.
+        vbuckets: None for all.
+        keys_only: True to leave values out, which the nodes then do not even send.
         collection: `scope.collection`, "all", or empty for the default one.
     """
 
@@ -74,7 +76,10 @@ class TailFilter:
 
     @classmethod
     def of(cls, fields: Mapping[str, str], vbuckets: int) -> TailFilter:
-        """Read the filter from the fields of a form; `vbuckets` is the bucket's number of them.
+        """Read the filter from the fields of a form.
+
+        Args:
+            vbuckets: the bucket's number of vbuckets.
 
         Raises:
             OptionError: an unknown kind or vbucket.
@@ -92,7 +97,7 @@ class TailFilter:
         return "all" if self.collection == "all" else [self.collection] if self.collection else None
 
     def apply(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that the filter lets through."""
+        """Return the rows that match the filter."""
         mask = None
         if self.kind:
             mask = pc.equal(records.column("opcode"), KINDS[self.kind])
@@ -104,10 +109,11 @@ class TailFilter:
 
 @dataclass(slots=True)
 class Delivery:
-    """The news since the last delivery.
+    """The changes since the last delivery.
 
     Attributes:
-        rows: at most ROWS_MAX, oldest first. seen: number of changes that came; matched: number of those that passed.
+        rows: at most ROWS_MAX, oldest first.
+        seen: number of changes that came. matched: number of those that passed the filter.
         notice: a sentence about the tail itself; empty if all is well.
     """
 
@@ -117,7 +123,7 @@ class Delivery:
     notice: str = ""
 
     def add(self, batch: ChangeBatch, wanted: TailFilter) -> None:
-        """Add the matching rows of a batch; of many, the newest."""
+        """Add the matching rows of a batch; if they are too many, keep the newest."""
         chosen = wanted.apply(batch.records)
         self.seen += batch.records.num_rows
         self.matched += chosen.num_rows
@@ -154,7 +160,7 @@ async def follow(
 ) -> AsyncGenerator[Delivery, None]:
     """Yield deliveries from now on, also empty ones while nothing changes; continue after failures of nodes.
 
-    After a failover that lost changes it names the vbucket, and continues with later changes.
+    After a failover that lost changes a notice names the vbucket, and the tail continues with later changes.
 
     Raises:
         StatusError: the user may not read, or the node refuses for another reason.

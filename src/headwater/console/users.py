@@ -1,6 +1,6 @@
 """The page of users: their names and roles, on all nodes of the cluster.
 
-Its forms take effect at once and without a plan, for a plan would carry a password through a page.
+Its forms take effect at once and without a plan, since a plan would carry a password through a page.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def _page(
 
 
 def changing(name: str) -> Callable[[Request], Awaitable[Response]]:
-    """Return the handler of the form of one kind of work on users; if it is refused, nothing changes."""
+    """Return the handler of the form of one kind of work on users; a refused form changes nothing."""
     kind = USER_WORKS[name]
 
     async def change(request: Request) -> Response:
@@ -93,7 +93,9 @@ def _confirmed(kind: type[WorkOnUser], fields: Fields, target: Target) -> WorkOn
 
 
 def _revision_in(fields: Fields) -> int:
-    """Return the revision of the users that the page showed; a form without one is about no user of the page."""
+    """Return the revision of the list of users that the page showed; REVISION_MAX for a form that changes no user of
+    the list.
+    """
     shown = fields.get("revision", "")
     return int(shown[:20]) if shown.isascii() and shown.isdecimal() else REVISION_MAX
 

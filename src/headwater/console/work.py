@@ -1,7 +1,7 @@
 """Work on the cluster for the console: one piece at a time, in the background, with its progress.
 
 It runs the commands' own code (headwater.cluster), over connections of its own. The nodes hold all of its state: if
-this process dies in the middle, requesting the same again continues it, here or by the command.
+this process dies half-way, the same request continues the work, here or by the command.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Job(WorkRun):
     """A piece of work.
 
     Attributes:
-        state: running, done, stopped or failed. now: what happens, or the outcome.
-        began_at, ended_at: Unix seconds. stopping: True once it was asked to stop. details: more about the outcome.
-        unit: of its progress; work without one is not stopped.
-        id: the work that a form on a page is about; there is no other with it, in a later console neither.
+        state: running, done, stopped or failed. now: the present step, or the outcome.
+        began_at, ended_at: Unix seconds. stopping: True once a stop was requested. details: more about the outcome.
+        unit: of its progress; work without a unit can't be stopped.
+        id: a unique id by which a form on a page names this work; no other work has it, in a later console neither.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Job(WorkRun):
 
 
 class Foreman:
-    """Plans and does the work of one console.
+    """A planner and runner of the work of one console.
 
     Args:
         members: opens connections for one piece of work. seeds: the nodes to begin with.
@@ -70,14 +70,14 @@ class Foreman:
 
     @property
     def running(self) -> Job | None:
-        """The work under way."""
+        """The running work; None for none."""
         return next((job for job in self.jobs if job.state == "running"), None)
 
     async def plan(self, work: DeclaredWork) -> WorkPlan:
         """Return the plan of some work, without changing anything.
 
         Raises:
-            ClusterError, OptionError, TransportError, StatusError: it is impossible, and why.
+            ClusterError, OptionError, TransportError, StatusError: the work is impossible; the message has the reason.
         """
         async with self._members() as members:
             seeds, bucket = self._seeds(), work.harmed(members.bucket)
@@ -85,13 +85,14 @@ class Foreman:
             return replace(await work.plan(members, seeds), bucket=bucket, uuids=uuids)
 
     def begin(self, work: DeclaredWork, ticket: str = "", plan: WorkPlan | None = None) -> Job:
-        """Begin work in the background; the ticket marks its form as used.
+        """Begin work in the background.
 
         Args:
-            plan: as it was confirmed; the work reaches only the bucket that it is about.
+            ticket: the ticket of the form, which is used up by this.
+            plan: as it was confirmed; the work reaches only the bucket that the plan names.
 
         Raises:
-            OptionError: other work is under way.
+            OptionError: other work is running.
         """
         if (other := self.running) is not None:
             raise OptionError("work", work.title, f"begun once this has ended: {other.title}")
@@ -103,14 +104,19 @@ class Foreman:
         return job
 
     def stop(self, id_: str) -> bool:
-        """Stop work in order: a rebalance finishes its moves and begins no others. False if it is not under way."""
+        """Stop work in order: a rebalance finishes its moves and begins no others.
+
+        Returns: False if this work is not running.
+        """
         if (job := self.running) is None or job.id != id_:
             return False
         job.stopping = True
         return True
 
     async def close(self) -> None:
-        """Stop, and wait for the work for a while; work that is cut then continues when it is requested again."""
+        """Request a stop, and wait for the work for END_SECONDS, then cancel it; the same request continues it
+        later.
+        """
         if (job := self.running) is not None:
             self.stop(job.id)
         if self._task is not None and not self._task.done():
