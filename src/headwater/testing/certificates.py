@@ -3,7 +3,7 @@
     certificates = Certificates(folder)
     client.connect(url, tls=TlsSettings(trust_store=certificates.trust_store, certificate=..., key=...))
 
-All of them are valid from now on; `issue` makes invalid ones, and those for other names.
+All of them are valid from now on; `issue` also makes invalid ones, and certificates for other names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Certificates:
 
     @property
     def trust_store(self) -> str:
-        """The file of the CA."""
+        """The path of the CA's certificate."""
         return str(self.folder / "ca.pem")
 
     @property
@@ -47,7 +47,11 @@ class Certificates:
         return self.issue(name)
 
     def issue(self, name: str, hosts: tuple[str, ...] = (), **others: object) -> Pair:
-        """Make a certificate, over one of the same name; `others` as for `tls.making.Authority.issue`."""
+        """Make a certificate, replacing one of the same name.
+
+        Args:
+            others: as for `tls.making.Authority.issue`.
+        """
         files = Pair(self.folder / f"{name}.pem", self.folder / f"{name}.key")
         self._authority.issue(files, name, hosts=hosts, replace=True, **others)  # type: ignore[arg-type]
         return files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FakeClock:
-    """Call it for the time in seconds; `advance` moves it."""
+    """A clock in seconds that stands still until `advance`; calling it returns the time."""
 
     def __init__(self, now: float = 100.0) -> None:
         self.now: float = now
@@ -14,7 +14,7 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> float:
-        """Let some seconds pass; return the time."""
+        """Move the clock forward; return the time."""
         if seconds < 0:
             raise ValueError(f"time does not run backwards ({seconds} s)")
         self.now += seconds

@@ -1,9 +1,11 @@
 """Several real nodes as one bucket, for tests: `with cluster() as c: ...`.
 
-with testing.cluster() as c, c.client() as bucket:
-    bucket.set("k", "v")
-    c.nodes[0].kill()
-    c.fail_over(c.nodes[0])       its vbuckets go on from their replicas
+    with testing.cluster() as c, c.client() as bucket:
+        bucket.set("k", "v")
+        c.nodes[0].kill()
+        c.fail_over(c.nodes[0])       its vbuckets continue from their replicas
+
+The nodes have a cluster map, and replicas of each vbucket on other nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ Result = TypeVar("Result")
 
 
 class Cluster:
-    """The nodes of a bucket; created by `cluster`. Attributes: nodes, in the order in which they were started."""
+    """The nodes of a bucket; created by `cluster`.
+
+    Attributes:
+        nodes: in the order in which they were started.
+    """
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -39,7 +45,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """couchbase://host:port,host:port/bucket, for clients, Spark and the command line."""
+        """The connection string couchbase://host:port,host:port/bucket, for clients, Spark and the command line."""
         return f"couchbase://{','.join(each.address for each in self.nodes)}/{self.bucket}"
 
     def client(self, *, connect_timeout_seconds: float = 30.0, timeout_seconds: float = 60.0) -> Client:
@@ -53,10 +59,10 @@ class Cluster:
     def fail_over(self, *dead: Node) -> int:
         """Remove dead nodes and promote replicas of their vbuckets, as `headwater cluster failover` does.
 
-        Returns: how many vbuckets were promoted.
+        Returns: the number of promoted vbuckets.
 
         Raises:
-            ClusterError: one of the dead answers, a majority is dead, or a vbucket has no copy left.
+            ClusterError: a dead node answers, a majority is dead, or a vbucket has no copy left.
         """
         from headwater.cluster.failover import Failover  # noqa: PLC0415 - most tests fail nothing over
 
@@ -68,7 +74,7 @@ class Cluster:
         return self._run(work)
 
     def init(self, replicas: int) -> None:
-        """Give the nodes their first map, as `headwater cluster init` does."""
+        """Send the nodes their first map, as `headwater cluster init` does."""
         from headwater.cluster.founding import found_cluster  # noqa: PLC0415 - heavy, as above
 
         async def work(members: Members) -> None:

@@ -31,7 +31,7 @@ SEGMENT_BYTES = 4 << 20
 
 
 class WallClock:
-    """The time, shifted: `shift_seconds` is added to the time of day, and to nothing else."""
+    """A clock whose time of day is shifted by `shift_seconds`; its monotonic time is not."""
 
     def __init__(self) -> None:
         self.shift_seconds: float = 0.0
@@ -46,7 +46,11 @@ class WallClock:
 
 
 class Embedded(Thread):
-    """A running node; created by `embedded`. Attributes: port, store, server."""
+    """A running node; created by `embedded`.
+
+    Attributes:
+        port: its port on 127.0.0.1. store: the node's store. server: the node's server.
+    """
 
     def __init__(self, config: NodeConfig, disk: Disk | None, clock: WallClock) -> None:
         super().__init__(daemon=True)
@@ -69,7 +73,7 @@ class Embedded(Thread):
             self.ready.set()
 
     def stop(self) -> None:
-        """Stop in order; raise the error that stopping had."""
+        """Stop the node in order; raise the error with which it ended, if there is one."""
         if self._loop is not None and self.is_alive():
             self._loop.call_soon_threadsafe(self._over.set)
         self.join(START_SECONDS)
@@ -107,11 +111,12 @@ class Embedded(Thread):
 def embedded(
     path: Path = Path("/embedded"), *, disk: Disk | None = None, clock: WallClock | None = None, vbuckets: int = 4
 ) -> Iterator[Embedded]:
-    """Run a node in this process, for a block.
+    """Run a node in this process, for a block. Its largest document is what fits into a batch of 1 MiB.
 
     Args:
-        path: the folder of its store, on `disk`; the real disk if that is None.
-        clock: the time of day; a document's largest size here is what fits into a batch of 1 MiB.
+        path: the folder of its store, on `disk`.
+        disk: None for the real disk.
+        clock: the time of day; None for the real time.
     """
     node = Embedded(NodeConfig(port=0, data=path, vbuckets=vbuckets), disk, clock or WallClock())
     node.start()

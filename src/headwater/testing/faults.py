@@ -33,10 +33,13 @@ GROWTH_BYTES_MAX = 8 << 20
 
 @dataclass(slots=True)
 class Content:
-    """A file: as programs see it, as the disk has it, and the changes in between, (offset, bytes) or a new size.
+    """A file: as programs see it, as the disk has it, and the changes in between.
 
-    Attributes: memory: what programs see is in its first `size` bytes. durable: what is synced. pending: the changes
-        since then. reserved: bytes that take room on the disk.
+    Attributes:
+        memory: its first `size` bytes are what programs see.
+        durable: the synced content.
+        pending: the changes since the last sync: (offset, bytes) or a new size.
+        reserved: bytes that take room on the disk.
     """
 
     memory: NDArray[np.uint8]
@@ -47,7 +50,7 @@ class Content:
 
     @classmethod
     def of(cls, content: bytes) -> Content:
-        """Return a file that has always existed."""
+        """Return a file with this content, synced."""
         memory = np.frombuffer(content, np.uint8).copy()
         return cls(memory, len(content), bytearray(content), reserved=len(content.rstrip(b"\0")))
 
@@ -64,7 +67,7 @@ class Content:
         self.pending.append((offset, data))
 
     def settle(self) -> None:
-        """Sync it."""
+        """Sync the file."""
         for change in self.pending:
             _apply(self.durable, change)
         self.pending.clear()
@@ -182,7 +185,7 @@ class FaultyDisk:
     # ------------------------------------------------------------------ faults
 
     def fail(self, nth: int, number: int = errno.EIO, forever: bool = False) -> None:
-        """Let the n-th change from now fail with this errno, or all from there on."""
+        """Plan failures: the n-th change from now fails with this errno, and all later ones if `forever`."""
         if forever:
             self._broken = self.calls + nth
             self._failures = {-1: number}
@@ -195,7 +198,7 @@ class FaultyDisk:
         self._broken = None
 
     def turn(self) -> OSError | None:
-        """Count a change; return the error that it must end with, or None."""
+        """Count a change; return the error that is planned for it, or None."""
         self.calls += 1
         number = self._failures.get(self.calls)
         if self._broken is not None and self.calls >= self._broken:
@@ -203,12 +206,12 @@ class FaultyDisk:
         return OSError(number, os.strerror(number)) if number else None
 
     def step(self) -> None:
-        """Count a change, and fail if that is planned."""
+        """Count a change, and raise the error that is planned for it, if any."""
         if error := self.turn():
             raise error
 
     def take(self, inode: Content, end: int) -> None:
-        """Give a file room up to `end`, or OSError (ENOSPC)."""
+        """Reserve room for a file up to the offset `end`; OSError (ENOSPC) if there is none."""
         used = sum(each.reserved for each in self._names.values())
         more = max(0, end - inode.reserved)
         if more and self.capacity is not None and used + more > self.capacity:
@@ -225,7 +228,7 @@ class FaultyDisk:
         return after
 
     def put(self, path: Path, content: bytes) -> None:
-        """Place a file as if it had always been there."""
+        """Place a file on the disk, synced."""
         self._names[path] = self._durable_names[path] = Content.of(content)
 
     def files(self) -> dict[Path, bytes]:
@@ -267,7 +270,7 @@ class FaultyDisk:
         return inode.memory[: inode.size].tobytes()
 
     def rename(self, source: Path, target: Path) -> None:
-        """Put `source` in the place of `target`."""
+        """Rename `source` to `target`, replacing a file there."""
         self.step()
         names = dict(self._names)
         names[target] = names.pop(source)
@@ -279,7 +282,7 @@ class FaultyDisk:
         self._rename({name: inode for name, inode in self._names.items() if name != path})
 
     def remove_directory(self, path: Path) -> None:
-        """Count a change; a directory is gone with its last file."""
+        """Count a change; a directory vanishes with its last file."""
         self.step()
 
     def sync_directory(self, path: Path) -> None:

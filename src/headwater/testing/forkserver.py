@@ -10,7 +10,8 @@ On the socket whose descriptor is FD, in JSON lines:
     <- {"pid": 1234}  or  {"error": "Resource temporarily unavailable"}
 
 The exit status of a node, negative for a signal, is written into its pipe as a line of text. When the socket closes,
-whoever started us is gone: nodes still running are killed, as they are when this process dies in any other way.
+the process that started this one is gone: running nodes are killed, as they are when this process dies in any other
+way.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _libc = ctypes.CDLL(None)
 
 
 class ForkServer:
-    """Forks on request. In this process `run` returns only at the end; in each fork it returns the fork's arguments."""
+    """A server that forks on request. `run` returns in this process only at the end; in each fork it returns its
+    arguments.
+    """
 
     def __init__(self, control: socket.socket, interrupt: Any) -> None:
         self._control = control
@@ -49,7 +52,7 @@ class ForkServer:
         self._born: dict[int, tuple[int, int]] = {}  # by pidfd: pid, and the pipe its status goes into
 
     def run(self) -> list[str] | None:
-        """Return a node's arguments, in its process; None, in this one, at the end."""
+        """Serve requests; return the arguments in a node's process, and None in this one, at the end."""
         control = self._control.fileno()
         while True:
             ready, _, _ = select.select([control, *self._born], [], [])
@@ -63,7 +66,7 @@ class ForkServer:
                     return arguments
 
     def _receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Return a request and its descriptors; None when no more will come."""
+        """Return a request and its descriptors; None when the socket is closed."""
         data = b""
         fds: list[int] = []
         while not data.endswith(b"\n"):
@@ -95,7 +98,7 @@ class ForkServer:
         self._control.sendall(json.dumps(answer).encode() + b"\n")
 
     def _become(self, request: dict[str, Any], fds: list[int]) -> list[str]:
-        """Set up, in the child, everything that a fresh process has of its own."""
+        """Give the child everything that a fresh process has: output, folder, environment; return its arguments."""
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._pid:  # it died before that was said
             os._exit(1)
@@ -131,20 +134,26 @@ class ForkServer:
 
 
 def check_alone() -> None:
-    """Refuse to fork beside a second thread, Python's or a library's: the fork would only have its locks."""
+    """Check that this process has one thread: a fork would inherit the locks of other threads, but not the threads.
+
+    Raises:
+        BlockingIOError: there are other threads, Python's or a library's.
+    """
     names = [(task / "comm").read_text("utf-8").strip() for task in Path("/proc/self/task").iterdir()]
     if len(names) > 1:
         raise BlockingIOError(errno.EDEADLK, f"threads in the process that forks: {', '.join(names)}")
 
 
 def draw_anew() -> None:
-    """Draw random numbers again that modules drew when they were loaded. Python's `random` does so by itself."""
+    """Seed numpy's random numbers again, which a fork would share with its siblings. Python's `random` does so by
+    itself.
+    """
     if random := sys.modules.get("numpy.random"):
         random.seed()
 
 
 def _run(arguments: list[str]) -> int:
-    """Continue as `python -m headwater` with these arguments would, for any command."""
+    """Run `python -m headwater` with these arguments, for any command; return the exit status."""
     from headwater import failpoints  # noqa: PLC0415 - only a fork needs it
 
     try:

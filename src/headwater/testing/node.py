@@ -48,8 +48,12 @@ class NodeError(AssertionError):
 class Node:
     """A node's process; created by `node`.
 
-    Attributes: data (its directory), port, tls_port and http_port (fixed after the first start), options (as given to
-    serve), environment, certificates (those of `tls=True`).
+    Attributes:
+        data: its directory.
+        port, tls_port, http_port: its ports, fixed after the first start; None for a port that it does not have.
+        options: the options of `serve`.
+        environment: variables added to the process's environment.
+        certificates: those of `tls=True`; None otherwise.
     """
 
     def __init__(self, data: Path, options: dict[str, object], environment: dict[str, str] | None = None) -> None:
@@ -80,12 +84,12 @@ class Node:
 
     @property
     def url(self) -> str:
-        """couchbase://host:port/bucket, for clients, Spark and the command line."""
+        """The connection string couchbase://host:port/bucket, for clients, Spark and the command line."""
         return f"couchbase://{self.address}/{self.options.get('bucket', 'default')}"
 
     @property
     def tls_url(self) -> str:
-        """couchbases://host:port/bucket?trust_store=..., the same by TLS."""
+        """The connection string for TLS, couchbases://host:port/bucket?trust_store=..."""
         store = f"?trust_store={self.certificates.trust_store}" if self.certificates is not None else ""
         return f"couchbases://{self.host}:{self.tls_port}/{self.options.get('bucket', 'default')}{store}"
 
@@ -98,12 +102,12 @@ class Node:
 
     @property
     def is_running(self) -> bool:
-        """True if the process lives."""
+        """True if the process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def log(self) -> str:
-        """The node's stderr as text, over all its lives."""
+        """The node's stderr as text, over all its starts."""
         return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
 
     def start(self) -> Node:
@@ -134,7 +138,7 @@ class Node:
         return self._end(signal.SIGTERM)
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:
-        """Wait for the process to end by itself (a failpoint); return the exit status, negative for a signal."""
+        """Wait until the process ends by itself, as at a failpoint; return the exit status, negative for a signal."""
         if self._process is None:
             raise NodeError("the node is not running")
         status = self._process.wait(seconds)
@@ -142,15 +146,15 @@ class Node:
         return status
 
     def restart(self) -> Node:
-        """Stop it if it runs, start it on the same data and port."""
+        """Stop the node if it is running, and start it with the same data and port."""
         if self.is_running:
             self.stop()
         return self.start()
 
     def save(self) -> Path:
-        """Copy the store as it is on disk now, for `go_back`: the node is killed for it, and started again.
+        """Copy the store as it is on disk now, for `go_back`; the node is killed for the copy, and started again.
 
-        Returns: the copy's folder, which goes with the node's own.
+        Returns: the copy's folder, which is removed with the node's own.
         """
         self.kill()
         saved = self.data.with_name(f"saved-{sum(1 for _ in self.data.parent.glob('saved-*'))}")
@@ -159,9 +163,9 @@ class Node:
         return saved
 
     def go_back(self, saved: Path) -> Node:
-        """Lose all that was written since `save`, as a failover to a replica that lacked it does.
+        """Restore the store of `save`: all later changes are lost, as after a failover to a replica that lacked them.
 
-        Clients that have seen later changes must roll back.
+        Clients that have read later changes must roll back.
         """
         self.kill()
         shutil.rmtree(self.data)
@@ -210,9 +214,9 @@ class Node:
         self._hold_ports()
 
     def _hold_ports(self) -> None:
-        """Keep the ports for the next start: the system gives a bound port to no caller that asks for any port.
+        """Bind the node's ports between two starts, so that the system gives them to no other process.
 
-        Linux lets two sockets with SO_REUSEADDR have one port as long as one of them, this one, does not listen.
+        Linux lets two sockets with SO_REUSEADDR bind one port as long as one of them, this one, does not listen.
         """
         for port in filter(None, (self.port, self.tls_port, self.http_port)) if sys.platform == "linux" else ():
             held = socket.socket()
@@ -222,7 +226,7 @@ class Node:
                 held.bind((self.host, port))
 
     def let_go(self) -> None:
-        """Release the ports that are kept for the next start."""
+        """Release the ports that are held for the next start."""
         _close(self._held)
 
     def _ready_line(self, process: Process) -> str:
@@ -245,7 +249,9 @@ class Node:
 
 
 def _ready_of(line: str) -> dict[str, str]:
-    """Return the fields of the line `ready`, in either form: `port`, and `tls` and `http` if there are such ports."""
+    """Return the fields of the node's line `ready`, in either form: `port`, and `tls` and `http` if there are such
+    ports.
+    """
     if line.startswith("{"):
         return {name: str(value) for name, value in json.loads(line).items()}
     _, address, *words = line.split()
@@ -314,10 +320,10 @@ def node(
 
     Args:
         vbuckets: of the store; fewer than a real bucket's 1024, since most tests need few.
-        tls: speak TLS as well, on a port of its own, by a certificate for this machine that a CA made for the block has
-            signed: `tls_url`, `certificates`. It believes clients' certificates of that CA (`certificates.user`).
+        tls: True to serve TLS as well, on a port of its own, with a certificate of a CA that is made for the block
+            (`tls_url`, `certificates`). The node accepts clients' certificates of that CA (`certificates.user`).
         environment: added to the process's environment, e.g. HEADWATER_FAILPOINTS.
-        Others: the options of `headwater serve` (docs/reference/cli.md); None for what serve does by itself.
+        Others: the options of `headwater serve` (docs/reference/cli.md); None for the command's default.
 
     Raises:
         OptionError: there is no option of this name.
@@ -327,7 +333,11 @@ def node(
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, object]:
-    """The options among the arguments of `node`, but for those that are left to serve."""
+    """Return the options of `serve` among the arguments of `node`, without those that are None.
+
+    Raises:
+        OptionError: there is no option of this name.
+    """
     refuse_unknown(arguments.pop("unknown"), [name for name in inspect.signature(node).parameters if name != "unknown"])
     return {name: value for name, value in arguments.items() if value is not None and name not in _OWN}
 

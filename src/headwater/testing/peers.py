@@ -1,4 +1,4 @@
-"""A small producer to test clients against: it answers correctly, until it is set to lie, to cut or to fall silent.
+"""A small producer to test clients against: it answers correctly, unless a test sets one of its faults.
 
     peer = Peer(vbuckets=4, histories={0: history(100)})
     with serve(peer) as address: ...
@@ -82,14 +82,14 @@ def _seqno(frame: Frame) -> int:
 
 @dataclass
 class Peer:
-    """A node that produces; see the module for its faults.
+    """A producer; see the module for its faults.
 
     Attributes:
-        vbuckets: number of vbuckets in the map; all of them are this node's, unless `config` says otherwise.
+        vbuckets: number of vbuckets in the map; all of them are this node's, unless `config` returns another map.
         histories: its data; vbuckets without a history are empty.
         config: returns the cluster map for the peer's address; None for the map of one node.
-        persisted: the seqno up to which a vbucket is on this node's disk; everything for a vbucket that is missing.
-        seen: every request that arrived, in order; complete once `serve` is left.
+        persisted: the seqno up to which a vbucket is on this node's disk; a vbucket that is missing is persisted whole.
+        seen: every request that arrived, in order; complete once `serve` has ended.
         connections: number of accepted connections.
     """
 
@@ -191,7 +191,9 @@ class Peer:
 
 
 def _stream_frames(query: dcp.StreamRequest, held: History) -> Iterator[Frame]:
-    """Yield the rest of the history after the start; a marker never begins before the requested snapshot."""
+    """Yield the history after the start seqno; the first marker begins at the requested snapshot start, if that is
+    later.
+    """
     vbucket, opaque = query.vbucket, query.opaque
     for part in held.snapshots:
         if part.end <= query.start_seqno or part.start > query.end_seqno:
@@ -211,7 +213,11 @@ def _stream_frames(query: dcp.StreamRequest, held: History) -> Iterator[Frame]:
 
 
 def cluster_map(nodes: Sequence[tuple[str, int]], owners: Sequence[int], rev: int = 1) -> dict[str, object]:
-    """Return a cluster map: the nodes, and for each vbucket the index of the one that owns it."""
+    """Return a cluster map.
+
+    Args:
+        nodes: host and port of each node. owners: for each vbucket the index of its owner.
+    """
     return {
         "rev": rev,
         "name": "default",
@@ -238,7 +244,7 @@ _ANSWERS: dict[int, Callable[[Peer, Frame], Iterator[Frame]]] = {
 
 @contextmanager
 def serve(peer: Peer) -> Iterator[str]:
-    """Put a peer on a free loopback port; yield "127.0.0.1:port"."""
+    """Serve a peer on a free loopback port for a block; yield "127.0.0.1:port"."""
     listener = socket.create_server(("127.0.0.1", 0))
     peer.address = listener.getsockname()[:2]
     open_sockets: list[socket.socket] = []

@@ -111,7 +111,7 @@ class Forked:
 
 
 class ForkServerProcess:
-    """The process that forks, as its parent has it. Errors are OSError: it is gone, or does not answer."""
+    """The fork server, as its parent sees it. Errors are OSError: it has ended, or does not answer."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.loaded_with: Final = _read_while_loading(environment)
@@ -165,7 +165,7 @@ class ForkServerProcess:
         return int(reply["pid"])
 
     def end(self) -> None:
-        """Make it kill its nodes and end; wait until it has."""
+        """End the fork server, which kills its nodes; wait until it has ended."""
         self._control.close()
         try:
             self._process.wait(END_SECONDS)
@@ -174,7 +174,7 @@ class ForkServerProcess:
             self._process.wait()
 
     def forget(self) -> None:
-        """Forget it in a fork of this process: its socket must close when its owner's does."""
+        """Close the socket in a fork of this process: it must close when its owner's copy does."""
         self._control.close()
         self._process.returncode = 0
 

@@ -4,8 +4,8 @@
         connect to proxy.address
         proxy.before = lambda way, frame: Fault.CUT if frame.opcode == 0x5B else Fault.NONE
 
-Bytes are passed on frame by frame; `before` is called for each, in the threads that move bytes. The fault that it
-returns happens instead of passing the frame on. `cut` ends every connection at once.
+Bytes are passed on frame by frame; `before` is called for each, in the threads that move bytes, and returns the fault
+for that frame. `cut` ends every connection at once.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class FaultProxy:
         self._reset(pair)
 
     def _pass(self, way: Way, frame: Frame, target: socket.socket, pair: tuple[socket.socket, socket.socket]) -> bool:
-        """Pass a frame on, or let its fault happen; return False when this direction is over."""
+        """Pass a frame on, or carry out its fault; return False if no more frames pass in this direction."""
         fault = self.before(way, frame) if self.before is not None else Fault.NONE
         if fault is Fault.STALL:
             return False

@@ -37,7 +37,7 @@ _U32, _U64 = st.integers(0, 0xFFFF_FFFF), st.integers(0, 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def any_class() -> list[type[Message]]:
-    """Return every declared message class of every family, and the answers that all share."""
+    """Return every declared message class of every family, and the answers that all families share."""
     return [*(each for family in FAMILIES for each in messages(family)), Done, Failure]
 
 
@@ -64,7 +64,7 @@ def message_of(cls: type[AnyMessage]) -> st.SearchStrategy[AnyMessage]:
 
 
 def _section(section: Section, flags: int = 0) -> st.SearchStrategy[dict[str, Any]]:
-    """Generate the fields of a section; absent ones are None."""
+    """Generate the fields of a section, as keyword arguments; None for absent ones."""
     if isinstance(section, Fixed):
         absent = {each.name: None for each in section.fields}
         shapes = st.sampled_from([shape.fields for shape in section.shapes.values()])
@@ -79,7 +79,7 @@ def _fields(fields: Iterable[Field]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _without_gaps(present: Iterable[Field], values: dict[str, Any]) -> dict[str, Any]:
-    """Make every field after one that is missing at the section's end missing, too."""
+    """Set every optional field at the section's end to None that follows a missing one; return `values`."""
     gone = False
     for each in present:
         gone = gone or values[each.name] is None
@@ -136,7 +136,7 @@ def _header(cls: type[Message]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _asked_with(answer: type[Message]) -> list[int]:
-    """Return the opcodes of the requests that have this answer."""
+    """Return the opcodes of the requests that can have this answer."""
     requests = (each for family in FAMILIES for each in messages(family))
     return sorted({opcode for each in requests if answer in each.layout.answers for opcode in each.layout.opcodes})
 
