@@ -6,5 +6,5 @@
         00000-00000.parquet ...     rows as the `dcp` source of Spark has them
 
 `create.py` reads the bucket, `restore.py` writes it, `verify.py` looks for damage, `prune.py` removes old chains;
-`archive.py` and `manifest.py` are what the two kinds of JSON files hold; `place.py` is a folder or an object store.
+`archive.py` and `manifest.py` are the two kinds of JSON files; `place.py` is a folder or an object store.
 """

@@ -67,11 +67,11 @@ class Archive:
     """A place with backups in it.
 
     Args:
-        known: the same place as it was read before: manifests that are the same bytes are not taken apart again.
+        known: the same place as it was read before: unchanged manifests are not parsed again. None for none.
 
     Attributes:
         backups: finished backups, oldest first.
-        problems: what is wrong with others; `verify` reports them, other operations refuse those backups.
+        problems: the faults of other backups; `verify` reports them, other operations refuse those backups.
         unfinished: folders of backups without a manifest.
     """
 
@@ -146,7 +146,7 @@ class Archive:
         return chain[::-1]
 
     def enter(self) -> None:
-        """Enter every finished backup into the index, and no other."""
+        """Write an index with all finished backups, and no others."""
         self.write_index(self.digests, self.index.removing if self.index else ())
 
     def write_index(self, backups: dict[str, str], removing: Iterable[str] = ()) -> None:
@@ -157,7 +157,7 @@ class Archive:
         self.place.write(INDEX, self.index.to_bytes())
 
     def require_sound(self) -> None:
-        """Refuse to continue an archive that has lost something.
+        """Check that the archive has lost nothing, before it is continued.
 
         Raises:
             BackupError: with the first problem.

@@ -1,6 +1,6 @@
-"""The collections of a backup: which rows belong to which, and which ones a bucket lacks before a restore.
+"""The collections of a backup: those that its rows belong to, and those that a bucket lacks before a restore.
 
-A row belongs to a collection by its id. An id is never given twice, so a row counts at the end of a backup if the
+A row belongs to a collection by its id. An id is never used twice, so a row counts at the end of a backup if the
 manifest of collections that was kept with that backup has its id: documents of a dropped collection stay away, and a
 collection that was created again under the same name is another one.
 
@@ -46,7 +46,7 @@ def holds_more(manifest: CollectionsManifest) -> bool:
 
 
 def chosen_of(manifests: Manifests, names: Iterable[str] | None) -> frozenset[str] | None:
-    """Check the collections that a user chose from backups; None stands for all.
+    """Return the collections that a user chose, after a check that the backups have them; None for all.
 
     Raises:
         OptionError: a collection is not in the backups.
@@ -61,7 +61,14 @@ def chosen_of(manifests: Manifests, names: Iterable[str] | None) -> frozenset[st
 
 
 def live(manifest: CollectionsManifest | None, chosen: frozenset[str] | None) -> dict[int, CollectionPath]:
-    """Return the target of rows by the id of their collection. Servers create their own collections themselves."""
+    """Return, by the id of a collection, the collection that its rows are written to.
+
+    Without a choice, collections that servers create themselves are left out.
+
+    Args:
+        manifest: the collections at the end of a backup; None for the default one alone.
+        chosen: the chosen collections; None for all.
+    """
     return {
         each.id: CollectionPath(scope.name, each.name)
         for scope, each in (manifest or EMPTY).each_collection()

@@ -1,14 +1,14 @@
 """Creates a backup: reads each vbucket from the end of the backup before to its present end, into Parquet files.
 
 Vbuckets are read part by part. Once a part's streams have ended, its files and the positions that it reached are noted.
-A run that was killed continues after the last note. It also reads on for the vbuckets already noted, so that all
+A run continues after the last note of a killed one. It also reads on for the vbuckets already noted, so that all
 vbuckets end where they stood when the backup was finished rather than when it was begun.
 
-Where a place has no lock (an object store), a second run may take over a backup although the first run still lives.
+Where a place has no lock (an object store), a second run may take over a backup although the first run is still alive.
 Each run writes its own id into the backup's folder when it begins or continues, and into the names of its files. A run
-that finds another id before it notes a part, removes one or writes the manifest ends: the other one uses its earlier
-notes. Two runs may also begin within a second, under one name, and read different things. So a run says there as well
-whose notes it goes on from, and no others count.
+that finds another id before it notes a part, removes one or writes the manifest ends: the other run uses its earlier
+notes. Two runs may also begin within a second, under one name, and read different vbuckets. So a run also writes there
+which runs' notes it continues, and no others count.
 
 A failover may take changes back. A node that does not know a position any more answers with the seqno up to which the
 histories agree. Then the vbucket is read again from the newest position at or below that seqno at which an earlier
@@ -72,7 +72,7 @@ class BackupProgress:
 
     Attributes:
         id: id of the backup.
-        total, done: changes to read at most, and seqnos passed so far.
+        total: changes to read at most. done: seqnos passed so far.
         rows, bytes: written so far.
         resumed: vbuckets that an earlier attempt had read.
     """
@@ -94,7 +94,7 @@ class Choice:
 
     All collections are read if the bucket has more than the default one, unless `default_only`. All backups of a chain
     make the same choice: if the backup before made the other one, this backup is full. A user who may read only parts
-    of the bucket is refused, unless `default_only`: what he is not shown would be missing, and nothing would say so.
+    of the bucket is refused, unless `default_only`: hidden documents would be missing without any sign of it.
     """
 
     full: bool = False
@@ -113,11 +113,11 @@ def create(
         place: place of the archive; created if missing.
         client: client of the bucket.
         bucket: its name, for the manifest.
-        choice: what to read.
+        choice: the user's choices.
         tell: called with the progress, a few times a second.
 
     Raises:
-        BackupError: the archive is damaged or of another bucket, somebody else changes it, or a vbucket has no node.
+        BackupError: the archive is damaged or of another bucket, another process changes it, or a vbucket has no node.
         TransportError, StatusError: a node did not answer; the next call continues the backup.
     """
     with place.lock():
@@ -130,7 +130,7 @@ def create(
 
 @dataclass
 class _Begun:
-    """A backup under way: its id, the chain that it continues, the id of this run, and the parts read so far."""
+    """An unfinished backup: its id, the chain that it continues, the id of this run, and the parts read so far."""
 
     id: str
     chain: list[BackupManifest]
@@ -142,14 +142,16 @@ class _Begun:
 
 @dataclass(frozen=True)
 class _Counted:
-    """The notes that count in a backup: the named ones, and all of the named runs."""
+    """The notes that count in an unfinished backup: those in `notes`, and all notes of the runs in `runs`."""
 
     notes: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
 
     @classmethod
     def of_mark(cls, mark: Mapping[str, Any]) -> _Counted:
-        """Return what counts for a run that goes on with a backup of this mark; KeyError for a mark that tells not."""
+        """Return the notes that count for a run that continues a backup with this mark; KeyError if the mark has no
+        notes.
+        """
         return cls(tuple(mark["notes"]), (*mark["runs"], str(mark["run"])))
 
     def __contains__(self, note: str) -> bool:
@@ -180,7 +182,7 @@ class _Run:
         return self._finish(begun)
 
     def _wants_all(self) -> bool:
-        """Return True if all collections are read: the bucket has more than the default one, or the chain had."""
+        """Return True if all collections are read: the bucket has more than the default one, or the chain reads all."""
         if self.choice.default_only:
             return False
         newest = None if self.choice.full else self.archive.newest
@@ -216,7 +218,7 @@ class _Run:
     # ------------------------------------------------------------------ where to begin
 
     def _begin(self) -> _Begun:
-        """Continue an unfinished backup with the same parent and choices, or begin a new one."""
+        """Return the backup to work on: an unfinished one with the same parent and choices, or a new one."""
         newest = self.archive.newest
         if newest is not None:
             self._check(newest)
@@ -235,10 +237,11 @@ class _Run:
         return begun
 
     def _discard(self, name: str) -> None:
-        """Remove an unfinished backup of another choice; first it is taken over, by a mark that no run continues.
+        """Remove an unfinished backup of another choice, after taking it over with a mark that no run continues.
 
-        Its run may live and be about to finish: either that finds the mark behind its manifest, and does not count the
-        backup as made, or the manifest was there before the mark, and is found here.
+        The run of that backup may be alive and about to finish. Either it finds the mark after it has written its
+        manifest, and does not report the backup as finished, or the manifest was there before the mark, and is found
+        here.
         """
         begun = _Begun(name, [], "")
         # The mark has no parent and no notes, so that `_resumed` of any other run refuses it, too.
@@ -246,7 +249,7 @@ class _Run:
         self._clear(begun)
 
     def _clear(self, begun: _Begun) -> None:
-        """Remove an unfinished backup that is ours, file by file: what a run writes that takes it over meanwhile stays.
+        """Remove the files of an unfinished backup that is ours; files of a run that takes it over meanwhile stay.
 
         Raises:
             BackupError: another run works on it, or has finished it.
@@ -259,7 +262,9 @@ class _Run:
         self.place.remove_empty(folder(begun.id))
 
     def _mark(self, begun: _Begun, counted: _Counted = _Counted()) -> None:
-        """Note in the folder what is read, that this run reads it, and which notes of others it goes on from."""
+        """Write the mark into the backup's folder: what is read, the id of this run, and the notes of other runs that
+        it continues.
+        """
         content: dict[str, Any] = {"format": FORMAT, "parent": begun.chain[-1].id if begun.chain else ""}
         content |= {"began": begun.began, "vbuckets": list(self.choice.vbuckets or ()), "run": begun.run}
         content |= {"notes": counted.notes, "runs": counted.runs}
@@ -329,16 +334,17 @@ class _Run:
                     yield note, part
 
     def _sweep(self, begun: _Begun) -> None:
-        """Remove files that no note names: those of an unfinished part."""
+        """Remove the files that no note names, which are those of an unfinished part."""
         kept = {BEGUN, *(note for note, _ in begun.parts)}
         kept |= {file.path for _, part in begun.parts for file in part.files}
         self._remove(begun, [name for name in self.place.names(folder(begun.id)) if name not in kept])
 
     def _remove(self, begun: _Begun, names: Collection[str]) -> None:
-        """Remove files that were seen in a backup's folder: first the notes, without which the others are nobody's.
+        """Remove files that were seen in a backup's folder: first the notes, without which the others belong to no
+        part.
 
-        A run that takes over marks the backup as its own before it reads the notes. So where the backup is still ours
-        behind their removal, no other run has them, and none will; and what it writes has other names.
+        A run that takes over marks the backup as its own before it reads the notes. So if the backup is still ours
+        after their removal, no other run has read them, and none will; and files of other runs have other names.
 
         Raises:
             BackupError: another run works on this backup, or has finished it.
@@ -355,14 +361,20 @@ class _Run:
                 self.place.remove(folder(begun.id, name))
 
     def _require_unfinished(self, backup: str, there: Collection[str]) -> None:
-        """Refuse to clean up a folder if another run has finished its backup since the archive was read."""
+        """Check that no other run has finished a backup since the archive was read, before its folder is cleaned up.
+
+        Raises:
+            BackupError: another run has.
+        """
         if MANIFEST in there:
             raise BackupError(f"{self.place.name}/{folder(backup)}", "another run has just finished it; try again")
 
     # ------------------------------------------------------------------ reading
 
     def _attempt(self, begun: _Begun) -> bool:
-        """Read all that is missing; return False if a vbucket was rolled back: starts and ends must be made anew."""
+        """Read all that is missing; return False if a vbucket was rolled back, so that starts and ends must be computed
+        again.
+        """
         starts = self._starts(begun)
         ends = self._ends()
         pending = self._pending(starts, ends)
@@ -381,13 +393,15 @@ class _Run:
         return not self._reads_another_history(begun)
 
     def _has_less(self, vbuckets: Iterable[int], ends: Mapping[int, int]) -> bool:
-        """Return True if a vbucket has not all by now that was to be read: a failover took it back."""
+        """Return True if a vbucket's high seqno is below its planned end by now: a failover took changes back."""
         now_there = self._ends()
         return any(now_there.get(vb, 0) < ends[vb] for vb in vbuckets)
 
     def _reads_another_history(self, begun: _Begun) -> bool:
-        """Return True if a vbucket that was read is not in its present history: a bucket that was dropped and made anew
-        between two parts. No stream says so, as no vbucket was open; another attempt reads these vbuckets again.
+        """Return True if a vbucket was read on a branch that its present failover log does not have.
+
+        So it is if the bucket was dropped and created again between two parts. No stream reports that, since none was
+        open; another attempt reads these vbuckets again.
         """
         read = joined(part for _, part in begun.parts).ends
         # Only vbuckets that the bucket has still: one with fewer was made anew, which `_finish` refuses.
@@ -535,7 +549,7 @@ class _Run:
     # ------------------------------------------------------------------ the end
 
     def _finish(self, begun: _Begun) -> BackupManifest:
-        """Write the manifest, which makes this a finished backup of the archive."""
+        """Write the manifest, which makes this a finished backup of the archive; return it."""
         now_there = Archive(self.place, self.archive)
         now_there.require_sound()
         newest = now_there.newest
@@ -575,8 +589,9 @@ class _Run:
         return manifest
 
     def _whole(self, begun: _Begun) -> BackupPart:
-        """Return all parts as one, with the vbuckets that had nothing to read: those without changes since the backup
-        before, and those that a failover left empty."""
+        """Return all parts as one, completed by the vbuckets that had nothing to read: those without changes since the
+        backup before, and those that a failover left empty.
+        """
         read = joined(part for _, part in begun.parts)
         before = begun.chain[-1].part.ends if begun.chain else {}
         # All vbuckets of the chain, read or not: a vbucket that a later backup does not name would begin at 0 for a
@@ -600,7 +615,7 @@ def _connected(begun: _Begun, parts: Iterable[tuple[str, BackupPart]]) -> Iterat
     """Yield the parts that continue the backup before or a part already yielded.
 
     A vbucket is in several parts if more of it was read later. If its first part is left out, perhaps because of
-    another vbucket in that part, its later parts would leave a gap that no later reading fills.
+    another vbucket in that part, its later parts would leave a gap that no later part fills.
     """
     before = begun.chain[-1].part.ends if begun.chain else {}
     reached = {vb: place.seqno for vb, place in before.items()}
@@ -616,7 +631,7 @@ def _points(begun: _Begun, vbucket: int) -> list[Position]:
 
 
 def _expect(maker: RowMaker, starts: Mapping[int, Position], logs: Mapping[int, FailoverLog]) -> None:
-    """Give the maker of rows the failover logs, from which it knows the vb uuid of each change."""
+    """Pass the failover logs to the maker of rows, which takes the vb uuid of each change from them."""
     for vb, log in logs.items():
         if vb in starts:
             start = starts[vb].seqno

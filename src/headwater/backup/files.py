@@ -21,7 +21,7 @@ DICTIONARIES = ["vbucket", "vb_uuid", "event", "flags", "datatype", "collection_
 
 
 class PartFiles:
-    """Writes the Parquet files of a part: row groups of some MiB, a new file after some hundred MiB.
+    """A writer of the Parquet files of a part: row groups of some MiB, a new file after some hundred MiB.
 
     Args:
         place: place of the archive.

@@ -1,8 +1,8 @@
-"""The manifest, which describes a backup, and the checksum by which a JSON file shows that one of its bits changed.
+"""The manifest, which describes a backup, and the checksum by which a changed bit in a JSON file is noticed.
 
 For each vbucket a backup holds a range of seqnos, (from, to], of one history. `to` is a whole position, from which an
-increment streams on. After a failover the increment's `from` is lower than the `to` before it; changes of the vbucket
-above `from` in earlier backups are void, for they were taken back.
+increment continues. After a failover the increment's `from` is lower than the `to` before it; changes of the vbucket
+above `from` in earlier backups are void, since they were taken back.
 
 The SHA-256 protects from damage, not from people: anybody who can write to the place can replace it. So names in these
 files are accepted only in our own form. A name with a slash could lead out of the archive, to be read or removed.
@@ -34,14 +34,14 @@ _FILE_NAME = re.compile(r"\d{5,}-\d{5,}(-[0-9a-f]{1,32})?\.parquet", re.ASCII)
 
 
 def backup_name(name: object) -> str:
-    """Return the name of a backup that a file contains; ValueError if it can't be one of ours."""
+    """Return a name of a backup that stands in a file; ValueError if it is not of our form."""
     if not isinstance(name, str) or not _BACKUP_NAME.fullmatch(name):
         raise ValueError(f"{str(name)[:100]!r} is no name of a backup")
     return name
 
 
 def _file(fields: Mapping[str, Any]) -> BackupFile:
-    """Return the file that these fields describe; ValueError or TypeError if they can't describe one."""
+    """Return the BackupFile with these fields; ValueError or TypeError if one is missing or invalid."""
     file = BackupFile(**fields)
     if not isinstance(file.path, str) or not _FILE_NAME.fullmatch(file.path):
         raise ValueError(f"{str(file.path)[:100]!r} is no name of a file of a backup")
@@ -57,7 +57,11 @@ def sealed(content: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(data: bytes, path: str, *, is_sound: bool = False) -> dict[str, Any]:
-    """Return the content that `sealed` was given. `is_sound`: the bytes are known to be those that were written.
+    """Return the content in the bytes of `sealed`.
+
+    Args:
+        path: the file's path, for errors.
+        is_sound: True if the bytes are known to be those that were written, so that they need no check.
 
     Raises:
         BackupError: a byte differs from what was written.
@@ -99,9 +103,15 @@ class BackupFile:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """A vbucket whose history changed since the backup before. It had reached seqno `had`; only changes up to `common`
-    still count, so it was read again from `read_from`, a seqno at which an earlier backup was whole. `purged`: the
-    seqno up to which deletions were purged before they were backed up, if that was the reason; 0 after a failover."""
+    """A vbucket whose history changed since the backup before.
+
+    Attributes:
+        had: the seqno that the backup before had reached.
+        common: the seqno up to which its changes still count.
+        read_from: the seqno from which it was read again, at which an earlier backup was whole.
+        purged: the seqno up to which deletions were purged before they were backed up, if that was the reason; 0 after
+            a failover.
+    """
 
     vbucket: int
     had: int
@@ -112,8 +122,9 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class BackupPart:
-    """Some vbuckets, read to an end: their files, where each began and ended, and those that were read again because a
-    failover or a purge had changed their history."""
+    """Some vbuckets, read to an end: their files, the start and end of each, and those that were read again because a
+    failover or a purge had changed their history.
+    """
 
     starts: Mapping[int, int]
     ends: Mapping[int, Position]
@@ -134,7 +145,7 @@ class BackupPart:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the part that `to_json` gave; KeyError, TypeError or ValueError for anything else."""
+        """Return the part of `to_json`; KeyError, TypeError or ValueError for anything else."""
         ends = [Position.from_fields(each) for each in fields["ends"]]
         return cls(
             {int(vb): int(seqno) for vb, seqno in fields["starts"].items()},
@@ -172,9 +183,9 @@ class BackupManifest:
         parent: the backup before in the chain, and the SHA-256 of its manifest; empty for a full backup.
         bucket, vbuckets: name of the bucket and number of its vbuckets.
         began, ended: ISO 8601, UTC.
-        part: all that was read, as one part.
+        part: everything that was read, as one part.
         collections: scopes and collections that existed at the end; None if only the default collection was read.
-        default_only: True if others were to be left out, whether there were any or not.
+        default_only: True if the user chose the default collection alone, whether there were others or not.
     """
 
     id: str
@@ -209,7 +220,7 @@ class BackupManifest:
         return sum(file.bytes for file in self.part.files)
 
     def summary(self) -> dict[str, Any]:
-        """Return the facts that people want to know of a backup, as JSON types."""
+        """Return the facts about a backup that commands show, as JSON types."""
         return {
             "id": self.id,
             "kind": self.kind,
@@ -237,7 +248,10 @@ class BackupManifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str, *, is_sound: bool = False) -> Self:
-        """Read the manifest file; `is_sound` as for `unsealed`.
+        """Read the manifest file.
+
+        Args:
+            is_sound: as for `unsealed`.
 
         Raises:
             BackupError: it is damaged.

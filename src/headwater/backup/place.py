@@ -93,9 +93,13 @@ class Folder:
         return None
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder, but nothing behind a link: another user may have put the link there.
+        """Remove a file or a folder.
 
-        Only the folder of all backups may be a link, to another disk, if this user or root made it.
+        Nothing behind a link is removed, since another user may have put the link there. Only the folder of all backups
+        may be a link, to another disk, if this user or root made it.
+
+        Raises:
+            BackupError: the path lies behind another link.
         """
         full = Path(self.name, path)
         inside = [each for each in full.parents if each.is_relative_to(self.name) and each != Path(self.name)]
@@ -108,7 +112,7 @@ class Folder:
             full.unlink(missing_ok=True)
 
     def remove_empty(self, folder: str) -> None:
-        """Remove a folder, unless something is in it."""
+        """Remove a folder if it is empty."""
         with suppress(OSError):
             Path(self.name, folder).rmdir()
 
@@ -203,7 +207,7 @@ class ObjectPlace:
 
     @contextmanager
     def _bucket(self) -> Iterator[None]:
-        """Raise the error of a missing bucket if the store reports that something is missing."""
+        """Raise the error of a missing bucket if the store reports a missing object."""
         try:
             yield
         except FileNotFoundError:
@@ -265,7 +269,7 @@ class FsspecPlace:
         self._fs.invalidate_cache()
 
     def remove_empty(self, folder: str) -> None:
-        """Remove a folder where the place has such, unless something is in it."""
+        """Remove a folder if it is empty, in a place that has folders."""
         if not self.names(folder):  # `rmdir` of some libraries removes what is in it
             self.remove(folder)
 
@@ -304,7 +308,7 @@ def _advice(url: str, error: Exception) -> str:
 
 
 class Hashed(io.RawIOBase):
-    """Writes to a file, and computes the size and the SHA-256 of what was written."""
+    """A file to write to that computes the size and the SHA-256 of its content."""
 
     def __init__(self, out: IO[bytes]) -> None:
         super().__init__()

@@ -17,7 +17,13 @@ NOTHING_HERE = "there is no backup here"
 
 @dataclass(frozen=True)
 class Pruned:
-    """The outcome, or the plan: backups with their bytes, and folders that are no backups."""
+    """The backups to remove, or those that were removed.
+
+    Attributes:
+        backups: their ids. bytes: the size of their files.
+        leftovers: folders that are no backups.
+        kept: the ids of the others.
+    """
 
     backups: tuple[str, ...]
     bytes: int

@@ -2,15 +2,15 @@
 
 The newest changes are written first, and older versions of their keys not at all. If the oldest came first, a node
 would remove a version that has expired meanwhile; that removal, younger than anything in a backup, would win over the
-next version, and a prolonged session would be gone. Nor may older ones come behind and lose by the conflict rule: who
-restored an earlier backup by force has made revisions fall, so of two versions the older one may have the higher.
-Forced versions always win, so these are written in order.
+next version, and a prolonged session would be gone. Nor can older versions be written later, to lose by the conflict
+rule: if an earlier backup was restored by force, revisions have fallen, so the older of two versions may have the
+higher one. Forced versions always win, so these are written in order.
 
-Each vbucket is restored up to a point: the end of one of the chain's backups, for only there it is known to be whole.
+Each vbucket is restored up to a point: the end of one of the chain's backups, since it is known to be whole only there.
 (A node sends each key once. Up to a seqno in between, a backup lacks the versions that later ones replaced.) Rows above
 the position from which a later backup had to read again were taken back, so they are left out.
 
-Everything may be written twice, for a change that is there changes nothing: after an interruption, restore again.
+Everything may be written twice, since a change that is there changes nothing: after an interruption, restore again.
 """
 
 from __future__ import annotations
@@ -67,14 +67,19 @@ class RestorePoint:
 
     @property
     def portions(self) -> list[RestorePoint]:
-        """The same point in parts: vbuckets of which so many changes lie in increments as one pass may remember."""
+        """The same point in several parts with some of the vbuckets each.
+
+        The increments of a part have about as many changes as one pass may remember keys (KEYS_AT_ONCE).
+        """
         vbuckets, changes = sorted(self.upto), sum(manifest.rows for manifest in self.chain[1:])
         count = max(1, min(len(vbuckets), -(-changes // KEYS_AT_ONCE)))
         return [RestorePoint(self.chain, {vb: self.upto[vb] for vb in vbuckets[n::count]}) for n in range(count)]
 
     @property
     def manifests(self) -> list[CollectionsManifest | None]:
-        """The collections of each backup at whose end a vbucket will be, older first; None as in the manifest."""
+        """The collections of each backup at whose end a vbucket will be, older first; None for the default collection
+        alone.
+        """
         return [self.chain[count - 1].collections for count in sorted({*self.upto.values()} - {0})]
 
     def limits(self, backup: int) -> dict[int, int]:
@@ -140,7 +145,7 @@ def point_at(
 
 @dataclass
 class Restoring:
-    """The progress of a restore: changes read, their total, and the outcomes."""
+    """The progress of a restore: changes read, and their total."""
 
     done: int = 0
     total: int = 0
@@ -156,11 +161,15 @@ def rows_of(
     *,
     newest_first: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes that lead to a point, the oldest of each key first, or the newest. With the newest first no
-    older version follows where a later backup of the chain has another one.
+    """Yield the changes that lead to a point.
 
-    For a backup with all collections: the rows of collections that existed at the point, with their names at that time
-    (null for the default one); `collections` are the chosen ones, as `chosen_of` returned them.
+    A backup with all collections yields the rows of collections that existed at the point, with their names at that
+    time (null for the default one).
+
+    Args:
+        collections: the chosen collections, as `chosen_of` returned them; None for all.
+        newest_first: True to yield the newest change of each key first. Then an older version does not follow if a
+            later backup of the chain has another one. False: the oldest first.
 
     Raises:
         BackupError: a file is missing or damaged; none of its rows were yielded.
@@ -194,7 +203,7 @@ def rows_of(
 
 
 def _newest(batch: pa.RecordBatch, seen: Seen, *, remember: bool) -> pa.RecordBatch:
-    """Return the rows whose keys were not seen; see them from now on if any backup is behind this one."""
+    """Return the rows whose keys are not in `seen`; add their keys to it if `remember`, for older backups."""
     keys: list[Any] = batch.column("key").to_pylist()
     ids: list[Any] = [0] * len(keys)
     if "collection_id" in batch.schema.names:
@@ -229,11 +238,11 @@ def restore(
         point: point to write.
         target: settings of the bucket, with metadata.
         collections: chosen collections, which must exist (`collections.lacking`, `make`); None for all.
-        force: write over newer versions as well; otherwise the higher (revision, CAS) wins.
+        force: True to write over newer versions as well; otherwise the higher (revision, CAS) wins.
         tell: called with the progress after each batch.
 
     Raises:
-        BackupError: a file is missing or damaged; what was written before stays.
+        BackupError: a file is missing or damaged; earlier writes stay.
         RowsRefused: the node refused changes permanently.
         TransportError, StatusError: a node did not answer, or could not write.
     """

@@ -1,4 +1,4 @@
-"""Looks for damage: checks every manifest, every link of every chain and every byte of every file."""
+"""A check for damage: of every manifest, every link of every chain and every byte of every file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Verified:
     """The outcome of a check.
 
     Attributes:
-        backups, files, bytes: numbers of what was checked.
-        problems: messages; each names the file and says what is wrong.
+        backups, files, bytes: how many of each were checked.
+        problems: messages; each names the file and the fault.
         unfinished: backups that were begun and not finished; the next `create` continues or removes them.
         collections: names of the collections at the ends of the checked backups.
     """
@@ -83,7 +83,7 @@ def _links(archive: Archive, manifest: BackupManifest) -> list[str]:
 
 
 def damage(place: BackupPlace, backup: str, file: BackupFile) -> str:
-    """Return what is wrong with a file of a backup; empty if nothing is."""
+    """Return the fault of a file of a backup, in words; empty if it is sound."""
     path = folder(backup, file.path)
     try:
         data = place.read(path)
@@ -95,7 +95,7 @@ def damage(place: BackupPlace, backup: str, file: BackupFile) -> str:
 
 
 def differs(path: str, file: BackupFile, data: bytes) -> str:
-    """Return how bytes differ from those that were written; empty if they do not."""
+    """Return how bytes differ from those that were written, in words; empty if they do not."""
     if len(data) != file.bytes:
         return f"{path}: the file has {len(data)} bytes, {file.bytes} were written"
     if hashlib.sha256(data).hexdigest() != file.sha256:
