@@ -47,6 +47,7 @@ class Fence:
 
     def hear(self, peer: Address) -> bool:
         """Note that a node has no newer map; return True if that opens the fence."""
+        # An answer that was under way when the map changed may come from a node that is no member any more.
         if peer not in self._peers:
             return False
         # A set, for the same peer asked twice is one voice.
@@ -57,6 +58,8 @@ class Fence:
         """Note whether this node is alone at its own address; return True if that opens the fence. Another node closes
         it.
         """
+        # A copy that once answered keeps the fence closed: it may be down for a moment, and only an operator can say
+        # which of the two is the member.
         if self.alone is not False:
             self.alone = alone
         if not alone:

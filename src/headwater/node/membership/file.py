@@ -62,6 +62,7 @@ class MapFile:
         Raises:
             DiskFull, StorageError: the old map is still there. UnsureFile: one of the two is.
         """
+        # Map and list are one file: between two files a crash could keep the map and forget what it took away.
         self.whole.replace(_encode(config, given_up))
 
 

@@ -81,6 +81,7 @@ class Following:
         for vb, source in wanted.items():
             if source is None or vb in self.held:
                 self._leave(vb)
+            # A stream that an operator began to another node goes on until a map changes the entry.
             elif (vb in changed and self.sources.get(vb) != source) or not self._replication.wants(vb):
                 begin.setdefault(source, []).append(vb)
         for source, vbuckets in begin.items():
@@ -96,6 +97,7 @@ class Following:
             self._replication.start(self._source(source), vbuckets, takeover=False)
 
     def _leave(self, vb: int) -> None:
+        # Only streams that the map began are ended by it.
         source = self.sources.pop(vb, None)
         if source is not None:
             self._replication.leave(self._source(source), [vb])

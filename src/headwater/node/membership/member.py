@@ -89,11 +89,15 @@ class Membership:
         except RemoteProtocolError as error:
             raise StorageError(f"{self._file.path}: {error}; start the node with the options it had") from None
         self.fence = Fence(self.map, alone=None if self.map.peers else True)
+        # Only a majority of the others can say that the map on this disk is still the newest; until then an active
+        # vbucket here may have another owner.
         if self.map.peers:
             # Before the node listens, so that no client is served in between.
             bucket.fence(vb for vb, each in bucket.vbuckets.items() if each.state is State.ACTIVE)
         self.reconciler.known, self.reconciler.serves = self.map, self.fence.is_open
         self.reconciler.ask(range(bucket.vbucket_count))
+        # What an earlier map took away, and whose new state was perhaps never written: the file remembers it, for this
+        # start finds no news in its own map.
         self.reconciler.ask(given_up, News.OWNER)
 
     @property
@@ -139,6 +143,8 @@ class Membership:
             CommandRefused: EINVAL if it is no map or has another version; KEY_EEXISTS if the map here is newer, or
                 differs in the same version; ETMPFAIL if it could not be written.
         """
+        # One map at a time, operators' and peers' alike: two that are checked against the same older map could be kept
+        # in the wrong order.
         async with self._taking:
             map_ = self._checked(version, config, content)
             try:
@@ -166,8 +172,12 @@ class Membership:
         here = self.map.here if self.map is not None else None
         if map_.this is None and here is not None and here in map_.servers:
             map_ = seen_from(map_, here)
+        # "A careful one refuses a smaller (epoch, revision)" (kv.md 1.4): an older map would give back what a newer one
+        # took away.
         if version < self._floor():
             raise CommandRefused(Status.KEY_EEXISTS, f"the map here is newer: {self._server.cluster.version}")
+        # Two operators made a map of one version. Taken from both, it would leave two owners who each have the newest
+        # map.
         if self.map is not None and version == self.map.version and not says_the_same(map_, self.map):
             raise CommandRefused(Status.KEY_EEXISTS, f"the map here has version {version} as well, and is another")
         return map_
@@ -188,6 +198,7 @@ class Membership:
             known, fence = self.map, self.fence
             if known is None or known.here is None or fence is None:
                 return
+            # Another cluster at this address would otherwise outvote the map by a higher revision of its own.
             if map_.uuid != known.uuid:
                 raise RemoteProtocolError(f"{peer} belongs to another cluster: its map has uuid {map_.uuid}")
             if map_.version > known.version:
@@ -197,6 +208,8 @@ class Membership:
                     "took map %s over from %s", mine.version, peer, extra=event("map.taken", version=mine.version)
                 )
                 self._adopt(mine)
+            # Read anew: `_adopt` has put another fence in the place of the one above, which counts the answers to the
+            # new map from none.
             if self.fence is not None and self.fence.hear(peer):
                 self._open()
         self.reconciler.look()
@@ -237,6 +250,7 @@ class Membership:
     async def _keep(self, map_: ClusterMap) -> None:
         """Put a map on disk."""
         given_up = [vb for vb in self._taken_away(map_) if self._bucket.state(vb) is State.ACTIVE]
+        # Not on the loop: two syncs of a slow disk would hold every connection up.
         await self._server.loop.run_in_executor(None, self._save, map_.text, sorted(given_up))
 
     def _taken_away(self, map_: ClusterMap) -> list[int]:
@@ -266,6 +280,7 @@ class Membership:
         node_invariant(not older, "map {} is to follow map {}", map_.version, before and before.version)
         changes = news(before, map_)
         _tell_of_departures(before, map_, [vb for vb, each in changes.items() if each is News.OWNER])
+        # The reconciler has the map before it is asked: its look may come within this call.
         self.reconciler.known = map_
         for vb, each in changes.items():
             self.reconciler.ask([vb], each)
@@ -273,9 +288,11 @@ class Membership:
         if before is not None and (before.encrypted, before.tls_ports) != (map_.encrypted, map_.tls_ports):
             self.following.redial()
         alone = True if self.fence is None else self.fence.alone
+        # A new map asks for new answers, but an open fence stays open: what this map takes away was fenced above.
         self.fence = Fence(map_, is_open=self.fence is None or self.fence.is_open, alone=alone)
         self._server.cluster.take(map_.version, map_.text)
         self._watch(map_)
+        # Last: a client that gets the map and asks at once must find the node as that map says.
         self._server.tell_of_map()
 
     def _open(self) -> None:

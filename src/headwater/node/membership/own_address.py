@@ -79,6 +79,7 @@ class OwnAddress:
 
         def failed(error: Exception) -> None:
             nonlocal silent
+            # A refused connection says at once that nobody is there; silence may be a busy node.
             silent = silent + 1 if isinstance(error, TimeoutError) else SILENCES
             if silent >= SILENCES:  # a busy node is slow, but not for ever
                 self._on_answer(None)
@@ -87,6 +88,7 @@ class OwnAddress:
 
     async def _ask(self, address: Address) -> bytes | None:
         """Return the map of another node that answers there; None if it is this node."""
+        # A name that is drawn for this call alone: if this node then has a client of that name, the call has come home.
         login = replace(self._login(), agent=f"headwater-node {secrets.token_hex(8)}")
         sock = await self._call(address)
         try:

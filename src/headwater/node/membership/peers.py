@@ -79,6 +79,7 @@ class Peers:
         async def ask() -> None:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 config = await self._ask(address)
+            # Outside of the limit of time: a map that is being written to the disk must not be broken off.
             await self._on_map(address, config)
             peer.heard_at, peer.problem = self._loop().time(), ""
 

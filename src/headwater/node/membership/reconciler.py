@@ -64,6 +64,8 @@ class Reconciler:
     def ask(self, vbuckets: Iterable[int], news: News = News.NONE) -> None:
         """Look at these vbuckets at the next `look` or `reconcile`; news is added to that which they wait with."""
         for vb in vbuckets:
+            # The highest news counts: a vbucket that waits for room because it lost its owner still has to give up
+            # after a map that only changed its chain.
             self._todo[vb] = max(news, self._todo.get(vb, News.NONE))
 
     def overruled(self, vbucket: int) -> None:
@@ -117,11 +119,14 @@ class Reconciler:
                 self.moving.add(vb)
                 continue
             has_room = has_room and self._has_room()
+            # A role that changes nothing needs no record: on a full disk what is still this node's own must be served
+            # all the same.
             if not has_room and role(known, vb, self._bucket.state(vb), self._todo[vb]) != AS_IT_IS:
                 continue
             news = self._todo.pop(vb)
             wanted[vb] = self._take_role(known, vb, news)
             changed += [vb] if news else []
+        # Behind all states: a replica must not follow before it is one.
         self._following.obey(wanted, news=changed)
         if len(self._given_up) > owned:
             given = len(self._given_up) - owned
@@ -136,6 +141,7 @@ class Reconciler:
         wanted = role(known, vb, self._bucket.state(vb), news)
         if wanted.state is not None:
             self._become(vb, wanted.state)
+        # An entry without an owner does not take a vbucket away by itself; only another owner does (roles.py).
         is_ours = known.here is not None and known.owner(vb) in (None, known.here)
         if (is_ours and self.serves) or self._bucket.state(vb) is not State.ACTIVE:
             self._bucket.unfence(vb)
@@ -147,6 +153,8 @@ class Reconciler:
         if vbucket is None:
             self._bucket.create_vbucket(vb, state)
             return
+        # Remembered, since a lost batch makes it active again in memory: then it must be fenced and given up once more
+        # (`_lost`).
         if vbucket.state is State.ACTIVE:
             self._given_up.add(vb)
         vbucket.set_state(state)
@@ -172,6 +180,7 @@ class Reconciler:
         if self.known is None:
             return
         again = [vb for vb in lost if vb in self._given_up and self._bucket.state(vb) is State.ACTIVE]
+        # At once, before a client can be served: by the map these vbuckets have another owner.
         self._bucket.fence(again)
         self.ask(again, News.OWNER)
         self.ask(lost)

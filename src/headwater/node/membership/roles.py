@@ -58,6 +58,8 @@ def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Ro
         news: the change of its entry in the map.
     """
     owner, is_news = known.owner(vbucket), news is News.OWNER or (known.this is None and news is News.CHAIN)
+    # The map never makes a vbucket active: it can't know whether this copy holds what the former owner acknowledged
+    # (decision 0030).
     if known.is_owner(vbucket):
         return AS_IT_IS
     if known.is_replica(vbucket):
@@ -69,8 +71,12 @@ def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Ro
 def _as_replica(owner: Address | None, state: State | None, is_news: bool) -> Role:
     if state is State.REPLICA:
         return Role(source=owner)
+    # A takeover that broke off behind pending: the mover decides, and a replica role taken here would let the former
+    # owner's stream in again.
     if state is State.PENDING and not is_news:
         return AS_IT_IS
+    # Taken over a moment ago: maps that were made before it name another owner, and obeying one would leave the vbucket
+    # with none.
     if state is State.ACTIVE and not (is_news and owner is not None):
         return AS_IT_IS
     return Role(State.REPLICA, owner)

@@ -88,6 +88,7 @@ class ServedMap:
 
     def replace(self, epoch: int, revision: int, config: bytes) -> None:
         """Take a newer map; CommandRefused(KEY_EEXISTS) for an older one."""
+        # SDKs break when a revision goes backwards (kv.md 5).
         if self._set and (epoch, revision) < self.version:
             raise CommandRefused(Status.KEY_EEXISTS, f"the map here is newer: {self.version}")
         self.take((epoch, revision), config)
@@ -95,6 +96,7 @@ class ServedMap:
     def check_step(self, epoch: int, revision: int) -> None:
         """Refuse (EINVAL) a version so far above the present one that hardly any would be left for later maps."""
         known_epoch, known = self.version
+        # One map near 2^63 would leave no version for any later one, for good.
         highest = max(known, self._bucket.clock.time_ns() // 1_000_000) + REVISION_STEP_MAX
         if epoch > known_epoch + EPOCH_STEP_MAX or revision > highest:
             raise CommandRefused(

@@ -90,6 +90,7 @@ class Lease:
             CommandRefused: EBUSY if another run has it, or (again) had it since.
         """
         if request.release:
+            # A release from an older connection of the same name must not end what the newer one holds.
             if self._holders.get(request.connection) is connection:
                 del self._holders[request.connection]
                 if request.over:
@@ -108,8 +109,12 @@ class Lease:
         silent = self._clock() - self._heard_at
         if self.is_held and silent < LEASE_SECONDS:
             raise CommandRefused(Status.EBUSY, f"{self.by} is at work on this node")
+        # What the run knows of the vbuckets is from before the other run; going on by it could hand over what has been
+        # moved since.
         if request.again and self.run:
             raise CommandRefused(Status.EBUSY, f"{self.by} has been at work on this node meanwhile")
+        # A run that says nothing is not necessarily dead: its connections are closed first, so that nothing it asked
+        # can still be obeyed.
         for connection in self._holders.values():
             connection.drop(f"its operator said nothing for {silent:.0f} s, and another one begins", fault=False)
         self._holders.clear()

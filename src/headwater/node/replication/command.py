@@ -63,9 +63,11 @@ class Replication:
             if not dialer.wanted and other != key:
                 del self.dialers[other]  # it called for nobody any more
             elif other != key:
+                # It leaves the other producer before it follows this one: a vbucket has one inbound stream (dcp 2.2).
                 dialer.leave(vb for vb in vbuckets if vb in dialer.wanted)
         if key not in self.dialers or self.dialers[key].source != source:
             if (before := self.dialers.get(key)) is not None:
+                # The login or the TLS port has changed; whoever followed by the old dialer goes on by the new one.
                 vbuckets = sorted({*vbuckets, *before.wanted})
                 before.stop()
             self.dialers[key] = Dialer(self._server, source)
@@ -129,6 +131,7 @@ def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
         _vbuckets(properties["vbuckets"], bucket.vbucket_count) if "vbuckets" in properties else sorted(bucket.vbuckets)
     )
     _make_replicas(bucket, wanted)
+    # The answer waits for the records of the new replicas: a replica that a crash takes back would follow nobody.
     session.wrote()
     session.server.membership.by_hand(wanted)
     replication.start(source, wanted, takeover=bool(properties.get("takeover", False)))
@@ -137,6 +140,7 @@ def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
 
 
 def _make_replicas(bucket: Bucket, wanted: list[int]) -> None:
+    # All are looked at before any is made: a refusal must leave the node as it was.
     active = [vb for vb in wanted if bucket.state(vb) is State.ACTIVE]
     if active:
         raise CommandRefused(Status.EINVAL, f"vbucket {active[0]} is active here: make it a replica first")

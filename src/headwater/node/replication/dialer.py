@@ -50,8 +50,10 @@ if TYPE_CHECKING:
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 5.0
 GREETING_SECONDS_MAX = 10.0
+# A change that is refused a third time will be refused for ever, and would hold up all that follow it.
 FETCHES_MAX = 3
 NOOP_INTERVAL_SECONDS = 5.0
+# "Consumers should use 2 x interval" (dcp 6); one more spares a reconnect of a thousand streams for one late no-op.
 IDLE_SECONDS = 3 * NOOP_INTERVAL_SECONDS
 FEATURES = (*DCP_FEATURES, Feature.XATTR, Feature.SNAPPY, Feature.COLLECTIONS)
 OPTIONAL_FLAGS = OpenFlag.INCLUDE_DELETE_TIMES
@@ -200,10 +202,13 @@ class Dialer:
         """Note that a stream was refused or ended; request it again later, unless that end was wanted."""
         flags = self.wanted.get(vbucket)
         vbucket_ = self._server.bucket.vbuckets.get(vbucket)
+        # STREAM_END(Ok) ends a takeover whatever became of the state here (failover 4, step 12): asked again, the
+        # former owner would be made to hand over a vbucket that it no longer has.
         taken = flags is not None and flags & StreamFlag.TAKEOVER and getattr(event, "reason", None) == EndReason.OK
         if vbucket_ is None or vbucket_.state is State.ACTIVE or taken:
             self.wanted.pop(vbucket, None)
             self.problems.pop(vbucket, None)
+            # Not within this call: the session is in the midst of handling the event, and `stop` would close it.
             self._server.loop.call_soon(self._finish_if_idle)
             return
         self._note(vbucket, _why_over(event))
@@ -295,6 +300,7 @@ class Dialer:
         """Open the connection and begin every stream."""
         async with asyncio.timeout(GREETING_SECONDS_MAX):
             sock, features = await self._call()
+        # Cleared before the connection exists: a socket that is lost at once must not be waited for in vain.
         self._lost.clear()
         connection = self._server.adopt(sock, str(self.source))
         negotiated = Negotiated(
@@ -302,6 +308,8 @@ class Dialer:
             xerror=Feature.XERROR in features,
             xattrs=Feature.XATTR in features,
             collections=Feature.COLLECTIONS in features,
+            # A consumer node takes either layout by its length (dcp 2.9), so it need not know whether the flag was
+            # granted.
             delete_times=True,
             connection_name=self._name(),
             # "HELLO or CONTROL seen = DCP" (dcp 14); without, a producer that refuses 48 bytes is asked in UPR.
@@ -350,12 +358,16 @@ class Dialer:
             )
             login = bound(login, sock, Address(source.host, source.port))
             greeting = await converse(loop, sock, greet(login), str(source))
+            # Before OPEN: a stream of a node without its disk would be answered ROLLBACK 0, and this copy, perhaps the
+            # last, would be emptied.
             self._check_member(greeting.config)
             # "UPR: only bit 0x01 is defined" (dcp 2.1); xattrs are those of producers that know HELLO.
             flags, optional = OpenFlag.PRODUCER, OPTIONAL_FLAGS
             if Feature.XATTR in greeting.features:
                 flags, optional = flags | OpenFlag.INCLUDE_XATTRS, optional | OPTIONAL_FLAGS_OF_XATTRS
             if Feature.COLLECTIONS in greeting.features:
+                # Ids of collections decide where a document lands; those of another bucket's manifest would mix two
+                # collections.
                 self._check_manifest(await converse(loop, sock, _manifest(), str(source)))
             await converse(loop, sock, open_producer(Opening(self._name(), int(flags), int(optional))), str(source))
         except BaseException:
@@ -375,6 +387,7 @@ class Dialer:
         A node that came back without its disk has none of the documents here, and would have all of them rolled back.
         """
         wanted = self._cluster_uuid()
+        # Without a map in the greeting nothing is known, and the failover log decides as with any producer.
         if wanted and config is not None and (uuid := ClusterMap.from_json(config).uuid) != wanted:
             message = f"{self.source} is a member by the map, and answers with a map of another cluster ({uuid})"
             raise ClusterError(message, "if it lost its disk: headwater cluster failover --dead, then rebalance --add")
@@ -400,6 +413,8 @@ class Dialer:
         """Return this node's name among the others, under which it acknowledges prepares."""
         known = self._server.membership.map
         here = None if known is None else known.here
+        # The owner counts acknowledgements by the names in its map (`Copies.others`): under another name this copy
+        # would count for no majority.
         return f"{self._server.config.host}:{self._server.cluster.port}" if here is None else str(here)
 
     def _complain(self, problem: str) -> None:
