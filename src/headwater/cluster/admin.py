@@ -237,6 +237,8 @@ class NodeAdmin:
             ClusterError: another operator is at work, or, with `again`, has been since.
         """
         if self._operator is None:
+            # Noted before it is requested: a node that does not answer now gets the lease with the next connection,
+            # before any other request on it.
             self._operator, self._had_lease = operator, again
             self._renewing = asyncio.create_task(self._renew())
             if self._link.is_open:
@@ -249,6 +251,7 @@ class NodeAdmin:
         Args:
             over: True if the run is complete: vbuckets whose replication it stopped follow the map again.
         """
+        # First, or a call that opens the connection meanwhile would take the lease again.
         operator, self._operator = self._operator, None
         self._stop_renewing()
         if operator is not None and self._link.is_open:
@@ -266,6 +269,7 @@ class NodeAdmin:
         except NO_LEASES:
             self._operator = None
             self._stop_renewing()
+        # Also for a cancellation: whether the node gave the lease on this connection is not known then.
         except BaseException:
             link.close()
             raise
@@ -409,6 +413,7 @@ class NodeAdmin:
                 await self._ask(wire.SetVbucket(vbucket=vbucket, state=state), what)
                 return
         await self._ask(wire.SetVbucketOld(vbucket=vbucket, state=state), what)
+        # Only when the old form was taken is the server an old one: EINVAL may also mean the state itself.
         self._states_are_old = True
 
     async def delete(self, vbucket: int) -> bool:
@@ -523,6 +528,7 @@ class NodeAdmin:
                 request = wire.SeqnoPersistence(seqno=seqno, vbucket=vbucket).frame()
                 limit = min(left, PERSISTENCE_SECONDS_MAX + self._timeout)
                 answer = await self._run(link.call(request, self._clock() + limit))
+                # ETMPFAIL says that the node waited for 30 s (kv 3), not that the change is lost: it is asked again.
                 if answer.status != Status.ETMPFAIL:
                     _check(f"wait until {self.address} has seqno {seqno} of vbucket {vbucket} on disk", answer)
                     return
@@ -668,10 +674,13 @@ class NodeAdmin:
 
     async def _open(self) -> Pipeline:
         """Return the connection, opened now if there is none."""
+        # Of many calls at once one connects and takes the lease; the others wait, and use that connection.
         async with self._opening:
             if not self._link.is_open or self._link.is_stale:
                 self._link.close()
                 await self._log_in()
+                # The bucket is checked before the lease is taken: a newer bucket of this name may be another
+                # operator's.
                 if self._uuids is not None:
                     await self._check_bucket(self._link, self._uuids)
                 if self._operator is not None:
@@ -688,6 +697,7 @@ class NodeAdmin:
             answer = await self._run(link.call(GetClusterConfig().frame(), self._clock() + self._timeout))
             if answer.status not in NO_MAP:
                 _check(f"{self.address}: ask for the cluster map", answer)
+            # A server without maps has no uuid, which is "" here as it was when `bind` was called.
             if _uuid_in(None if answer.status in NO_MAP else answer.value) not in uuids:
                 what = f'{self.address}: bucket "{self.endpoint.bucket}" is not the one that was looked at: it was made'
                 raise ClusterError(f"{what} anew", "nothing was done there; look again")

@@ -32,9 +32,11 @@ async def lease_all(nodes: Sequence[NodeAdmin], operator: Operator, wait_seconds
     while True:
         try:
             for node in nodes:
+                # A silent node is passed over. Whatever reaches it later comes after a lease (NodeAdmin.lease).
                 with suppress(TransportError):
                     await node.lease(operator)
         except ClusterError:
+            # None is kept while waiting: the operator who is ahead may need just these nodes to come to an end.
             await asyncio.gather(*(node.release() for node in nodes))
             if time.monotonic() >= give_up:
                 raise

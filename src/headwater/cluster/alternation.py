@@ -52,6 +52,7 @@ class Alternation:
                 await self._change()
             self._handing_over = True
         finally:
+            # Also if the wait was cancelled: copies that stood back for this hand-over must go on.
             self._due -= 1
             self._changed()
         try:
@@ -65,6 +66,7 @@ class Alternation:
         if self._quiet_timer is not None:
             self._quiet_timer.cancel()
         self._quiet_timer = None
+        # While another hand-over is due no copy begins anyway, so quiet begins behind the last one.
         if self._quiet and not self._due:
             self._quiet_timer = asyncio.get_running_loop().call_later(self._quiet, self._end_quiet)
 
@@ -81,6 +83,7 @@ class Alternation:
             self._waiting.discard(waiter)
 
     def _changed(self) -> None:
+        # All are woken and look for themselves. They leave the set in a later turn of the loop, not during this one.
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)

@@ -124,6 +124,7 @@ def following(stats: Mapping[str, str]) -> dict[str, FollowingReport]:
     """Read STAT replication, whose names are SOURCE:STATISTIC; by source."""
     reports: dict[str, dict[str, str]] = {}
     for name, value in stats.items():
+        # The source has colons of its own, the name of a statistic has none: so the last one divides them.
         source, _, statistic = name.rpartition(":")
         reports.setdefault(source, {})[statistic] = value
     return {source: _following(source, group) for source, group in reports.items()}
@@ -231,6 +232,7 @@ def _counts(stats: Mapping[str, str], statistic: str) -> dict[int, int]:
 def failover_statistics(vbucket: int, stats: Mapping[str, str]) -> list[tuple[int, int]]:
     """Read a failover log out of STAT failovers: names vb_NUMBER:PLACE:id and :seq, place 0 the newest."""
     count = number(stats.get(f"vb_{vbucket}:num_entries", "0"), f"failovers vb_{vbucket}:num_entries")
+    # The count is the server's word: it must not decide how long the loop below runs.
     if not 0 < count <= len(stats):
         raise RemoteProtocolError(f"STAT failovers {vbucket}: {len(stats)} statistics of {count} entries")
 
@@ -243,6 +245,7 @@ def failover_statistics(vbucket: int, stats: Mapping[str, str]) -> list[tuple[in
 
 def number(text: str, what: str) -> int:
     """Read a decimal number of a statistic."""
+    # `int` would also take signs, blanks, underscores and the digits of other scripts. 20 digits hold each u64.
     if not (text.isascii() and text.isdecimal() and len(text) <= 20):
         raise RemoteProtocolError(f"{what}: {text[:40]!r} is no number")
     return int(text)

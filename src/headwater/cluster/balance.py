@@ -115,6 +115,7 @@ def balance(
     ).with_groups(before.groups if groups is None else groups)
     held = _held(before, empty.servers)
     owners = _owners([chain[0] for chain in held], held, len(empty.servers))
+    # A former owner has a copy as good as a replica's: it is the last in the chain to be kept.
     kept = [[index for index in (*chain[1:], chain[0]) if index != NOBODY] for chain in held]
     table = _Replicas(owners, kept, _group_numbers(empty), min(count, len(empty.servers) - 1))
     table.keep()
@@ -227,6 +228,7 @@ class _Replicas:
 
     def keep(self) -> None:
         """Keep copies where they are; if there are too many, keep those on the emptier nodes."""
+        # Vbuckets without a choice come first; those with copies to spare then choose by the loads that result.
         for vb in sorted(range(len(self.owners)), key=lambda vb: max(0, len(self.held[vb]) - self.wanted)):
             spare = len(self.held[vb]) > self.wanted
             order = sorted(self.held[vb], key=self._load) if spare else self.held[vb]
@@ -238,13 +240,16 @@ class _Replicas:
         """Give each missing copy to the emptiest node that may have it."""
         for vb, owner in enumerate(self.owners):
             while len(self.chosen[vb]) < self.wanted:
+                # Never empty: while a copy is missing, some group has fewer than the limit allows it.
                 free = [node for node in range(self.nodes) if self._may(vb, node)]
                 self._put(vb, min(free, key=lambda node: self._worth(vb, owner, node)))
 
     def level(self) -> None:
         """Move copies until no node has two more than another, as far as the rules of chains allow."""
+        # Each round makes the sum of the squares of all loads smaller, so there is an end.
         while (path := self._path()) is not None:
             for giver, taker in itertools.pairwise(path):
+                # The step before changed another vbucket than those that this giver could give: so there still is one.
                 vb = self._cheapest(giver, taker)
                 if vb is not None:
                     self._move(vb, giver, taker)
@@ -299,6 +304,7 @@ class _Replicas:
         """
         by_load = sorted(range(self.nodes), key=lambda node: (-self._load(node), node))
         for start in by_load:
+            # Later starts are no fuller than this one: none of them is two above the emptiest node either.
             if self._load(start) - self._load(by_load[-1]) < 2:
                 return None
             came = {start: start}

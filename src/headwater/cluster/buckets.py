@@ -60,13 +60,17 @@ async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -
         StatusError, TransportError: a node refused, or did not answer the first request.
     """
     nodes, replicas = await _nodes(members, seeds)
+    # A node alone owns all vbuckets of its bucket at once: no map is needed, which would make it a cluster of one.
     if len(nodes) == 1:
         await members.of("").admin(nodes[0]).create_bucket(wish.name, wish.vbuckets, wish.quota_mib)
         return 1
+    # Without vbuckets: otherwise each node would own all of them, until the first map takes most away again.
     requests = (
         members.of("").admin(each).create_bucket(wish.name, wish.vbuckets, wish.quota_mib, is_empty=True)
         for each in nodes
     )
+    # A node that has the bucket got it from a call that was cut off: going on from there is the repetition that users
+    # are advised to make.
     await _everywhere(nodes, await asyncio.gather(*requests, return_exceptions=True), KeyExists, "not made")
     wanted = replicas if wish.replicas is None else wish.replicas
     await found_cluster(members.of(wish.name), nodes, wanted)
@@ -187,6 +191,7 @@ async def _everywhere(
         if isinstance(result, BaseException) and not isinstance(result, fine)
     }
     for error in failed.values():
+        # A cancellation or a bug is no node's answer, and is not summed up as one.
         if len(nodes) == 1 or not isinstance(error, StatusError | TransportError):
             raise error
     if failed:

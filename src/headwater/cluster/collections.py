@@ -184,6 +184,7 @@ async def drop_everywhere(members: Members, seeds: Sequence[Address], path: Coll
                 scopes.add(scope.id)
         if not collections and not scopes:
             raise NoSuchName(f"there is no {path}")
+        # The `_default` scope always exists; only its `_default` collection may be dropped (kv 4).
         if 0 in scopes:
             raise ManifestRefused("Deleting the _default scope is not allowed")
         return together(manifests, collections, scopes)
@@ -205,6 +206,7 @@ async def _change(
             if error.status not in _OUTRUN or attempt == ATTEMPTS_MAX:
                 raise ClusterError(f"{nodes[0]}: {error}", "nothing was changed; type the same again") from error
     others = nodes[1:]
+    # All others are tried: one that is away must not keep the rest from knowing what the first node serves already.
     results = await asyncio.gather(*(_tell(members.admin(each), manifest) for each in others), return_exceptions=True)
     refusals = [f"{each}: {result}" for each, result in zip(others, results, strict=True) if result is not None]
     if refusals:
@@ -247,6 +249,7 @@ async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
     """
     ours, theirs = await asyncio.gather(_manifest_of(source), _manifest_of(target))
     problem = why_not_from(ours, theirs)
+    # Of two manifests a node goes by the newer: the target would drop what that one lacks, with its documents.
     lost = only_in(theirs, ours) if theirs.uid and ours.uid > theirs.uid else ""
     if lost and not problem and State.ACTIVE in (await target.states()).values():
         problem = f"{source.address} has a newer manifest, so {lost} would be dropped at {target.address}"
@@ -266,6 +269,7 @@ async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdm
     manifests = await asyncio.gather(*map(_manifest_of, (*members, *joining)))
     known = list(zip([each.address for each in (*members, *joining)], manifests, strict=True))
     for (first, mine), (second, theirs) in itertools.combinations(known, 2):
+        # Uid 0 is the manifest that each bucket begins with, before anybody decided anything: it binds nobody.
         if problem := contradiction(mine, theirs) if mine.uid and theirs.uid else "":
             raise _of_two_buckets(first, second, problem)
     owner, newest = max(known[: len(members)], key=lambda each: each[1].uid)
@@ -292,6 +296,7 @@ async def refuse_joining(
     manifests = await asyncio.gather(*map(_manifest_of, (*members, *joining)))
     newest = max(manifests[: len(members)], key=lambda each: each.uid)
     owner = members[list(manifests).index(newest)].address
+    # Judged as `outrank` will send it: of two manifests the newer one holds, and by then that is the cluster's.
     uid = max(each.uid for each in manifests) + 1
     for node, theirs in zip(joining, manifests[len(members) :], strict=True):
         is_bound = theirs.uid and node.address not in former
@@ -316,6 +321,7 @@ async def outrank(members: Members, seeds: Sequence[Address], joining: Sequence[
     newest = await current(members, seeds)
     differing = {node: theirs for node, theirs in known.items() if not is_alike(theirs, newest)}
     highest = max((each.uid for each in differing.values()), default=0)
+    # One above the highest is left free: `_in_both` takes it for the step in between.
     if differing and highest + 1 >= newest.uid:
         newest = await _change(members, seeds, lambda answers: _above(together(answers), highest + 1))
     for node, theirs in differing.items():

@@ -181,6 +181,7 @@ def plan_failover(
         )
     promotions = [_promotion(survey, vb, nodes, logs, before) for vb, nodes in orphans(survey, dead).items()]
     accepted = judge(_checks(survey, gone, left, promotions), frozenset(FailoverRefusal) if force else accept)
+    # Behind the refusals: the operator sees all that a start of the dead nodes would save before any offer to lose it.
     without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
     if without and not lose_data:
         raise ClusterError(
@@ -191,9 +192,11 @@ def plan_failover(
     anew = _spread(survey, without, left, begun)
     after = survey.map.with_servers(left)
     unnamed = _unnamed_owners(survey, after)
+    # An owner that lives counts more than the map: a killed hand-over made it so, and others lack its changes.
     owners |= {**unnamed, **anew}
     after = after.with_chains({vb: chain_with_owner(after.copies(vb), owner) for vb, owner in owners.items()})
     taken = (vb for vb in range(after.vbuckets) if any(node in gone for node in survey.map.copies(vb)))
+    # What an earlier failover left unknown is found now as well: its copies are all in this survey.
     shrunk = {*taken, *shrunk, *survey.map.unknown, *unnamed}
     needed = needed_seqnos(survey, after, shrunk - anew.keys(), {each.vbucket: each.complete for each in promotions})
     return FailoverPlan(survey.map, after.with_needed(needed), promotions, anew, shrunk, accepted)
@@ -236,11 +239,14 @@ def needed_seqnos(
         after: the map that is sent next. shrunk: vbuckets whose chain loses a copy by it.
         begun: vbuckets whose owner begins a new branch, each with the seqno of that beginning.
     """
+    # A promotion ends an older need: the chosen copy has reached it, or the operator accepted the loss.
     kept = (vb for vb in survey.map.needed if after.owner(vb) == survey.map.owner(vb))
     before = {vb: survey.map.needed_at_least(vb) for vb in kept}
     seqnos = {}
     for vb in shrunk | before.keys() | begun.keys():
         owner = after.owner(vb)
+        # A new owner's branch begins where it is complete, so copies need no more than that. An owner that goes on may
+        # have acknowledged all that it has with the copy that leaves.
         seqno = begun[vb] if vb in begun else survey.nodes[owner].seqnos.get(vb, 0) if owner and vb in shrunk else 0
         needed, replicas = max(seqno, before.get(vb, 0)), after.replicas(vb)
         # An owner that is left alone gets its next replica from a rebalance, which may be cut while that fills up.
@@ -383,6 +389,8 @@ def _damaged_with_more(copies: Sequence[Copy], chosen: Copy, owner: Address | No
     """
     alive = current(copies)
     for each in copies:
+        # The former owner may have acknowledged each change that it had, a replica only what it noted, and a copy of a
+        # superseded history nothing that still counts.
         upto = each.seqno if each.address == owner else each.acknowledged if each in alive else 0
         if each.is_damaged and upto > chosen.complete:
             return each.address
@@ -551,6 +559,7 @@ class Failover:
         seeds = [node for node in self._seeds if node not in self._dead]
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
+        # This look only says on which nodes to be alone: the decision comes from another, made under their leases.
         survey = await self._members.survey(seeds, without=self._dead)
         dead = list(map(self._members.name_of, self._dead))
         living = [node for node in survey.nodes if node not in dead]
@@ -561,6 +570,7 @@ class Failover:
 
     async def _run(self) -> FailoverPlan:
         if self._may_live:
+            # Before the look: what the node acknowledges up to here, its copies may have when they are looked at.
             await self._fence()
         plan, survey = await self._look()
         if plan.is_empty:
@@ -577,6 +587,7 @@ class Failover:
         by_node: dict[Address, dict[int, State]] = {}
         for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
             by_node.setdefault(node, {})[vb] = State.ACTIVE
+        # Without force a node refuses a flawed copy. These flaws are known and accepted; one found since is refused.
         flawed = {each.vbucket for each in plan.promotions if each.flaw}
         for node, states in by_node.items():
             await self._members.set_states(node, states, forced=flawed)
@@ -649,6 +660,7 @@ class Failover:
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
         survey = await self._members.survey(seeds, without=self._dead)
+        # Only the survey finds the names that belong to ports for TLS.
         self._dead = tuple(map(self._members.name_of, self._dead))
         await self._check(survey, () if is_out else self._dead)
         logs: dict[tuple[Address, int], Log] = {}
@@ -690,6 +702,8 @@ class Failover:
             )
         for node in dead:
             view = await self._members.view(node)
+            # It has the bucket and does not let us in: its clients may go on writing, so a promotion makes a second
+            # owner.
             if view.lives and not self._may_live:
                 raise ClusterError(
                     f"{node} can't be asked ({view.error}), and is not dead",

@@ -71,6 +71,7 @@ def first_map(
     head = NOBODY if owner is None else servers.index(owner.address)
     empty = ClusterMap(
         bucket=bucket,
+        # The bucket stays the one that holds the documents: who is bound to its uuid can go on.
         uuid=(owner or views[0]).uuid,
         # Above the epoch of all maps that nodes make for themselves: those count from the time of their start, so one
         # that comes back without its disk would have the newest map, and lead clients away from the members.
@@ -165,6 +166,7 @@ async def _looked_at(
 async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool) -> Founded:
     views, founded = await _looked_at(members, nodes, replicas, encrypted=encrypted)
     first = founded.map
+    # Only a cluster that was made before can be in use here: without any map one node at most has documents.
     if any(view.map is not None for view in views):
         _check_unused(first, views)
     if any(view.version != first.version or view.map is None for view in views):
@@ -175,6 +177,7 @@ async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: i
         owned, replicas_here = first.held_by(view.address)
         inactive = {vb: State.ACTIVE for vb in owned if view.states.get(vb) is not State.ACTIVE}
         await members.set_states(view.address, inactive)
+        # These are empty: a node with documents owns, by this map, all that it has.
         await members.delete(view.address, sorted(set(view.states) - set(owned) - set(replicas_here)))
     await share(members, nodes)
     if founded.data_on is not None:

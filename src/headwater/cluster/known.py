@@ -87,11 +87,15 @@ async def _first(
 async def _newest(members: Members, node: Address) -> ClusterMap | None:
     """Return the newest map of a bucket that a node's own map leads to; None for a node that is alone."""
     known = await _map(members, node)
+    # A map of one node means that this node is alone, unless the node is not in it: then it was taken out, and the one
+    # that is left is the cluster.
     if known is None or (len(known.servers) == 1 and (known.this is not None or node in known.servers)):
         return None
     while True:
         members.learn(known)
+        # A member that is away keeps no other from being heard: it can't make the newest map older.
         maps = await asyncio.gather(*(_map(members, each) for each in known.servers), return_exceptions=True)
+        # Another uuid is another bucket of the same name, whose revisions mean nothing here.
         newer = [each for each in maps if isinstance(each, ClusterMap) and each.uuid == known.uuid]
         newest = max((known, *newer), key=lambda each: each.version)
         if newest.version == known.version:

@@ -61,6 +61,7 @@ def together(
     )
     if is_all and not dropping and not scopes:
         return newest.manifest
+    # In both orders: "one dropped what the other has" is not the same the other way round.
     for first, second in itertools.permutations(manifests, 2):
         if problem := _two_names(first.manifest, second.manifest, dropping, scopes) or _gone(
             first, second, dropping, scopes

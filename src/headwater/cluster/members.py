@@ -189,6 +189,8 @@ class Members:
         Raises:
             ClusterError: another operator is at work.
         """
+        # One order for all operators, whatever nodes they began with (alone.py): otherwise two could each hold what the
+        # other waits for.
         admins = [self.admin(address) for address in sorted(set(addresses), key=str)]
         self.operator = Operator.of(work)
         try:
@@ -213,6 +215,7 @@ class Members:
         newest: ClusterMap | None = None
         addresses = await self.identified(seeds)
         while addresses:
+            # Anew in each turn: the maps that were read so far tell which names belong to ports for TLS.
             left_out = set(map(self.name_of, without))
             views = await asyncio.gather(*(self._view(each, ask=each not in left_out) for each in addresses))
             nodes |= dict(zip(addresses, views, strict=True))
@@ -239,9 +242,11 @@ class Members:
         try:
             return await self._ask(self.admin(address))
         except TransportError as error:
+            # A node that fails at TLS runs, and may serve others: a failover must not take it for dead.
             lives = isinstance(error, TlsError)
             return NodeView(address, error=str(error).removeprefix(f"{address}: "), lives=lives)
         except StatusError as error:
+            # A node that runs without this bucket acknowledges nothing in it: for this bucket it is dead.
             lives = not isinstance(error, BucketNotFound)
             return NodeView(address, error=str(error), is_refusal=True, lives=lives)
 
@@ -254,6 +259,7 @@ class Members:
             admin.stats("cluster"),
         )
         cluster_map = ClusterMap.from_json(config, admin.address) if config else None
+        # Only a map that a node made for itself names no host: with that one it is in no cluster.
         given = cluster_map if config and b"$HOST" not in config else None
         return NodeView(
             admin.address,
@@ -312,11 +318,13 @@ class Members:
         """
         maps = {**dict.fromkeys((*wanted.servers, *also), wanted), **instead}
         refusals = await self._send_to({node: each for node, each in maps.items() if node in first})
+        # The others get it even if one of the first refused: as many nodes as possible must know the newest map.
         refusals += await self._send_to({node: each for node, each in maps.items() if node not in first})
         if refusals:
             raise refusals[0]
 
     async def _send_to(self, maps: Mapping[Address, ClusterMap]) -> list[BaseException]:
+        # All are waited for, whatever fails: whoever goes on after an error must have no map on its way any more.
         results = await asyncio.gather(*(self.tell(node, each) for node, each in maps.items()), return_exceptions=True)
         return [result for result in results if result is not None]
 

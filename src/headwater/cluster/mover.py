@@ -239,6 +239,8 @@ class Mover:
             attempts, had = attempts + 1, self.passed(vb)
             patience.begin()
             try:
+                # Only the first attempt relies on the target's own stream: where that does not do, the mover copies by
+                # itself.
                 ownerless = await self._attempt(vb, patience, takeover=takeover, follows=takeover and attempts == 1)
             except (TransportError, ProtocolError, StatusError, MoveError) as error:
                 problem = error
@@ -348,8 +350,10 @@ class Mover:
 
     async def _hand_over(self, transfer: Transfer, turn: AsyncExitStack) -> float:
         vb, connection = transfer.vb, self._connections[_HAND_OVER]
+        # Failover 5, step 6: the plain stream is closed at both ends before the one that takes over is requested.
         await self._leave(vb)
         if vb in self._settling.followed:
+            # The target's own stream would open again beside ours, as it does whenever it breaks off.
             await self._settling.let_go(vb)
         failpoint("move.closed")
         try:
@@ -403,6 +407,7 @@ class Mover:
             wait_seconds = max(WAIT_SECONDS, self.limits.patience_seconds)
             await lease_all(nodes, self._operator, wait_seconds)
             self._is_alone = True
+        # A connection that was opened anew takes the lease again, or learns that another operator was at work since.
         for node in nodes:
             with suppress(TransportError):  # asking it will fail
                 await node.lease(self._operator, again=True)

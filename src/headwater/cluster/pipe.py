@@ -103,6 +103,7 @@ class Pipe:
             raise BadFrame(f"byte {frames.consumed} of {len(unread)} received: {frames.stop.name.lower()}")
         offsets = frames.offsets
         opcodes = self._bytes[offsets + (begin + 1)]
+        # Counted before the frames are looked at, for a frame that is kept back moves `_scanned`.
         self._count(offsets, frames.consumed, opcodes)
         for offset in offsets[self._watched[opcodes]]:
             self._examine(begin + int(offset))
@@ -137,6 +138,8 @@ class Pipe:
             return
         at = offsets[are_changes] + self._scanned
         sizes = np.diff(offsets, append=consumed)[are_changes]
+        # Bytes 6 and 7 of a request are its vbucket (wire 1). Answers have their status there, so only the totals of
+        # the way down mean anything.
         vbuckets = self._bytes[at + 6].astype(np.int64) << 8 | self._bytes[at + 7]
         highest = int(vbuckets.max()) + 1
         self.changes[:highest] += np.bincount(vbuckets)

@@ -199,6 +199,7 @@ async def _owned_since(members: Members, plan: PromotionPlan) -> dict[Address, l
 
 
 async def _promote(members: Members, plan: PromotionPlan) -> None:
+    # In this order there are never two owners: the old one is dead, on its disk, before a copy becomes active.
     for owner, vbuckets in plan.owned.items():
         await members.set_states(owner, dict.fromkeys(vbuckets, State.DEAD))
     for source, followed in plan.sources.items():

@@ -195,6 +195,7 @@ async def open_proxied(
         connection.has_delete_times = bool(taken & OpenFlag.INCLUDE_DELETE_TIMES)
         channels = {side: link.channel for side, link in opener.links.items()}
         connection.proxy = Proxy(channels, connection.observe, clock, limits.liveness)
+        # What was read behind the answer to DCP_OPEN is the beginning of the frames to pass.
         connection.proxy.start({side: bytes(link.inbox.unread) for side, link in opener.links.items()})
     except BaseException:
         opener.close()

@@ -102,11 +102,13 @@ class Publisher:
         async with self._sending:
             changes, needed, first = self._waiting, self._needed, self._first
             self._waiting, self._needed, self._first, self._next = {}, {}, set(), None
+            # A chain that all nodes get now is no owner's own any more.
             self._open = {vb: chain for vb, chain in self._open.items() if vb not in changes}
             wanted = self.current.with_chains(changes)
             if needed:
                 seqnos = {**wanted.needed, **needed}
                 wanted = wanted.with_needed({vb: seqno for vb, seqno in seqnos.items() if seqno})
+            # Kept even if a node refuses it: others have this map already, and no later one may lack what it says.
             self.current = wanted
             await self._sent_to_all(first)
 
@@ -147,6 +149,7 @@ class Publisher:
         except BaseException as error:
             self._to_open.get(owner, {}).pop(vbucket, None)
             self._open.pop(vbucket, None)
+            # A cancelled run sends nothing more: the next one finds the owner's map, in which the seqno is unknown.
             if isinstance(error, Exception):
                 with suppress(HeadwaterError):  # the first failure is told
                     await self._sent()
@@ -176,5 +179,6 @@ class Publisher:
         """
         chains = {vb: chain for vb, chain in self._open.items() if chain[0] == owner}
         narrower = self.current.with_chains(chains).with_unknown(chains)
+        # The number is used up, whatever becomes of this map: two different maps with one revision would never agree.
         self.current = replace(self.current, rev=self.current.rev + 1)
         return replace(narrower, rev=self.current.rev)

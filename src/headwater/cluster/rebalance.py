@@ -122,6 +122,7 @@ class Rebalance:
                 finish first; run it again to continue.
         """
         with span("rebalance") as trace:
+            # This look only says on which nodes to be alone: the plan comes from another, made under their leases.
             survey = await self._members.survey((*self._seeds, *self._add))
             async with self._members.alone("rebalance", survey.nodes):
                 after = await self._run()
@@ -135,6 +136,8 @@ class Rebalance:
         self._moves = {move.vbucket: move for move in plan.moves}
         self._total = len(plan.moves)
         everybody = tuple(dict.fromkeys((*plan.before.servers, *plan.after.servers)))
+        # Joining nodes are members from the first map on, leaving ones until the last: only members own vbuckets, and
+        # `settle` relies on that after a run was killed.
         start = plan.before.with_servers(everybody).with_replica_count(plan.after.replica_count)
         start = start.with_tls(self._tls_ports).with_groups({**plan.before.groups, **plan.after.groups})
         check_encryption(start)
@@ -142,6 +145,8 @@ class Rebalance:
         if plan.is_empty:
             return plan.before
         joining = [each for each in plan.after.servers if each not in plan.before.servers]
+        # Before the map makes them members: a newer manifest of theirs would drop the collections it lacks in each
+        # vbucket that they get.
         await outrank(self._members, plan.before.servers, joining)
         await bring_history(self._members, plan.before.servers, joining)
         await self._members.send(self._publisher.current)
@@ -161,6 +166,7 @@ class Rebalance:
 
     async def _planned(self) -> tuple[Plan, int]:
         survey = await self._members.survey((*self._seeds, *self._add))
+        # Only the survey finds the names that belong to ports for TLS.
         self._add, self._remove = (tuple(map(self._members.name_of, each)) for each in (self._add, self._remove))
         self._tls_ports = survey.tls_ports
         unknown = [each for each in self._remove if each not in survey.map.servers]
@@ -178,6 +184,7 @@ class Rebalance:
         self._tell("settling what an earlier run left open")
         survey = await self._members.survey((*self._seeds, *self._add))
         publisher = Publisher(self._members, survey.map.after(rev))
+        # All members go by one map before states change: one with an older map could follow a node that is no owner.
         await self._members.send(publisher.current)
         with span("rebalance.settle"):
             await repair(self._members, publisher, survey, plan.settlement)
@@ -192,6 +199,8 @@ class Rebalance:
         self._tell("the last map")
         leaving = [node for node in self._publisher.current.servers if node not in plan.after.servers]
         final = self._publisher.current.with_servers(plan.after.servers).with_groups(plan.after.groups)
+        # Leaving nodes get it, too: by the map before they would still count as members, and lead clients to
+        # themselves.
         await self._members.send(final, also=leaving)
         self._tell("waiting for the last replicas")
         await self._watch.until_all_level(final)
@@ -216,10 +225,14 @@ class Rebalance:
                 try:
                     size = await self._size(move)
                     async with room.place(size):
+                        # The wait for room may have been long. The move goes back, so that the run counts as stopped,
+                        # not as done.
                         if failures or self._stopping():
                             waiting.append(move)
                             return
                         await self._traced(move, movers)
+                # An error that left the task would cancel all others, with vbuckets that are copied or change hands:
+                # they finish.
                 except HeadwaterError as error:
                     failures.append(error)
                     return
@@ -286,6 +299,7 @@ class Rebalance:
             await publisher.change(vb, move.after, first=(target,), needed=0)
             failpoint("rebalance.narrowed")
             await self._watch.until_level(vb, target, replicas)
+        # Last: until all nodes had the map without them, these copies were part of majorities.
         for node in move.dropped_from:
             await self._members.admin(node).delete(vb)
 
@@ -344,6 +358,8 @@ class Rebalance:
         copies = self._publisher.current.copies(vbucket)
         kept = [node for node in copies if node not in (move.source, move.target)]
         back = [move.source] if move.source in move.after else []
+        # These two get the map first: the old owner refuses requests, and a refusal with a map that still names it
+        # makes clients repeat for ever (kv 5).
         both = [node for node in (move.target, move.source) if node is not None]
         try:
             needed = await self._held(vbucket, move.target) if kept and not back and move.target else 0

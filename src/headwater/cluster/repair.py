@@ -28,9 +28,11 @@ async def repair(members: Members, publisher: Publisher, survey: Survey, settlem
         ClusterError, TransportError, StatusError: a node failed; run the command again. Or the best copy of a vbucket
             without an owner has a flaw, or two have histories of their own: the operator must decide.
     """
+    # "A active (no ack seen); B may be pending: mover sets B to replica" (failover 4).
     for vb, nodes in settlement.waiting.items():
         for node in nodes:
             await members.admin(node).set_state(vb, State.REPLICA)
+    # Whoever serves without being the owner stops before any copy is promoted.
     for vb, nodes in settlement.fenced.items():
         for node in nodes:
             await members.admin(node).set_state(vb, State.DEAD)
@@ -99,6 +101,7 @@ async def _promote(
         with suppress(ClusterError, TransportError, StatusError):  # then nobody owns them, which is settled as well
             await asyncio.gather(*(publisher.change(vb, chain) for vb, chain in before.items()))
         raise
+    # The map first: killed in between, the next run finds no owner, and these copies in front of their chains.
     await asyncio.gather(*(_follow(publisher, each.vbucket, each.chosen) for each in chosen))
     for each in chosen:
         await members.admin(each.chosen).set_state(each.vbucket, State.ACTIVE)

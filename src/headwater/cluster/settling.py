@@ -79,6 +79,8 @@ class Settling:
         """
         situation = await self._look(vbucket)
         verdict = decide(situation)
+        # Both nodes answer, so only our connection failed: an older mover may still pass frames between them, and
+        # nothing but a hand-over that is over can be relied on.
         if situation.source is not None and situation.target is not None and verdict.action is not Action.DONE:
             raise problem
         if verdict.action is Action.BEGIN or not await self._act(vbucket, verdict, situation):
@@ -111,6 +113,8 @@ class Settling:
         try:
             copy = await self._inquiry.copy(node.address, vb)
             if copy is not None and copy.state in _BETWEEN:
+                # The barrier: it is answered when all earlier writes are durable, so the seqno is read once more behind
+                # it.
                 await node.set_state(vb, copy.state)
                 copy = await self._inquiry.copy(node.address, vb)
         except TransportError as error:
@@ -126,6 +130,7 @@ class Settling:
                 retriable = verdict.action is Action.WAIT
                 raise MoveError(vb, verdict.reason, _ADVICE[verdict.action], retriable)
             case Action.FINISH:
+                # Failover 4: "finish by setting B active (only if B has everything; new entry)".
                 await self._target.set_state(vb, State.ACTIVE)
             case Action.GIVE_BACK:
                 await self._give_back(vb, verdict, situation)
@@ -140,6 +145,8 @@ class Settling:
         If this run is killed in between, the next one finds the source active and the target pending, a clear case.
         """
         is_flawed = situation.source is not None and situation.source.flaw != ""
+        # `decide` gives a flawed copy back only where the target lacks changes that this one has: the node's own
+        # refusal is overridden.
         await self._source.set_state(vb, State.ACTIVE, force=is_flawed)
         failpoint("move.given_back")
         self.active_sent.pop(vb, None)
@@ -158,9 +165,11 @@ class Settling:
                 if follows and is_replica and self._feeds(report, vb, producer):
                     self.followed.add(vb)
                     return
+                # It may have ended by itself since the report.
                 with suppress(KeyNotFound):
                     await self._target.stop_replicating(producer, [vb])
         if not is_replica:
+            # This also makes a vbucket that is not there (failover 5, step 1).
             await self._target.set_state(vb, State.REPLICA)
 
     def _feeds(self, report: FollowingReport, vb: int, producer: Endpoint) -> bool:

@@ -364,6 +364,7 @@ def _are_apart(first: Copy, second: Copy) -> bool:
     if not first.log or not second.log or first.log[0][0] == second.log[0][0]:
         return False
     ours, theirs = _branch_ends(first), _branch_ends(second)
+    # In their last common branch they agree up to where the first of the two left it.
     parted = max((min(end, theirs[uuid]) for uuid, end in ours.items() if uuid in theirs), default=0)
     return min(first.seqno, second.seqno) > parted
 
@@ -372,6 +373,7 @@ def _branch_ends(copy: Copy) -> dict[int, int]:
     """Return the seqno of the last change of each branch, by vb uuid: the start of the next branch, or the copy's high
     seqno.
     """
+    # A branch ends where the next newer one begins: so the seqnos of the log, shifted by one place.
     ends = (copy.seqno, *(seqno for _, seqno in copy.log))
     return {uuid: end for (uuid, _), end in zip(copy.log, ends, strict=False)}
 

@@ -72,6 +72,8 @@ class Transfer:
         failpoint("move.copying")
         await self._until_near(connection)
         failpoint("move.caught_up")
+        # Failover 5, step 4: on the target's disk before it takes over, or the hand-over, in which nobody writes, would
+        # wait for it.
         seqno = (await self._source.seqnos(State.ACTIVE)).get(self.vb)
         if seqno is None:
             raise MoveError(self.vb, "the source stopped owning it while it was copied", AGAIN, retriable=True)
@@ -148,6 +150,7 @@ class Transfer:
         Raises:
             StatusError, TransportError: the mover did not see that it owns it.
         """
+        # The plain stream has ended, or will: that must not count as the end of this one.
         self._ended = asyncio.get_running_loop().create_future()
         connection.listen(self.vb, self)
         await connection.add_stream(self.vb, StreamFlag.TAKEOVER)
@@ -171,7 +174,9 @@ class Transfer:
             if not self._ended.done():
                 self._ended.set_result(StreamEnd.decode(frame).status)
         else:
+            # The state is the last byte of the extras: 1 is active, 3 pending (failover 4).
             self._asked_state = State.ACTIVE if frame.extras[-1:] == b"\x01" else State.PENDING
+            # Noted before the frame is passed on, and never taken back: from here on the target may own the vbucket.
             self.active_sent = self.active_sent or self._asked_state is State.ACTIVE
             failpoint("move.active_sent" if self._asked_state is State.ACTIVE else "move.pending_sent")
 

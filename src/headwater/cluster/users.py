@@ -76,6 +76,7 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spre
     results = await asyncio.gather(*(members.admin(each).set_users(users) for each in others), return_exceptions=True)
     away, refusals = dict(known.away), list[str]()
     for node, result in zip(others, results, strict=True):
+        # A member that went away asks the others when it is back; one that refused will not, and people must know.
         if isinstance(result, TransportError):
             away[node] = str(result)
         elif isinstance(result, BaseException):

@@ -105,6 +105,7 @@ class Watch:
             seqno = -1 if theirs is None else theirs.seqno
             if theirs is not None and await self._is_level(vbucket, owner, theirs, goal):
                 return
+            # A lower seqno is progress as well: a rollback, from which the copy goes on.
             if seqno != seen:
                 seen, changed_at = seqno, self._clock()
             if self._clock() - changed_at > self._still_max:
@@ -132,6 +133,8 @@ class Watch:
         """
         if theirs.state is State.DEAD or min(theirs.seqno, theirs.complete) < goal:
             return False
+        # Read after the copy: a failover log only grows at its front, so equal fronts mean that the copy had the newest
+        # history then.
         ours = await self._inquiry.copy(owner, vbucket)
         if ours is None:
             raise lost(owner, vbucket)

@@ -93,7 +93,6 @@ def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any, collections: A
         (word >> U64(16)) & U64(0xFF),
     )
     # With Collections one byte more, for the shortest id: a longest key behind a longer id goes to Python.
-    # With Collections one byte more, for the shortest id: a longest key behind a longer id goes to Python.
     if key == U64(0) or key > U64(_KEY_MAX) + U64(collections) or extras + key > body:
         return False
     if kind == MUTATION:
