@@ -52,6 +52,8 @@ class FileBeside:
     def write(self, text: str) -> None:
         """Replace the file's text; on return it is on the disk."""
         if self._folder is None:
+            # An object store shows the new text when the stream is closed, whole; HDFS shows a file while it is
+            # written.
             path, files = self._spark_path(self._name)
             stream = files.create(path, True)
             stream.write(bytearray(text.encode()))
@@ -59,6 +61,8 @@ class FileBeside:
             return
         make_folder(self._folder)
         fresh = self._folder / f".{self._name}.new"
+        # On the disk before it gets its name, and the folder after that: a power cut leaves the old text or the new
+        # one.
         with fresh.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()

@@ -70,6 +70,7 @@ class Memcached:
 
         bucket = url.startswith(("couchbase:", "couchbases:"))
         hosts = [url] if bucket else _servers(url)
+        # A plain memcached knows neither HELLO nor maps: all of its keys are in one vbucket.
         plain: dict[str, Any] = {} if bucket else {"vbuckets": 1, "hello": False}
         self._clients = [client.connect(host, user, password, **plain) for host in hosts]
 
@@ -127,6 +128,7 @@ class Redis:
         try:
             return ask()
         except (self._errors.ConnectionError, self._errors.TimeoutError) as error:
+            # redis-py counts a refused password among lost connections; another try does not help there.
             if isinstance(error, self._errors.AuthenticationError):
                 raise CacheRefused(f"{self._peer}: {error}") from None
             raise ConnectionLost(self._peer, str(error)) from None

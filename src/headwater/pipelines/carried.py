@@ -66,6 +66,7 @@ class Carried:
         return {
             each.id: (scope.name, each.name, each.max_ttl)
             for scope, each in manifest.each_collection()
+            # What servers keep for themselves in a scope of their own means nothing to another cluster.
             if scope.name != OWN_OF_SERVERS
             and (self.scope in (None, scope.name))
             and (paths is None or (scope.name, each.name) in paths)
@@ -190,6 +191,7 @@ def _may_follow(saved: Carried, choice: Carried, source: SourceSettings) -> bool
     Offsets refuse any other choice, but only after the batch that Spark repeats after a kill: in that batch the rows of
     a collection that is no longer chosen would be left out, and never come again.
     """
+    # A copy that knows no collection yet has copied nothing: it may begin with any choice.
     if choice.options() == saved.options() or (saved.chooses and not saved.known):
         return True
     if saved.scope != choice.scope or "all" in (saved.collections, choice.collections) or not saved.chooses:
@@ -265,6 +267,7 @@ class CarriedCollections:
         if manifest.uid < self.carried.manifest_uid:
             return tuple(sorted(collections))  # nothing is concluded from what is not there
         wanted = {self._path(scope, name): number for number, (scope, name, _) in collections.items()}
+        # Dropped ones first: a collection that was made again under its name must find none of the old documents.
         there = self._drop(manifest, wanted, there)
         self._check(wanted, there)
         lacking = [
@@ -343,6 +346,8 @@ class CarriedCollections:
                 del self.carried.known[path]
                 self.carried.filled.pop(path, None)
             if gone:
+                # Behind the drop at the target: a run that is killed in between finds nothing left there, and forgets
+                # them here.
                 self._file.save(self.carried)
         return there
 

@@ -116,6 +116,7 @@ class NamedTable:
             if registered is None:
                 with self._explained(end):
                     self._spark.sql(f"CREATE TABLE IF NOT EXISTS {self._sql(end)} USING delta LOCATION {_text(place)}")
+                # Looked up once more: another session may have given the name to its own place just before.
                 registered = self._registered_place(end)
             if registered != place:
                 message = f"the catalog has a table of this name at {registered}, and this one lies at {place}"

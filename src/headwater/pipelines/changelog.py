@@ -104,6 +104,7 @@ class ChangeLog(Table):
         # The digest is compared; the versions that were looked through are the table's, not the log's.
         logged = [TaskResult(self.log.state.version, each.changes) for each in written]
         reached = _furthest(Offset.from_json(record.end), Offset.from_json(end)).to_json()
+        # Behind the version that the tasks saw: only against that one did they leave out what was logged already.
         self.put(seen.pop(), self._then(reached, digests), logged, transaction)
 
     def level(self, table: Table, end: Offset | None = None) -> None:

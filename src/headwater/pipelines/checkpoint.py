@@ -52,6 +52,7 @@ def mend(checkpoint: str | Path) -> bool:
 def _forget(folder: Path, first: int) -> None:
     """Remove batches from number `first` on, the newest first: Spark would accept a commit without its offsets."""
     log.warning("%s: the files of batch %d are cut; the query goes back to what was before", folder, first)
+    # Noted before the files go: after a kill in between nothing else would tell that the first batch is gone.
     if first <= min(number for kind in (OFFSETS, COMMITS) for number, _ in _batches(folder / kind)):
         (folder / BEGINNING_LOST).touch()
     for kind in (COMMITS, OFFSETS):
@@ -115,6 +116,7 @@ def _agree(sums: bytes, data: bytes) -> bool:
 
 
 def _remove(path: Path) -> None:
+    # The sums first: Hadoop reads a file without them, but refuses one with those of another content.
     _sums_of(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
 

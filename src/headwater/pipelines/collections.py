@@ -333,6 +333,7 @@ class _Table:
         end = Offset.from_json(self.sink.refresh().end)
         for vb, history in seen.items():
             at = end.position(vb)
+            # A node that is behind the table has lost what the table has: that is news as well.
             moved = highs.get(vb, 0) > at.seqno or history.high_seqno < at.seqno
             if moved or (at.seqno and at.vb_uuid != history.vb_uuid):
                 return True
@@ -395,6 +396,7 @@ class CollectionsMirror:
     def _round(self, nodes: SourceNodes) -> None:
         manifest = nodes.manifest()
         collections_now = self._choice.found_in(manifest)
+        # Closed before they are put away, or their upkeep would write into folders that move.
         self._close(keep=collections_now)
 
         def whole(path: str, table: str) -> CollectionsManifest:
@@ -436,6 +438,7 @@ class CollectionsMirror:
             return
         options = self._options | {"collections": each.path}
         workers = self._job.workers
+        # A few changes are read in this process: starting workers for each collection would take longer than reading.
         small = workers is None and table.backlog(highs) < TASK_CHANGES
         engine = engine_of(self._spark, table.sink, options, 0 if small else workers, self._attempts.watch)
 

@@ -160,6 +160,8 @@ class _Batches:
 
     def _copied(self, batch: DataFrame, number: int) -> _Outcome:
         """Write a batch, and repair the changes that a failover took back at either end."""
+        # Looked up before the rows are written: those of a collection that nobody knew by then are left out, and
+        # `check_left_out` finds them below.
         alive = None if self._collections is None else self._collections.settle()
         self._level(batch.sparkSession)
         rows = batch.mapInArrow(_writing(self._target, number, alive), "counts string").collect()
@@ -171,6 +173,7 @@ class _Batches:
         lost = {int(vb): seqno for part in parts for vb, seqno in part["rollbacks"].items()}
         highs = {int(vb): seqno for part in parts for vb, seqno in part["highs"].items()}
         self._attempts.progress.note_losses(vb for part in parts for vb in part["data_loss"])
+        # Compared up to where this batch has come, not only to the rollback: it may have written behind it already.
         ends = {vb: max(seqno, highs.get(vb, 0)) for vb, seqno in lost.items()}
         if lost and self._restores:
             self._check()  # what was made anew under its name is no history to go back in
@@ -196,6 +199,7 @@ class _Batches:
         with nodes.connect(self._source) as origin:
             count = origin.map.vbuckets
         wanted = self._source.vbuckets or range(count)
+        # With another number of vbuckets a key has another one there: then any vbucket of the source may be concerned.
         concerned = [vb for vb in wanted if vb in lost or count != self._there.vbuckets()]
         log.warning(_LOST, self._target.url, len(lost), len(concerned))
         ends = {vb: end for vb in concerned if (end := self._there.reached(vb))}

@@ -47,6 +47,8 @@ _OF_COLLECTIONS: dict[str, Any] = {"collection_id": pa.int64(), "scope": pa.stri
 STAGED_OF_COLLECTIONS = pa.schema(list((_KINDS | _OF_COLLECTIONS).items()))
 """The same of an index of collections."""
 
+# With `content =` FTS5 keeps no texts of its own: to forget a row it needs the texts that it was given, which the
+# trigger for removals passes.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS documents (
     id INTEGER PRIMARY KEY, key BLOB NOT NULL{unique}, vbucket INTEGER NOT NULL, seqno INTEGER NOT NULL,
@@ -179,6 +181,7 @@ def apply(database: sqlite3.Connection, rows: pa.RecordBatch) -> None:
     ]
     where = " AND ".join(f"{name} = :{name}" for name in by)
     for table in ("documents", "aside"):
+        # From both tables: a document may have gone from the index into those kept aside, or come back.
         database.executemany(f"DELETE FROM {table} WHERE {where}", found_rows)  # noqa: S608 -- names of our own
     for row in found_rows:
         row["name"], row["body"], row["reason"] = key_text(row["key"]), row["text"], row["aside"]
@@ -234,6 +237,7 @@ def search(
         more = ", documents.scope, documents.collection" if by_collection else ""
         line = (
             "SELECT documents.key, -bm25(words) AS score, snippet(words, -1, '[', ']', '…', ?) AS snippet"  # noqa: S608
+            # Documents expire between two batches, and the deletion comes only when the node has noticed.
             f"{more} FROM words JOIN documents ON documents.id = words.rowid "
             f"WHERE words MATCH ? AND (expiry = 0 OR expiry > ?){within} ORDER BY rank, documents.key LIMIT ?"
         )

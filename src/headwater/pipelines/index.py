@@ -163,6 +163,8 @@ class IndexTask:
                 for row in rows:
                     row["aside"], row["text"] = done.refused.get(_name(row), row["aside"]), None
                 yield rows
+            # Only when the vbucket was sent to its end: what is still of an older generation then is not in the new
+            # history.
             for part in self.parts:
                 if part.rollback:
                     counts["removed"] += client.remove_older(part.vbucket, self.generations[part.vbucket])

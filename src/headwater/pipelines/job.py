@@ -52,6 +52,7 @@ def follow(
 
     def attempt() -> None:
         begin()
+        # A query that has lost its first batch would begin with "latest" behind changes that it never finished.
         beginning = {"startingOffsets": "earliest"} if mend(job.place) else {}
         reader = spark.readStream.format("dcp").options(**{**options, **beginning})
         stream = (reader.schema(columns) if columns else reader).load()

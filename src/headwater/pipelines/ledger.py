@@ -94,6 +94,8 @@ class JobLedger:
             with self.transaction() as database:
                 database.execute(_SCHEMA)
                 wanted = (FORMAT, kind, bucket, _text(shape or {}), 0, _text(beginning), None, "{}")
+                # Of two processes that make the file at once, the first one's row stays, and the second compares its
+                # own.
                 database.execute("INSERT OR IGNORE INTO ledger VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?)", wanted)
                 for statement in filter(None, map(str.strip, schema.split(";\n"))):
                     database.execute(statement)
@@ -170,6 +172,7 @@ class JobLedger:
             TableChanged: the record is another one by now; nothing was changed.
         """
         with self.transaction() as database:
+            # Read within the transaction, in which nobody else writes: what is compared here is what gets replaced.
             record = self.record
             if record.digest != after:
                 message = f"it is at batch {record.batch} by now and this one was planned from another place"
@@ -185,6 +188,8 @@ class JobLedger:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Commit all changes of the block at its end, or none of them."""
         with self._lock:
+            # The lock for writing is taken now: a transaction that begins by reading would be refused it later without
+            # a wait.
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield self._database
@@ -221,6 +226,8 @@ def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
     database = sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri)
     database.row_factory = sqlite3.Row
     if not uri:
+        # With this log readers see the last commit while a batch is written. FULL syncs it at each commit, or a power
+        # cut could take back a batch that Spark has noted as done.
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
     return database

@@ -109,6 +109,7 @@ class Workers:
         try:
             return list(self._pool.map(_answer, tasks))
         except BrokenProcessPool as error:
+            # A pool with a dead process takes no more work.
             self.close()
             raise TransportError("job", "a worker process died") from error
 
@@ -151,6 +152,7 @@ class Folds:
     def close(self) -> None:
         """End the process, and its work."""
         self._watch.shutdown(wait=False, cancel_futures=True)
+        # The thread that watches waits for the process: killing that one lets it come to its end.
         self._end()
         self._watch.shutdown()
         self._end()  # one that was begun meanwhile
@@ -256,6 +258,7 @@ class LocalEngine:
                 except TableChanged:
                     if repeat == REPEATS_MAX - 1:
                         raise
+                    # With what was known of the nodes before, the next plan would be refused as this one was.
                     planning.look_again()
                     continue
                 done(written, then.end)

@@ -126,6 +126,8 @@ class ObserveSink(LedgerSink):
         windows.merge(self.rules, map(Windows.from_json, findings))
         closed = windows.close(self.rules, all_of_them=all_of_them)
         named = {_NAME: self.ledger.notes.get(_NAME, "")}
+        # Files are written before the commit: a repeated batch writes the same names again, while windows that are
+        # closed by a commit come never again.
         with self.ledger.advance(after, end, windows.to_json() | named):
             self._keep(closed, self.refresh().batch + 1)
         self.windows, self.closed = windows, closed
@@ -180,6 +182,7 @@ def _write(place: str, name: str, rows: pa.Table | None) -> None:
     if rows is None:
         remove(files, f"{base}/{name}.parquet")
         return
+    # Readers of folders pass over names that begin with an underscore.
     pq.write_table(rows, f"{base}/_{name}.parquet", filesystem=files)
     files.move(f"{base}/_{name}.parquet", f"{base}/{name}.parquet")
 

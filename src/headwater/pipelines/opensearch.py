@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 BULK_BYTES, BULK_ITEMS = 4 << 20, 1000
+# A version has 63 bits: 44 for a seqno, which are 500 years of 1000 changes a second, and 19 for a generation.
 SEQNO_BITS = 44
 TIMEOUT_SECONDS = SERVER_SECONDS = 60.0
 ENCODED = "base64:"
@@ -304,6 +305,8 @@ class SearchClient:
             histories = {
                 int(number): _history(copy) for number, copies in shards.items() for copy in filter(_leads, copies)
             }
+            # A shard without a primary shows no history now. Compared without it, one that was put back would pass for
+            # the same.
             if len(histories) < count:
                 away = count - len(histories)
                 raise ConnectionLost(self.server.peer, f"{away} shards of index {self.server.index} are away")
@@ -399,6 +402,7 @@ class SearchClient:
 
     def _deletion(self, hit: dict[str, Any], least: int) -> Item:
         key, whose = place_of(hit["_id"], by_collection=self.server.by_collection)
+        # Just above the version that was found: a document that was stored since has a higher one, and stays.
         return Item(key, max(least, hit["_version"] + 1), None, whose)
 
     def search(
@@ -472,6 +476,7 @@ class SearchClient:
     def _once(self, items: list[Item], done: BulkCounts) -> list[Item]:
         """Send items; return those to be sent again."""
         status, response = self._patiently("POST", "/_bulk", b"".join(item.lines() for item in items))
+        # The body is too large for the server, not yet any one document: halves find out which is.
         if status == 413 and len(items) > 1:
             middle = len(items) // 2
             return self._once(items[:middle], done) + self._once(items[middle:], done)
@@ -495,9 +500,11 @@ class SearchClient:
         status, kind = int(result.get("status", 500)), _kind(result)
         if status in _PASSING:
             return False
+        # 404 for a deletion means that the document is gone already.
         if status < 300 or (status == 404 and item.document is None and kind not in _OF_THE_INDEX):
             done.stored += item.document is not None
             done.deleted += item.document is None
+        # The index has this version or a newer one, which is as good.
         elif status == 409:
             done.behind += 1
         elif item.document is not None and _is_for_good(status, result):

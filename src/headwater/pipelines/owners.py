@@ -105,6 +105,7 @@ def claim(checkpoint: str | Path, now: CheckpointOwner, spark: SparkSession | No
             raise OptionError("checkpoint", file.place, f"{message}; {more}")
         if now.job == COPY:
             _refuse_made_anew(file, before, now)
+    # Written at each start, with the branches of now: after some failovers a vbucket would have none of the first ones.
     file.write(json.dumps({"format": FORMAT} | asdict(now)))
 
 

@@ -54,6 +54,7 @@ def own_session(
         yield spark
     finally:
         spark.stop()
+    # Only after a run that went well, for the archive has the classes that it needed.
     if archive.wanted:
         _end_jvm(archive)
 

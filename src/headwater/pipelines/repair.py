@@ -102,6 +102,7 @@ def _opened(place: str) -> TableLog:
 
 def _put_away(log: TableLog, path: str) -> None:
     name = path.rpartition("/")[2]
+    # Copied, then removed: a crash in between leaves the commit in two places, never in none.
     log.store.write(f"{FOLDER}/{DRAFT_PREFIX}stray-{name}", log.store.read(path))
     log.store.remove(path)
 
@@ -113,6 +114,7 @@ def _begin_anew(log: TableLog, damage: TableDamage) -> str:
         then, line = after(record)
         clock = int(time.time() * 1000)
         gone = [removal(log.state.files[path], clock) for path in damage.missing if path in log.state.files]
+        # A commit that another writer made first is no reason to give up: the repair is planned again from its record.
         if log.commit([*gone, *([then.to_action()] if then else [])], OPERATION):
             return line
         log.refresh()

@@ -291,6 +291,7 @@ def _removals(held: _Held) -> Iterator[tuple[str, WriteWithMeta]]:
 
     gone = Meta(deleted=True, cas=LOWEST, rev_seqno=LOWEST)
     for (path, key), meta in held.items():
+        # What an earlier restore removed is as it should be; writing it again would send it through all streams.
         if meta != gone:
             yield path, WriteWithMeta(key, None, flags=0, expiry=0, cas=LOWEST, rev_seqno=LOWEST, force=True)
 
@@ -324,6 +325,7 @@ def _chunks(writes: Iterable[tuple[str, WriteWithMeta]]) -> Iterator[tuple[str, 
 
 def _force(copy: Client, path: str, writes: list[WriteWithMeta]) -> None:
     documents = copy.collection(path) if path else copy
+    # Any error ends this attempt: the next one compares everything again, and finds what is left to do.
     for error in documents.write_many(writes).values():
         raise error
 
@@ -338,6 +340,7 @@ def _add(copy: Client, path: str, writes: list[WriteWithMeta], target: WriteSett
     documents = copy.collection(path) if path else copy
     failed = documents.write_many(writes)
     for place, error in failed.items():
+        # The target has this version or a newer one: nothing is missing there.
         if isinstance(error, KeyExists) or (target.dead_letters is not None and isinstance(error, REFUSED_ROWS)):
             continue
         if isinstance(error, REFUSED_ROWS):

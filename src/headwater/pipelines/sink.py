@@ -266,6 +266,7 @@ class TableSink(Table):
         """Add a batch to the change log and the quarantine; return the table's next record, with the quarantine's new
         version.
         """
+        # A batch that the table will refuse must not get into the two that are committed before it.
         if (self.changes or self.quarantine) and self.refresh().digest != after:
             raise TableChanged(self.place, "the table has moved on; the batch is planned anew")
         then = self.next(end)

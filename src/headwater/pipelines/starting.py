@@ -96,6 +96,8 @@ class ClassArchive:
     def _make_room(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("spark-*"):
+            # Archives of other versions are of no use any more; one that is being written belongs to a run that began
+            # just before.
             if old.suffix != ".new" or old.stat().st_mtime < time.time() - WRITE_SECONDS:
                 old.unlink(missing_ok=True)
 
@@ -123,6 +125,7 @@ def python() -> str:
             script.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_text(text, encoding="utf-8")
             temporary.chmod(0o755)
+            # Two runs may write it at once: each gives its own whole file the name.
             temporary.rename(script)
         except OSError:
             with suppress(OSError):

@@ -104,6 +104,7 @@ class TargetHistories:
         reached = {vb: (seen.vb_uuid, seen.high_seqno) for vb, seen in now.items()}
         # One that had a node before the batch and has none now took writes that nobody can tell of.
         unknown = dict.fromkeys(self._state.keys() - now.keys(), (NO_BRANCH, U64_MAX))
+        # A vbucket that no node had at either look keeps its note of before.
         self._noted = {**(self._noted or {}), **reached, **unknown}
         text = self._to_text()
         if text != self._text:
@@ -129,6 +130,8 @@ class TargetHistories:
             self._collections = knows_collections(client)
         logs = client.failover_logs(client.seqnos())
         highs = client.seqnos("all") if self._collections else client.seqnos()
+        # The seqno comes in another answer than the log: only if the log is still the same does it belong to its newest
+        # branch.
         if client.failover_logs(highs) != logs:
             raise ConnectionLost(self._target.url, "a vbucket moved or began a new branch between two answers")
         return {vb: BranchHistory(tuple(logs[vb]), high) for vb, high in sorted(highs.items())}

@@ -216,6 +216,7 @@ def run(task: MirrorTask) -> TaskResult:
     except BaseException:
         if logging is not None:
             logging.discard()
+        # The next task must not find the rest of a stream that this one left in the middle.
         _hang_up(task.settings)
         raise
     written.unread, written.reached = sorted(unread), reached_rows(reached)
@@ -263,6 +264,8 @@ class _Logging:
         logged = Offset.from_json(record.end)
         self._after = record.digest
         self._back = [part for part in task.parts if part.rollback]
+        # Of these the log has changes of a batch that never got into the table (changelog.py): they are not logged
+        # twice.
         again = {
             part.vbucket: part.start_seqno
             for part in task.parts

@@ -76,6 +76,7 @@ class TransitionTask:
     async def _run(self) -> dict[str, Any]:
         limits = Limits(patience_seconds=self.patience_seconds)
         async with Mover(self.source, self.target, concurrency=self.concurrency, limits=limits) as mover:
+            # One that fails must not end the mover under the others: they are in the midst of their hand-overs.
             ended = await asyncio.gather(*map(mover.move, self.vbuckets), return_exceptions=True)
         failed = [
             _of_move(vb, each)
@@ -210,6 +211,7 @@ class TransitionNodes:
                 if owners and states[vb] is State.DEAD:
                     survey.moved[vb] = NodePair(source, self.targets[owners[0]])
                 elif states[vb] is State.ACTIVE or (states[vb] is State.DEAD and begun):
+                    # A target with a pending copy goes on with it: another one would leave that half hand-over behind.
                     survey.left[vb] = NodePair(source, self.targets[begun[0] if begun else vb % len(self.targets)])
                 elif states[vb] is State.DEAD and all(each.get(vb) is not State.ACTIVE for each in given):
                     survey.ownerless.add(vb)
@@ -255,6 +257,7 @@ async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[
     source, target = pair.addresses
     rows = []
     async with await NodeAdmin.connect(pair.source) as old, await NodeAdmin.connect(pair.target) as new:
+        # The old copy is dead and writes nothing more, so its seqno is the end of its history.
         highs, details = await new.seqnos(State.ACTIVE), await old.stats("vbucket-details")
         for each in moved:
             vb = each["vbucket"]
@@ -294,6 +297,7 @@ class _Transition:
         noted = {vb: ends for vb, ends in self._noted().items() if vb not in survey.left}
         counts = self._attempts.progress
         counts.total = len(survey.left) + len(survey.moved.keys() | noted.keys())
+        # Before any copy is deleted: what a killed run moved has not been checked yet.
         self._unnoted({vb: pair for vb, pair in survey.moved.items() if noted.get(vb) != pair.addresses})
         if self._job.delete:
             for pair, moved in by_pair(survey.moved).items():
@@ -338,6 +342,7 @@ class _Transition:
         rows = []
         for pair, result in zip(pairs, answers, strict=True):
             noted = asyncio.run(checked(pair, result["moved"]))
+            # Noted before the old copies go: the journal is the only record of what they had.
             self._journal.note(noted)
             failpoint("transition.noted")
             if self._job.delete:

@@ -236,6 +236,7 @@ class Windows:
             paths = zip(batch.column("scope").to_pylist(), batch.column("collection").to_pylist(), strict=True)
             whose = (f"{scope or UNKNOWN}.{collection or UNKNOWN}{BETWEEN}" for scope, collection in paths)
         for of, event, key, clock, expiry, size in zip(whose, events, keys, cas, expiries, sizes, strict=True):
+            # A rollback row has no key: it is no change.
             if key is not None:
                 self._count(rules, (of, key), event, (clock & U64, latest), expiry, size or 0)
 
@@ -275,6 +276,8 @@ class Windows:
 
     def merge(self, rules: WindowRules, others: Iterable[Windows]) -> None:
         """Add the counts of a batch's tasks; those for windows that are closed by now are late."""
+        # The watermark of before this batch: its tasks read different vbuckets, and none of them makes the others'
+        # changes late.
         closed = self.watermark_ns(rules)
         for other in others:
             self.late, self.unclocked = self.late + other.late, self.unclocked + other.unclocked

@@ -225,6 +225,7 @@ class FollowingJob(DeclaredJob[P]):
         named = {each.camel: getattr(self, each.field) for each in self.options() if each.field in self.SOURCE}
         given = {name: str(value) for name, value in named.items() if value is not None}
         loss = {"failOnDataLoss": "true"} if self.on_data_loss == "fail" else {}
+        # The last of two names counts: a program's own options override those that the command line's fields mean.
         return {"url": self.source, **given, **loss, **self.reading}
 
     def buckets(self) -> Iterator[BucketAsked]:
