@@ -87,6 +87,8 @@ class RowMaker:
         codes = [self._code(uuid) for uuid in uuids]
         self._bounds[part.vbucket], self._floors[part.vbucket] = last, above
         known = np.array(begins, np.uint64)
+        # A branch has the seqnos above its own beginning, up to that of the next: so the place before the first
+        # beginning that is not below.
         lowest, highest = np.searchsorted(known, np.array([part.start_seqno + 1, last], np.uint64)) - 1
         lowest, highest = max(int(lowest), 0), max(int(highest), 0)
         self._codes[part.vbucket] = codes[lowest] if lowest == highest else -1
@@ -158,6 +160,7 @@ class RowMaker:
             if self._mutations is None or len(self._mutations) < len(opcodes):
                 self._mutations = pa.array(["mutation"] * 2 * len(opcodes), pa.string())
             return self._mutations.slice(0, len(opcodes))
+        # The three opcodes follow one another (0x57 to 0x59): the distance from the first is the place in the list.
         return pa.array(_EVENTS, pa.string()).take(pa.array(opcodes - np.uint8(MUTATION), pa.uint8()))
 
     def _uuid_column(self, records: pa.RecordBatch) -> Any:
@@ -187,6 +190,7 @@ class RowMaker:
         for vb in np.unique(vbuckets[codes < 0]):
             mine, known = vbuckets == vb, self._branches[int(vb)]
             places = np.searchsorted(known.begins, seqnos[mine]).astype(np.int64) - 1
+            # A log may not reach back to the first change: what is older counts to its oldest branch.
             codes[mine] = known.codes[np.maximum(places, 0)]
         return codes
 

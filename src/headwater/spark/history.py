@@ -52,6 +52,7 @@ class BranchHistory:
         """
         for place in reversed(range(len(self.log))):
             if self.log[place][0] == vb_uuid:
+                # A branch ends where the next newer one begins; the newest goes on to the high seqno.
                 return self.log[place - 1][1] if place else self.high_seqno
         return 0
 
@@ -149,6 +150,7 @@ class HeldPoints:
             seen: the nodes' histories, observed after it was read.
             rollbacks: vbuckets in which it replaced a lost branch: earlier points are no longer valid for them.
         """
+        # Spark asks many times for the same start: only the first time its points are those of before the rollback.
         for vbucket in rollbacks & positions.keys():
             if self._replaced.get(vbucket) != positions[vbucket]:
                 self._replaced[vbucket] = positions[vbucket]
@@ -162,6 +164,8 @@ class HeldPoints:
     def _record(points: list[Point], position: Position, history: BranchHistory) -> None:
         shared = history.shared_with(position.vb_uuid)
         if history.vb_uuid != position.vb_uuid or position.seqno > shared:
+            # A point above the shared history would let a reader go on behind changes that the lost branch had left
+            # out.
             points[:] = [point for point in points if point.observed <= shared]
         elif not points or points[-1].seqno < position.seqno:
             points.append(Point(position.seqno, history.high_seqno))

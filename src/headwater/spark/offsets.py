@@ -124,6 +124,7 @@ def parse_positions(option: str, entries: object) -> dict[int, Position]:
 
 def _vbucket(option: str, key: object) -> int:
     digits = str(key)
+    # Spark compares offsets as texts: "07" and "7" would be two offsets of one place.
     if not (digits.isascii() and digits.isdecimal()) or str(int(digits)) != digits or int(digits) > 0xFFFF:
         raise OptionError(option, str(key), "a vbucket number")
     return int(digits)
@@ -143,6 +144,7 @@ def _position(option: str, vbucket: int, entry: object) -> Position:
 
 
 def _u64(option: str, number: object) -> int:
+    # bool is an int in Python, and JSON's true is no seqno.
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= U64_MAX:
         raise OptionError(option, str(number), "a whole number from 0 to 2^64-1")
     return number

@@ -194,6 +194,7 @@ def pack(parts: Iterable[Range], partitions: int) -> list[Sequence[Range]]:
     task.
     """
     bins: list[tuple[int, int, list[Range]]] = [(0, place, []) for place in range(partitions)]
+    # The largest first, each into the emptiest bin: the fullest is at most a third above the best packing.
     for part in sorted(parts, key=lambda part: (-part.cost, part.vbucket)):
         cost, place, members = heapq.heappop(bins)
         members.append(part)

@@ -149,6 +149,7 @@ class _Task:
                     if not batch.records.num_rows and self._abandon_unreachable():
                         return
             finally:
+                # Also when the reading broke off: the next attempt goes on here, or the rows so far would come twice.
                 self.positions |= {vb: place for vb, place in changes.positions.items() if vb in self.pending}
 
     def _rows(self, batch: ChangeBatch) -> Iterator[Any]:
@@ -189,6 +190,8 @@ class _Task:
             if log is not self.logs.get(vb) and vb in self.pending:
                 part = self.pending[vb]
                 shared = _shared(part.vb_uuid, log)
+                # Rows behind the range are wanted only while all of the range is this node's history: together they are
+                # one state.
                 goes_on = self.reached is not None and shared >= part.end_seqno
                 last = U64_MAX if goes_on else min(part.end_seqno, shared)
                 had = self.had.get(vb, Position.beginning(vb))

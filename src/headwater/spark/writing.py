@@ -181,6 +181,7 @@ class _Task:
                 meta, force = self.settings.with_meta, self.settings.force
                 writes_of_rows.append((row, row.write_with_meta(force=force) if meta else row.write()))
             except OptionError as error:
+                # It is no refused document: among the dead letters, what it takes back would stay in the bucket.
                 if row.event == "rollback":
                     raise
                 refused.append((row, error))
