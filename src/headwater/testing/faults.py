@@ -109,6 +109,7 @@ class _File:
         data, inode = b"".join(bytes(buffer) for buffer in buffers), self._inode
         error = self._disk.turn()
         if error:
+            # A write that fails has written a part, as a real one may.
             data = data[: len(data) // 2]
         self._disk.take(inode, offset + len(data))
         inode.write(data, offset)
@@ -118,6 +119,7 @@ class _File:
     def sync(self) -> None:
         error = self._disk.turn()
         if error:
+            # As on Linux: the pages count as clean after a failed sync, and no later one writes them.
             self._inode.pending.clear()
             raise error
         self._inode.settle()
@@ -222,6 +224,7 @@ class FaultyDisk:
         """Return the disk after a power cut: synced data, and of the rest each piece with probability 1 - `lose`."""
         after = FaultyDisk(self.capacity)
         states = [self._durable_names, *self._renames]
+        # Any number of changes of names may have reached the disk, but only in order: so one of the states after each.
         kept = states[random.randrange(len(states)) if 0 < lose < 1 else (0 if lose else -1)]
         for path, inode in kept.items():
             after.put(path, inode.after_cut(random, lose))

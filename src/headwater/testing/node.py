@@ -354,6 +354,7 @@ def _running(options: dict[str, object], environment: dict[str, str] | None, *, 
         try:
             yield running
         finally:
+            # Killed, not stopped: a test that failed must not wait for a node that hangs.
             running.kill()
             running.let_go()
         if "Traceback" in running.log:

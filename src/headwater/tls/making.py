@@ -57,6 +57,7 @@ class Authority:
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} CA")])
         usage = _usage(key_cert_sign=True, crl_sign=True)
         builder = _builder(subject, subject, key.public_key(), datetime.now(UTC), timedelta(days=days))
+        # It may sign certificates, and none of them another one: there are no CAs below it.
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(usage, critical=True)
         own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -117,6 +118,7 @@ class Authority:
         builder = _builder(subject, self._certificate.subject, key.public_key(), begins or datetime.now(UTC), lifetime)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(digital_signature=True), critical=True)
+        # A node calls other nodes as well: its certificate is a server's and a client's.
         both = [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.ExtendedKeyUsage(both if hosts else both[1:]), critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
@@ -133,6 +135,7 @@ def _builder(
 
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number())
+    # Backdated: a machine whose clock is behind would refuse a certificate that was made just now.
     return builder.not_valid_before(begins - _CLOCKS_DIFFER).not_valid_after(begins + lifetime)
 
 
@@ -168,6 +171,7 @@ def _write_pair(
     pem = serialization.Encoding.PEM
     kind, open_key = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     for path, mode, data in (
+        # The key first: a certificate without its key would be found, and fail every connection.
         (files.key, 0o600, key.private_bytes(pem, kind, open_key)),
         (files.certificate, 0o644, b"".join(each.public_bytes(pem) for each in chain)),
     ):

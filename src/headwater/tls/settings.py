@@ -83,6 +83,7 @@ class TlsSettings:
 def _signature(file: str | None) -> tuple[int, int, int] | None:
     try:
         status = Path(file).stat() if file is not None else None
+    # A file that can't be read fails with its reason when the context is made.
     except OSError:
         return None
     return (status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else None
@@ -91,6 +92,7 @@ def _signature(file: str | None) -> tuple[int, int, int] | None:
 @lru_cache(maxsize=32)
 def _context(settings: TlsSettings, _: object) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # TLS 1.0 and 1.1 are forbidden (RFC 8996).
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = settings.verify == "full"
     context.verify_mode = ssl.CERT_NONE if settings.verify == "none" else ssl.CERT_REQUIRED

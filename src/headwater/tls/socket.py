@@ -112,6 +112,7 @@ class TlsSocket:
         """
         if not self.is_established or not self.flush():
             raise BlockingIOError
+        # All of what is encrypted has to be kept until the socket takes it: so no more than this at a time.
         piece = memoryview(data)[:SEND_BYTES]
         self._run_engine(lambda: self.engine.write(piece))
         return len(piece)
@@ -153,6 +154,7 @@ class TlsSocket:
             return True
         if not self._looked:
             self._looked = True
+            # A client that forgot TLS is recognised by its first byte, for OpenSSL's own message would not say so.
             if self._arena[0] not in _BEGINNINGS:
                 beginning = bytes(self._arena[: min(count, 16)])
                 raise TlsError(self.peer, not_tls(beginning, self._other_port, is_server=self.engine.is_server))
