@@ -144,6 +144,8 @@ class DropCollection(_OfCollections):
                 raise ManifestRefused(f"{self.path} is not what was shown: it, or what is in it, was made anew since")
 
         def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
+            # Checked within the change: another operator's change makes this function run again, with what that one
+            # left.
             check(manifest)
             return removal(self.path)(manifest, ids)
 

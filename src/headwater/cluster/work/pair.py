@@ -89,6 +89,7 @@ class PromoteReplicas(DeclaredWork):
 
         plan = await self._planned(members)
         work_plan = self._work_plan(plan)
+        # People take time to confirm, and the owner may be back, or have more, by then.
         if run.plan is not None and work_plan.digest != run.plan.digest:
             raise ClusterError("the nodes are not as they were when the plan was shown", "look again, then go on")
         await promote(members, plan)
