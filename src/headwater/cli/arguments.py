@@ -22,12 +22,14 @@ _SELF = Path("/proc/self")
 def hide_passwords() -> None:
     """Overwrite the passwords among this process's arguments; do nothing if the system does not allow it."""
     try:
+        # The program's name stands in brackets before the numbers, and may have blanks and brackets of its own.
         fields = (_SELF / "stat").read_bytes().rpartition(b")")[2].split()
         begin, end = (int(fields[_ARGUMENTS_BEGIN - 2 + place]) for place in (0, 1))
         with (_SELF / "mem").open("r+b", buffering=0) as memory:
             memory.seek(begin)
             shown = memory.read(end - begin)
             hidden = b"\0".join(masked(shown.split(b"\0")))
+            # Another length would move the arguments behind, and overwrite the environment that follows them.
             if hidden != shown and len(hidden) == len(shown):
                 memory.seek(begin)
                 memory.write(hidden)

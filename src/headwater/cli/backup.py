@@ -202,6 +202,7 @@ def restore(
         missing = lacking(client, point.manifests, chosen)
     with Meter("verify", "bytes", quiet=quiet) as meter:
         _fail(look(archive, point.chain, meter.show).problems)
+    # Only once the backup is known to be whole: for a damaged one nothing is made that nobody could fill.
     _make(missing, node, user, password)
     _write(archive, point, chosen, _target(node, user, password, retry), force, quiet)
 

@@ -250,6 +250,8 @@ class Load:
         for whose, some in _by_collection(part, collection).items():
             if refused := self._stored(documents(client, whose), prefix, some, self._wanted):
                 raise CommandError(_refused(refused))
+        # Counted when all of the part is acknowledged: what a failed part stored is stored once more, which does no
+        # harm.
         self.stored += len(part)
 
 

@@ -67,6 +67,7 @@ class Printed:
         """
         if self._path is None:
             return
+        # The lines first: positions behind lines that a power cut took away would leave those out for good.
         _keep_lines()
         written = self._path.with_name(self._path.name + ".new")
         with written.open("w", encoding="utf-8") as file:

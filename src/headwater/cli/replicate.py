@@ -155,6 +155,7 @@ class FollowingWatch:
                     raise CommandError(f"{self._new.address} can't follow {self._old.address}: {problem}")
                 line = f"{problem} " * bool(problem) + f"{count(behind)} behind"
                 meter.show(max(got, 0), max(got, 0) + behind, note=line)
+                # A copy within a snapshot has the high seqno and lacks keys: it must be complete up to there as well.
                 if once and not problem and self._has(here, goal) and self._has(await self._new.complete(), goal):
                     return max(got, 0), now - began
                 await asyncio.sleep(POLL_SECONDS)

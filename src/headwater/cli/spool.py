@@ -124,6 +124,7 @@ class Spool:
         names = ("vbucket", "collection_id", "key", "seqno")
         columns: list[list[Any]] = [batch.column(name).to_pylist() for name in names]
         counts = [
+            # The newest row of a key counts: of a deletion that came later there is no row, so none does.
             whose not in self._dropped and self._later.get((vbucket, whose, key), seqno) <= seqno
             for vbucket, whose, key, seqno in zip(*columns, strict=True)
         ]

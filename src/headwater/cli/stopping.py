@@ -142,6 +142,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
             loop.add_signal_handler(number, stop, number)
         try:
             return await task
+        # Only our own signal is a stop; any other cancellation is the work's own affair.
         except asyncio.CancelledError:
             if received:
                 raise Stopped(received[0]) from None
@@ -153,4 +154,6 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     try:
         return asyncio.run(main())
     finally:
+        # Removing the loop's handlers has given the signals their default actions back: SIGTERM would end the process
+        # at once.
         listen()

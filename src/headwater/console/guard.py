@@ -122,6 +122,7 @@ async def form_of(request: Request, token: str) -> dict[str, str]:
     body = bytearray()
     async for piece in request.stream():
         body += piece
+        # Counted as it comes: a request may name no length, or a wrong one.
         if len(body) > BODY_BYTES_MAX:
             raise HTTPException(413, f"a form has at most {BODY_BYTES_MAX} bytes; headwater set takes larger documents")
     try:

@@ -305,6 +305,7 @@ async def read(desk: Desk, key: bytes, collection: str = "", form: Form | None =
         meta = await documents.get_meta(key)
         has_xattrs = meta.datatype & Datatype.XATTR
         xattrs = await documents.get_xattrs(key) if has_xattrs and meta.cas == document.cas else {}
+        # They come by several requests: only under one CAS are they of one version.
         if meta.cas == document.cas and (not xattrs or (await documents.get_meta(key)).cas == meta.cas):
             return editing.shown_document(document, meta, form, xattrs)
     raise KeyExists(f'read "{editing.key_field(key)[0]}": it changes faster than it can be read')

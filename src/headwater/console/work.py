@@ -119,6 +119,7 @@ class Foreman:
         """
         if (job := self.running) is not None:
             self.stop(job.id)
+        # A hand-over that is cut is put right by the next run only: so it gets some time to end.
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task], timeout=END_SECONDS)
             self._task.cancel()
@@ -130,6 +131,7 @@ class Foreman:
         try:
             async with self._members() as members:
                 if job.plan is not None and job.plan.bucket:
+                    # Before any call: a bucket of this name that was made since the confirmation is another one.
                     members.of(job.plan.bucket).bind(job.plan.uuids)
                 outcome = await work.run(members, self._seeds(), job)
                 job.state, job.now, job.details = outcome.state, outcome.line, outcome.details
