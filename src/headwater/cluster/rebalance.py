@@ -199,8 +199,7 @@ class Rebalance:
         self._tell("the last map")
         leaving = [node for node in self._publisher.current.servers if node not in plan.after.servers]
         final = self._publisher.current.with_servers(plan.after.servers).with_groups(plan.after.groups)
-        # Leaving nodes get it, too: by the map before they would still count as members, and lead clients to
-        # themselves.
+        # Leaving nodes get it, too: by the map before they would still count as members.
         await self._members.send(final, also=leaving)
         self._tell("waiting for the last replicas")
         await self._watch.until_all_level(final)

@@ -226,8 +226,8 @@ def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
     database = sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri)
     database.row_factory = sqlite3.Row
     if not uri:
-        # With this log readers see the last commit while a batch is written. FULL syncs it at each commit, or a power
-        # cut could take back a batch that Spark has noted as done.
+        # With this log readers see the last commit while a batch is written. FULL syncs it at each commit: a power cut
+        # takes back nothing that was reported as done.
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
     return database

@@ -112,6 +112,7 @@ def resume(
         return Resumption(0, lost=True, purged=history.purge_seqno)
     shared = history.shared_with(position.vb_uuid) if position.vb_uuid else history.high_seqno
     lost = position.seqno > shared
+    # The history has not parted since: all up to E is held, whatever earlier points say.
     if not lost and position.vb_uuid in (0, history.vb_uuid):
         return Resumption(position.seqno)
     known = list(points)

@@ -76,6 +76,7 @@ def connect(settings: SourceSettings) -> Client:
     from headwater import client  # Spark loads the source's module in every session
 
     connected = client.connect(settings.url, user=settings.user, password=settings.password)
+    # A former owner that was cut off still answers, with an older map, and has what a failover took back.
     if connected.map.version >= settings.map_version or connected.look_for_newer_map().version >= settings.map_version:
         return connected
     known = ".".join(map(str, settings.map_version))
@@ -276,6 +277,7 @@ class SourceNodes:
         client = self._connected()
         self.vbuckets = client.map.vbuckets
         while True:
+            # The plain question is about the default collection alone (kv 3): changes of the others would stay unread.
             highs = self._wanted(client.seqnos("all") if self._settings.chooses else client.seqnos())
             self._note_ownerless(client, highs)
             if idle and self._is_seen(highs):
@@ -303,6 +305,7 @@ class SourceNodes:
         if rest and len(wanted) <= min(SINGLY_MAX, len(highs) // 4):
             with suppress(StatusError):  # one has moved
                 return self._logs_of(client, highs, client.vbucket_stats(STATS, wanted) if wanted else {}, rest)
+        # Before the questions: what changes between them has not been looked at.
         began = self._clock()
         logs = self._logs_of(client, highs, client.vbucket_stats(STATS), frozenset())
         self._whole_at = began

@@ -202,6 +202,7 @@ class _Task:
 
     def _abandon_unreachable(self) -> bool:
         known = [(vb, part, self.logs[vb]) for vb, part in self.pending.items() if vb in self.logs]
+        # The owner's history has not what the range was planned for, so no stream will ever bring it.
         lost = [vb for vb, part, log in known if _shared(part.vb_uuid, log) < part.end_seqno]
         for vb in lost:
             del self.pending[vb]

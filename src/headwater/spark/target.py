@@ -71,6 +71,7 @@ class _Writing:
         """
         from headwater.spark.writing import check_ids  # noqa: PLC0415 -- Arrow
 
+        # A server without maps reports no uuid: then there is nothing to compare.
         buckets = dict.fromkeys(each.bucket for each in messages if isinstance(each, WrittenByTask) and each.bucket[0])
         if len(buckets) > 1:
             before, now, *_ = buckets
