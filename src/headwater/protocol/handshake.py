@@ -235,6 +235,8 @@ def _authenticate(login: Login) -> Conversation[None]:
         answer = yield bootstrap.SaslAuth(key=name, value=scram.first()).frame()
         if answer.status == Status.AUTH_CONTINUE:
             answer = yield bootstrap.SaslStep(key=name, value=scram.final(answer.value)).frame()
+        # Verified before anything is sent to it: a server that can't sign does not know the password, and may be
+        # anybody.
         if not answer.status:
             scram.verify(answer.value)
     if answer.status:
@@ -295,6 +297,7 @@ def open_producer(opening: Opening) -> Conversation[frozenset[str]]:
     name, optional = opening.name.encode(), opening.optional_flags
     answer = yield dcp.Open(key=name, flags=opening.flags | optional).frame()
     while answer.status == Status.EINVAL and optional:
+        # One flag at a time: left out together, a producer that lacks the youngest would not send delete times either.
         optional ^= 1 << (optional.bit_length() - 1)
         answer = yield dcp.Open(key=name, flags=opening.flags | optional).frame()
     if answer.status:

@@ -27,6 +27,7 @@ def contradiction(mine: CollectionsManifest, other: CollectionsManifest) -> str:
             return f"{here} of the one and {there} of the other have the same id, {number:x}"
     if mine.uid == other.uid:
         return "" if is_alike(mine, other) else f"both have a manifest {mine.uid:x}, and it is not the same"
+    # Manifests follow each other by uid, and one may simply not have reached the other node yet.
     older, newer = sorted((mine, other), key=lambda each: each.uid)
     try:
         older.check_next(newer)

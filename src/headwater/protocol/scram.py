@@ -94,16 +94,19 @@ class Scram:
             RemoteProtocolError: the signature is missing or wrong.
         """
         given = _attributes(outcome).get("v", "")
+        # Without `final` there is no signature to compare with, and an empty one would equal an empty answer.
         if not self._signature or not hmac.compare_digest(_base64(given), self._signature):
             raise RemoteProtocolError("SCRAM: the server could not prove that it knows the password; do not trust it")
 
     def _read(self, challenge: bytes) -> tuple[str, bytes, int]:
         attributes = _attributes(challenge)
         nonce, salt, iterations = attributes.get("r", ""), _base64(attributes.get("s", "")), attributes.get("i", "")
+        # A server nonce that adds nothing lets an old exchange be played again (RFC 5802, 5.1).
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise RemoteProtocolError("SCRAM: the server's nonce does not continue ours")
         if not salt:
             raise RemoteProtocolError("SCRAM: the server sent no salt")
+        # The length is checked before int(), which takes seconds for megabytes of digits.
         if not (iterations.isascii() and iterations.isdecimal() and len(iterations) <= len(str(ITERATIONS_MAX))):
             raise RemoteProtocolError(f"SCRAM: {iterations[:20]!r} is no iteration count up to {ITERATIONS_MAX:,}")
         if not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:

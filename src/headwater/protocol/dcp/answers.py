@@ -45,8 +45,10 @@ def may_be_log(size_bytes: int) -> bool:
 
 def read_rollback(frame: Frame) -> int:
     """Read the seqno of a rollback: eight bytes of value, or of extras in the UPR sample (erratum U3)."""
+    # An unknown history has no body: UPR's way to say ROLLBACK 0 (dcp 14).
     if frame.status == Status.KEY_ENOENT:
         return 0
+    # "UPR text shows it in extras; accept either" (dcp 2.4).
     body = frame.extras + frame.value
     if len(body) != _ROLLBACK_BYTES:
         raise RemoteProtocolError(f"{label(frame.opcode)}: a rollback of {len(body)} bytes, expected {_ROLLBACK_BYTES}")

@@ -98,6 +98,8 @@ class Consumer:
         self._core = ConsumerCore(
             Dialect.DCP if negotiated.speaks_dcp else settings.dialect,
             ConsumerWindow(0, owed_bytes_max=SMALL_ACK_BYTES),
+            # A node's changes go into its store: none may get there before the answer that accepts its stream is
+            # handled.
             runs_ahead=False,
             unknown_is_rollback=False,
             opaques=opaques,
@@ -149,6 +151,7 @@ class Consumer:
     def _receive_and_apply(self, frame: Frame, now: float) -> list[Event]:
         events = self.receive_frame(frame, now)
         for event in events:
+            # Within the loop over frames: the next frame is checked against the last seqno that this one sets.
             if isinstance(event, Changed | Advanced | CollectionsChanged | DurabilityChanged):
                 self.applied(event)
         return events
@@ -174,6 +177,8 @@ class Consumer:
         # A consumer's commands, sent to a consumer, are answered by hanging up (dcp 1).
         if frame.opcode in PRODUCER_COMMANDS:
             raise RemoteProtocolError(f"{label(frame.opcode)} was sent to a consumer; only a producer takes it")
+        # In front of every check: "count every counted message, also those it rejects" (dcp 7), or the producer's
+        # window never opens again.
         self._count(frame, now)
         if frame.opcode not in _REQUESTS and frame.opcode not in STREAM_MESSAGES:
             return [NotDcp(frame)]
@@ -256,6 +261,7 @@ class Consumer:
         """Close the stream at this end; if its ADD_STREAM waits for an answer, `status` is the answer."""
         if stream.phase is Phase.ENDED:
             return []
+        # The answer is still to come, and must find that nobody waits for it.
         if stream.phase is Phase.ASKED:
             self._core.awaiting[stream.opaque] = None
         if stream.mover is not None and stream.phase is not Phase.OPEN:
@@ -267,6 +273,8 @@ class Consumer:
 
     def ask_producer_to_close(self, stream: ConsumerStream) -> list[Event]:
         """Close the stream at both ends."""
+        # The producer is told first, then this end forgets: messages that cross have no stream here and are answered so
+        # (dcp 2.3).
         self._out += dcp.CloseStream(vbucket=stream.vbucket, opaque=self._core.next_opaque()).encode()
         return self.close(stream)
 
@@ -337,6 +345,7 @@ class Consumer:
         self._out += self._negotiation.answered(frame)
         if not self._negotiation.is_over:
             return []
+        # A producer that refused the window sends without one, and wants no acknowledgements.
         if WINDOW in self._negotiation.accepted:
             self.window.window_bytes = self.settings.window_bytes
         # A producer that took a control is none of UPR's; one that takes neither control nor request may be.
@@ -345,6 +354,7 @@ class Consumer:
         self._live.speaks_v7 = V7_CODES in self._negotiation.accepted
         self._live.tells_deleted_rev = DELETED_REVS in self._negotiation.accepted
         self._live.takes_durable_writes = SYNC_WRITES in self._negotiation.accepted
+        # Streams begin only behind the controls: a stream's encoding is settled when it begins (dcp 1, step 3).
         waiting = [stream for stream in self.streams.values() if stream.phase is Phase.QUEUED]
         return [PositionNeeded(stream) for stream in waiting]
 
@@ -354,6 +364,8 @@ class Consumer:
             case None:
                 return []
             case Opened(stream=stream, failover_log=log):
+                # A branch so high could never be followed by another one here, and would be kept for good with the
+                # vbucket's record.
                 if (highest := max(seqno for _, seqno in log)) > numbers.SEQNO_MAX:
                     raise RemoteProtocolError(
                         f"{label(frame.opcode)}: vbucket {stream.vbucket} has a branch at {highest}"
@@ -361,6 +373,7 @@ class Consumer:
                 self._answer_mover(stream, Status.SUCCESS)
                 if stream.dialect is Dialect.UPR:
                     self._live.open_snapshot(stream)
+                    # A UPR stream needs no marker to begin: the first one closes nothing (dcp 14).
                     return [event, Boundary(stream, goes_on=True)]
             case Refused(stream=stream, status=status):
                 self._answer_mover(stream, status, event.said)
@@ -419,6 +432,8 @@ class Consumer:
         streams" (dcp 7).
         """
         if frame.opcode in COUNTED_OPCODES:
+            # 57 and not 55 bytes for a PREPARE: "a client counting real bytes under-acks 2 bytes per prepare and will
+            # eventually stall" (dcp 7).
             self.window.receive(len(frame) + 2 * (frame.opcode == Opcode.DCP_PREPARE))
             self.window.process(now)
             self._core.acknowledge(now)

@@ -105,12 +105,14 @@ def check_change(frame: Frame, *, collections: bool = False) -> None:
         problem = f"datatype 0x{frame.datatype:02x}"
     elif frame.opcode != Opcode.DCP_MUTATION and frame.datatype not in _DELETION_DATATYPES:
         problem = f"a deletion of datatype 0x{frame.datatype:02x}"
+    # All ones means "make a new one" (dcp 9); other values this high would leave no next CAS.
     elif HELD_MAX < frame.cas < CAS_ALL_ONES:
         problem = f"a CAS of {frame.cas}, the highest taken is {HELD_MAX}"
     elif (revision := _DELETION.unpack_from(frame.extras)[1]) > HELD_MAX:
         problem = f"revision {revision}, the highest taken is {HELD_MAX}"
     if not problem and collections:
         problem = _key_problem(frame.key)
+    # A deletion's body is stripped, not refused (dcp 2.9), so only its attributes must be readable.
     if not problem and (frame.opcode == Opcode.DCP_MUTATION or frame.datatype & Datatype.XATTR):
         problem = _value_problem(frame)
     if problem:
@@ -167,11 +169,13 @@ def read_change(frame: Frame, *, deleted_user_xattrs: bool, collections: bool = 
     Raises:
         BadMessage: the value can't be decompressed, or its xattrs can't be read.
     """
+    # "A CAS of 0 or all-ones is regenerated" (dcp 9).
     cas = 0 if frame.cas == CAS_ALL_ONES else frame.cas
     collection, key = leb128.split_key(frame.key) if collections else (0, frame.key)
     if frame.opcode == Opcode.DCP_MUTATION:
         seqno, rev_seqno, flags, expiry, _, _ = _UPR_MUTATION.unpack_from(frame.extras)
         return Change(key, frame.value, seqno, rev_seqno, cas, frame.datatype, flags, expiry, collection=collection)
+    # "A third-party consumer should look at the extras length" (dcp 2.9): the layout is in no message.
     dated = len(frame.extras) != _DELETION.size
     seqno, rev_seqno, last = (_EXPIRATION if dated else _DELETION).unpack_from(frame.extras)
     value = _surviving(frame, deleted_user_xattrs)

@@ -114,6 +114,8 @@ class ConsumerCore:
         if self.dialect is _UPR and not position.complete:
             return RollbackNeeded(stream, position.seqno, "UPR goes on from the end of a snapshot only")
         stream.step(_ASKED)
+        # Only for the first position: after a rollback data was given up, and an older uuid would claim a branch that
+        # no longer fits it.
         if not stream.rollbacks:
             stream.histories = older_histories(position)
         self._request(stream, position, position.vb_uuid)
@@ -127,6 +129,8 @@ class ConsumerCore:
         stream.dialect = dialect = _UPR if self.dialect is _UPR else _DCP
         invariant(opaque not in self.awaiting, "a second request has opaque {}", opaque)
         self.awaiting[opaque] = stream
+        # The kernel checks changes before the answer in front of them is read, so the row must be open when the first
+        # change can arrive.
         if self._runs_ahead:
             self.table.open(stream.vbucket, opaque, seqno, position.snapshot_start, position.snapshot_end)
         # A start beyond the end is ERANGE before histories are compared (dcp 2.4, step 7).
@@ -147,16 +151,20 @@ class ConsumerCore:
                 f"{label(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
             )
         stream = self.awaiting.pop(frame.opaque)
+        # Closed here while the request was on its way: an acceptance must not bring the stream to life again.
         if stream is None:
             return None
         if frame.status == Status.SUCCESS:
             self.accept(stream, read_failover_log(frame))
             return Opened(stream, stream.failover_log)
+        # Closed at once: changes behind a refusal belong to no stream.
         self.table.close(stream.vbucket)
         is_upr = stream.dialect is Dialect.UPR
         unknown = frame.status == Status.KEY_ENOENT and (is_upr or self._unknown_is_rollback)
         if frame.status == Status.ROLLBACK or unknown:
             return self._rolled_back(stream, frame)
+        # "Tries 48 and on EINVAL retries 40" (dcp 14); once, for a producer that has shown to speak DCP means the
+        # EINVAL.
         if frame.status == Status.EINVAL and self.dialect is not Dialect.DCP and not is_upr:
             self.dialect = Dialect.UPR
             stream.step(Step.ROLLED_BACK)
@@ -182,6 +190,7 @@ class ConsumerCore:
             RemoteProtocolError: the rollback leads to a seqno above the request's.
         """
         seqno, position = read_rollback(frame), stream.request_position
+        # Obeyed, it would make a consumer pass over changes that it does not hold (failover 2, the historical bug).
         if position is None or seqno > position.seqno:
             raise RemoteProtocolError(
                 f"{label(frame.opcode)}: vbucket {stream.vbucket}, asked from seqno {stream.request_seqno}, "
@@ -192,6 +201,7 @@ class ConsumerCore:
             self._request(stream, position, older)
             return None
         stream.rollbacks += 1
+        # Two nodes that contradict each other would otherwise send a consumer back and forth for ever.
         if stream.rollbacks > ROLLBACKS_MAX:
             stream.step(Step.REFUSED)
             return Refused(stream, frame.status, b"it was sent back %d times" % stream.rollbacks)
@@ -238,7 +248,10 @@ class ConsumerCore:
         """Remove a stream that is over; messages with its opaque are ignored from now on."""
         self._acks.pop(stream.vbucket, None)
         self.table.close(stream.vbucket)
+        # Remembered, since messages of the stream may still be on their way and must not be taken for those of the next
+        # one.
         self.past.add(stream.opaque)
+        # A newer stream of the vbucket may have taken the place already.
         if self.streams.get(stream.vbucket) is stream:
             del self.streams[stream.vbucket]
 

@@ -79,6 +79,7 @@ def _system_event(live: LiveStreams, frame: Frame) -> list[Event]:
         return _not_negotiated(live, frame)
     message = read_system_event(frame)
     stream = live.open_for(frame)
+    # "Seqnos of system events count like documents" (dcp 2.16).
     live.judged(frame, message.by_seqno)
     return [CollectionsChanged(stream, message)]
 
@@ -87,6 +88,7 @@ def _prepare(live: LiveStreams, frame: Frame) -> list[Event]:
     if not live.takes_durable_writes:
         return _not_negotiated(live, frame)
     message = dcp.Prepare.decode(frame)
+    # "CAS must be non-zero" (dcp 2.17); numbers beyond the limit would leave the vbucket without a next one.
     if not message.cas or message.cas > HELD_MAX or message.rev_seqno > HELD_MAX:
         raise BadMessage("Prepare", frame.opcode, f"a CAS of {message.cas}, revision {message.rev_seqno}")
     return _durability(live, frame, message, message.by_seqno)
@@ -127,6 +129,7 @@ def _end(live: LiveStreams, frame: Frame) -> list[Event]:
     stream = live.core.streams.get(frame.vbucket)
     if stream is None or stream.phase is not Phase.OPEN:
         raise refusal(frame, live.no_stream, "no stream")
+    # "Except STREAM_END, which is ignored with success" (dcp 9): it is the late end of an older stream.
     if stream.opaque != frame.opaque:
         return []
     stream.step(Step.ENDED)
@@ -137,6 +140,8 @@ def _end(live: LiveStreams, frame: Frame) -> list[Event]:
 
 def _not_negotiated(live: LiveStreams, frame: Frame) -> list[Event]:
     """Refuse a retired message (FLUSH) or one that was not negotiated; the error makes the producer disconnect."""
+    # Without a stream the error is that there is none, which the producer tolerates; it must not lose its connection
+    # for a late message.
     live.open_for(frame)
     raise refusal(frame, Status.NOT_SUPPORTED, "not negotiated")
 

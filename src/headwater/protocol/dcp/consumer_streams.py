@@ -93,6 +93,8 @@ class LiveStreams:
         last = self.core.last(stream.vbucket)
         if start > end or end > numbers.SEQNO_MAX:
             raise refusal(frame, Status.EINVAL, f"a snapshot from {start} to {end}")
+        # Both: a marker that begins below the last seqno and ends above it is legal, for it replaces an unfinished
+        # snapshot (dcp 9).
         if start < last and end <= last:
             raise refusal(frame, Status.ERANGE, f"a snapshot from {start} to {end} after seqno {last}")
         self.table.enter(stream.vbucket, start, end)

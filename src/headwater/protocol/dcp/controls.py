@@ -110,6 +110,7 @@ def apply(settings: ControlSettings, negotiated: Negotiated, key: bytes, value: 
     """
     if not key or not value:
         return Status.EINVAL
+    # latin-1 takes any byte: a key that is no text is simply none of ours.
     control = CONTROLS.get(key.decode("latin-1"))
     if control is None:
         return Status.EINVAL
@@ -158,6 +159,7 @@ def _choice(name: str, *values: str) -> Rule:
 
 def _window(settings: ControlSettings, _: Negotiated, value: str) -> Status:
     """Set the window, a decimal u32; 0 is off, and it may change at any time."""
+    # The digits are counted before they become a number: int() of megabytes of them takes seconds.
     if not re.fullmatch(r"[0-9]{1,10}", value) or int(value) > WINDOW_BYTES_MAX:
         return Status.EINVAL
     settings.window_bytes = int(value)
@@ -190,6 +192,7 @@ def _stream_ids(settings: ControlSettings, negotiated: Negotiated, value: str) -
     """
     if value != TRUE or not negotiated.collections:
         return Status.EINVAL
+    # Stream ids and sync writes exclude each other, since PREPARE, COMMIT and ABORT carry none (dcp 2.21).
     if settings.sync_writes:
         return Status.NOT_SUPPORTED
     settings.stream_ids = True

@@ -46,6 +46,8 @@ class Coverage:
 
     def within(self, manifest: CollectionsManifest) -> Coverage:
         """Return this choice without the collections, chosen by id, that a newer manifest lacks."""
+        # An older manifest may lack a collection that was made since; dropping it from the choice would lose it for
+        # good.
         if self.collections is None or manifest.uid < self.manifest_uid:
             return self
         return replace(self, collections=tuple(number for number in self.collections if manifest.has(number)))

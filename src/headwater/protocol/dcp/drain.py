@@ -166,6 +166,8 @@ class Drain:
     def position(self, vbucket: int) -> Position:
         """Return the position of a stream, rows in the arena included."""
         stream = self.streams[vbucket]
+        # Until the producer has accepted, the position is what was asked for: the row of the table already has the
+        # numbers of the request.
         if stream.request_position is not None and (stream.phase is _PHASE_ASKED or not stream.opaque):
             return stream.request_position
         coverage = None if stream.request_position is None else stream.request_position.coverage
@@ -250,6 +252,7 @@ class Drain:
                 self.arena.grow(decoded.needed)
             elif decoded.stop is not Stop.CONTROLS_FULL:
                 break
+        # In front of the check that may raise: what was received counts, whatever becomes of it (dcp 7).
         self.window.receive(counted)
         if decoded.stop.refused:
             raise RemoteProtocolError(complaint(view[at:], decoded.stop, self.table))
@@ -342,6 +345,8 @@ class Drain:
 
     def _answered(self, frame: Frame, row: int, now: float) -> None:
         stream = self._awaiting.get(frame.opaque)
+        # A refusal must come before any change of its stream; the kernel has taken what stood in front of it already,
+        # so this is the place to look.
         if stream is not None and frame.status:
             self._expect_nothing_yet(stream)
             self._awaited = None
@@ -372,6 +377,7 @@ class Drain:
             start, end, flags = 0, ENDLESS, 0
             self.events.append((row, Boundary(stream, goes_on=True)))
         if self._with_ids:
+            # Behind `_purged`, which needs the snapshot before this one.
             self._snapshots[frame.vbucket] = start, end
         if flags & dcp.SnapshotFlag.ACK:
             self._core.marked(stream, end, wants_answer=True)
@@ -392,6 +398,8 @@ class Drain:
             held = max(held, min(before[1], start))
         known, stream.purge_seqno = stream.purge_seqno, purged
         if self._checks_purges and 0 < held < purged != known and stream.phase is _PHASE_OPEN:
+            # Given up rather than gone on with: a reader that missed a deletion keeps a document for ever, and nothing
+            # would ever tell.
             stream.step(Step.CLOSED)
             self.events.append((row, DeletionsMissed(stream, held, purged)))
 
@@ -439,6 +447,8 @@ class Drain:
             seqnos = np.array([stream.request_seqno for stream in waiting], np.uint64)
             self._awaited = next(iter(self._awaiting)), np.array([stream.vbucket for stream in waiting]), seqnos
         _, vbuckets, seqnos = self._awaited
+        # One comparison for all streams in the usual case; a change in front of its acceptance would be of a stream
+        # that may yet be refused.
         if (self.table.rows[vbuckets, LAST] != seqnos).any():
             for stream in filter(None, self._awaiting.values()):
                 self._expect_nothing_yet(stream)

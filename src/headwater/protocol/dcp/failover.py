@@ -52,6 +52,7 @@ class FailoverTable:
     ) -> None:
         self._new_uuid = new_uuid
         self._entries_max = entries_max
+        # The oldest go: a consumer that is on one of those has been away for so many failovers that it begins anew.
         self._entries = tuple(FailoverEntry(*entry) for entry in entries)[:entries_max]
         self._encoded: tuple[tuple[FailoverEntry, ...], bytes] = ((), b"")  # of which entries, and their bytes
         if not self._entries:
@@ -78,6 +79,8 @@ class FailoverTable:
 
     def create(self, seqno: int) -> FailoverEntry:
         """Begin a new branch after `seqno`; drop entries that begin above it. Returns the new entry."""
+        # An entry that begins above is of a branch of which nothing is here; left in the table, it would let its
+        # consumers keep changes that do not exist here (failover 1, create).
         self._entries = tuple(entry for entry in self._entries if entry.seqno <= seqno)
         return self._push(seqno)
 
@@ -87,6 +90,8 @@ class FailoverTable:
         After a rollback to 0, begin with a new table instead.
         """
         self._entries = tuple(entry for entry in self._entries if entry.seqno <= seqno) if seqno else ()
+        # The table is never empty; the new uuid is nobody's, so every consumer with data is sent back (failover 1,
+        # prune).
         if not self._entries:
             self._push(seqno)
         highest = max(entry.seqno for entry in self._entries)
@@ -103,6 +108,8 @@ class FailoverTable:
         """Repair a loaded table: drop entries with uuid 0, and entries that begin above a newer entry."""
         kept: list[FailoverEntry] = []
         for entry in self._entries:
+            # Compared with the newer entry that was kept, so one bad entry does not take the good ones behind it along
+            # (vector T09).
             if entry.vb_uuid and (not kept or entry.seqno <= kept[-1].seqno):
                 kept.append(entry)
         self._entries = tuple(kept)
@@ -120,6 +127,7 @@ class FailoverTable:
 
     def encode(self) -> bytes:
         """Return the log in its wire form: 16 bytes an entry, newest first (dcp 2.5)."""
+        # By identity: the tuple is exchanged, never changed, and a thousand streams ask for the same log.
         if self._encoded[0] is not self._entries:
             self._encoded = self._entries, encode_log(self._entries)
         return self._encoded[1]
@@ -127,6 +135,7 @@ class FailoverTable:
     def _push(self, seqno: int) -> FailoverEntry:
         known = {entry.vb_uuid for entry in self._entries}
         vb_uuid = 0
+        # 0 means "no history" in a request (dcp 2.4), and a uuid that comes twice would name two branches (vector F50).
         while vb_uuid == 0 or vb_uuid in known:
             vb_uuid = self._new_uuid() & ((1 << VB_UUID_BITS) - 1)
         highest = max((entry.seqno for entry in self._entries), default=0)
@@ -208,6 +217,8 @@ def decide(
         return _OK
     # 2. A deletion that was purged above the start would never reach the consumer. Not so when it proves that it knew
     #    of that purge, or when nothing in the collections it reads changed since.
+    # Both bounds: a collection that changed behind the purge, or behind the start, may have had one of its tombstones
+    # purged in between (vectors F39, F40).
     unchanged = collection_high_seqno is not None and collection_high_seqno <= min(claim.start_seqno, purge_seqno)
     if 0 < claim.start_seqno < purge_seqno and remote_purge_seqno != purge_seqno and not unchanged:
         return Rollback(0, f"deletions up to seqno {purge_seqno} were purged")
@@ -253,6 +264,8 @@ def _rollback(claim: Claim, table: list[tuple[int, int]], high_seqno: int) -> Ro
     if start == snap_end:
         snap_start = start
     # 8. Back to where the branches part; but a snapshot half received can only be given up as a whole.
+    # Between `snap_start` and the parting the consumer may lack versions that a later one, of the other branch, had
+    # replaced.
     common = min(upper, snap_start)
     return Rollback(common, f"branch {claim.vb_uuid:#x} ended at seqno {upper} here")
 

@@ -38,6 +38,8 @@ class FlowLedger:
         if not 0 <= window_bytes <= WINDOW_BYTES_MAX:
             raise ValueError(f"a flow-control window is 0 to {WINDOW_BYTES_MAX} bytes, not {window_bytes}")
         self.window_bytes = window_bytes
+        # "0: unlimited, acks ignored" (dcp 7): bytes from before would never be acknowledged, and count against a later
+        # window.
         if window_bytes == 0:
             self.outstanding_bytes = 0
         self.is_full = 0 < window_bytes <= self.outstanding_bytes
@@ -62,6 +64,7 @@ class FlowLedger:
         """Count acknowledged bytes, clamped to the outstanding ones (dcp 7). Ignored while flow control is off."""
         if self.window_bytes == 0:
             return
+        # "Over-acking is clamped" (dcp 7): below 0, one lying consumer would have an endless window.
         counted = min(size_bytes, self.outstanding_bytes)
         self.outstanding_bytes -= counted
         self.is_full = self.window_bytes <= self.outstanding_bytes

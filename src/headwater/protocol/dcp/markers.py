@@ -55,6 +55,8 @@ def encode_marker(
     if stream.dialect is Dialect.UPR:
         marker = upr.SnapshotMarker(vbucket=stream.vbucket, opaque=stream.opaque)
         return b"" if stream.state is ProducerState.INSIDE else marker.encode()
+    # The layout goes by what there is to send: V2.2 with a purge seqno, else V2.0 with the visible seqno, else V1 (dcp
+    # 2.7).
     if purged.seqno:
         return _with_purged(stream, start_seqno, end_seqno, flags, purged)
     if purged.visible is not None:

@@ -118,10 +118,12 @@ class Negotiation:
             RemoteProtocolError: it does not answer the control that was sent.
         """
         control = self._pending
+        # "A response whose opaque does not match the outstanding control: disconnect" (dcp 4).
         if control is None or answer.opaque != control.opaque:
             waiting = "none waits" if control is None else f"{control.opaque} waits"
             raise RemoteProtocolError(f"a control was answered with opaque {answer.opaque}; {waiting} for an answer")
         key, value = control.key.decode(), control.value.decode()
+        # Any refusal means "feature absent, go on" (dcp 4).
         if not answer.status:
             self.accepted[key] = value
         elif key == NOOP_INTERVAL and "." in value:

@@ -42,6 +42,7 @@ class NoopTimer:
 
     def enable(self, now: float) -> None:
         """Start sending no-ops; the first is due one interval from now."""
+        # A second enable must not put the next no-op off: clients repeat the control.
         if not self.enabled:
             self.enabled, self._heard_at, self._sent_at = True, now, now
 

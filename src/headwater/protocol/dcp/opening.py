@@ -64,6 +64,7 @@ def consumer_name_in(request: Open) -> str:
 
 def _problem(request: Open) -> str:
     """Return the problem of the request; empty if it is valid."""
+    # "The documented maximum is 200 bytes: a new server should reject more" (dcp 2.1).
     if len(request.key) > NAME_BYTES_MAX:
         return f"the name has {len(request.key)} bytes, {NAME_BYTES_MAX} are allowed"
     if request.flags & ~_KNOWN:

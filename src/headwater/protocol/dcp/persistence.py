@@ -57,6 +57,7 @@ def copies_needed(wanted: MinPersisted, named: int, configured: int) -> int:
         configured: the bucket's configured number of copies, of which a majority is taken.
     """
     most = {"all": named, "majority": majority_of(configured)}
+    # Never more than the map names, or a cluster after a failover would hold everything back.
     needed = min(wanted if isinstance(wanted, int) else most[wanted], named)
     invariant(needed > 0 or not named, "no copy is needed of {}", named)
     return needed
@@ -66,6 +67,7 @@ def persisted(answer: ObserveSeqnoResponse, vb_uuid: int) -> int:
     """Return the seqno up to which a copy has the branch `vb_uuid` on disk, from its answer to OBSERVE_SEQNO."""
     if isinstance(answer, ObserveSeqnoFailedOver):
         known = answer.old_vb_uuid == vb_uuid
+        # Of a branch that the copy left counts what it received of it, and only as far as that is on its disk.
         return min(answer.persisted_seqno, answer.last_received_seqno) if known else 0
     return answer.persisted_seqno if answer.vb_uuid == vb_uuid else 0
 

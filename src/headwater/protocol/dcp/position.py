@@ -193,6 +193,8 @@ def place(  # noqa: PLR0917 - the numbers of a row, as kernels keep them
     last). Inside a snapshot the position has the snapshot's range, and the history of the snapshot's end: the newer
     versions, which replaced those that the consumer lacks, were written in that history (failover.md 2.3).
     """
+    # "Nothing received of the announced snapshot" and "complete snapshot" are asked for alike (dcp 9): with the
+    # unreached end in it, a request would be sent back further than needed.
     if last in (held_start, held_end):
         held_start = held_end = last
     return Position(vbucket, history_at(log, held_end), last, held_start, held_end, log, coverage)
@@ -204,6 +206,7 @@ def shared_seqno(ours: FailoverLog, theirs: FailoverLog) -> int:
     ENDLESS if both end in the same branch; 0 if they have no branch in common.
     """
     known = {uuid for uuid, _ in ours}
+    # The newest branch that both logs name; where either of them left it the histories part.
     uuid = next((uuid for uuid, _ in theirs if uuid in known), None)
     if uuid is None:
         return 0

@@ -138,6 +138,8 @@ class Producer:
 
     def tick(self, now: float) -> list[Event]:
         """Act on the deadline: send a no-op, or return `PeerGone` for a silent consumer."""
+        # This process stood still itself: the consumer's answers may lie unread in the socket, and it must not be cut
+        # for them.
         if self.noop.overslept(now):
             self.noop.heard(now)
         if self.noop.peer_is_silent(now):
@@ -186,6 +188,7 @@ class Producer:
         stream = ProducerStream(
             verdict.key, request.opaque, verdict, last_seqno=verdict.start_seqno, dialect=self.dialect
         )
+        # Nothing is announced yet: a change without a marker in front of it is refused by `sent_changes` (dcp 8.2).
         stream.snapshot_end_seqno = verdict.start_seqno
         if verdict.key[1] is not None:
             stream.framing = stream_id_framing(verdict.key[1])
@@ -213,6 +216,8 @@ class Producer:
         replaces an incomplete one may end below it (dcp 9). `purged` has the marker's numbers of purges and durable
         writes.
         """
+        # A consumer answers such a marker with ERANGE or EINVAL, which ends the connection with all its streams (dcp
+        # 9).
         if not start_seqno <= end_seqno or end_seqno <= stream.last_seqno:
             raise LocalProtocolError(
                 f"vbucket {stream.vbucket}: a marker [{start_seqno}, {end_seqno}] after seqno {stream.last_seqno}"
@@ -270,6 +275,7 @@ class Producer:
 
     def sent_changes(self, stream: ProducerStream, size_bytes: int, last_seqno: int) -> None:
         """Count a run of changes that are sent now: its wire size, and the seqno of its last change."""
+        # Refused here, before it leaves: the consumer would answer ERANGE, and the whole connection would end (dcp 9).
         if not stream.last_seqno < last_seqno <= stream.snapshot_end_seqno:
             raise LocalProtocolError(
                 f"vbucket {stream.vbucket}: seqno {last_seqno} after {stream.last_seqno}, in a snapshot that ends at "
@@ -282,6 +288,8 @@ class Producer:
     def end_stream(self, stream: ProducerStream, reason: EndReason) -> None:
         """End a stream, and forget it now; its STREAM_END is sent as soon as the window has room."""
         stream.step(_END_OK if reason is _OK else _CUT)
+        # Forgotten in front of its STREAM_END, which may wait for the window: until then no other message of this
+        # stream may leave.
         del self.streams[stream.key]
         self._ends.append(encode_end(stream, reason))
         self._flush_ends()
@@ -293,6 +301,7 @@ class Producer:
         self.flow.send(size_bytes)
 
     def _flush_ends(self) -> None:
+        # STREAM_END counts 28 bytes (dcp 7), so it waits for the window like a change.
         while self._ends and not self.flow.is_full:
             self.flow.send(len(self._ends[0]))
             self._out += self._ends.popleft()
@@ -327,6 +336,7 @@ class Producer:
 
     def _close(self, stream: ProducerStream) -> None:
         """Close a stream; send a STREAM_END only if the consumer enabled it by CONTROL."""
+        # "Otherwise silence" (dcp 2.3): old clients take a STREAM_END behind their own close for an error.
         if self.settings.stream_end_on_client_close:
             self.end_stream(stream, EndReason.CLOSED)
         else:

@@ -80,6 +80,7 @@ class Refusals:
         if self._negotiated.xerror:
             return status
         older = without_xerror(status, collections=self._negotiated.collections)
+        # wire 3.1 maps these statuses to "disconnect": a client that doesn't know them would misread any answer.
         if older is None:
             raise RemoteProtocolError(f"{name_of(status)} can not be told to a peer without XERROR")
         return older

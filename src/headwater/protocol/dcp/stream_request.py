@@ -203,6 +203,8 @@ def judge(
     needs_noops = (negotiated.xattrs or negotiated.collections) and not settings.enable_noop
     if (unfit := _unfit(request, facts, needs_noops=needs_noops)) is not None:
         return unfit
+    # The order is the specification's: a consumer tells from the status which of several faults it has to mend first
+    # (dcp 2.4, "first failing check wins").
     claim = _claim(request, facts)
     if (contradiction := check_ranges(claim)) is not None:
         return RequestRefusal(Status.ERANGE, contradiction.reason)
@@ -210,8 +212,11 @@ def judge(
         filtered = _read_value(request, settings)
         if negotiated.collections:
             _check_there(filtered, facts.manifest)
+        # A client without Collections reads the default collection alone; once that is dropped there is nothing to
+        # stream (dcp 2.4, check 9).
         elif facts.manifest is not EMPTY and not facts.manifest.has(0):
             raise _ValueError("the default collection was dropped", Status.UNKNOWN_COLLECTION)
+        # In front of all that concerns the history: a user without the right learns nothing of it.
         if facts.denied is not None and (why := facts.denied(filtered)) is not None:
             raise _ValueError(*why)
     except _ValueError as error:
@@ -276,6 +281,7 @@ def _place(
         claim,
         facts.failover_log,
         facts.high_seqno,
+        # The flag is the client's own risk: it keeps documents whose deletions were purged (dcp 3, 0x80).
         purge_seqno=0 if flags & _IGNORE_PURGED else facts.purge_seqno,
         remote_purge_seqno=filtered.purge_seqno,
         strict=bool(flags & _STRICT),
@@ -288,6 +294,7 @@ def _place(
             return RequestRefusal(Status.ERANGE, reason)
     # 13. Both mean what is on disk now: TO_LATEST as the end, DISK_ONLY if the end asked for lies behind it.
     is_finite = flags & _FINITE and not flags & _TAKEOVER
+    # At least the start: a collection that did not change since is an empty stream, not ERANGE.
     newest = facts.high_seqno if last is None or not flags & _TO_LATEST else max(last, claim.start_seqno)
     end = min(newest, claim.end_seqno) if is_finite else claim.end_seqno
     if claim.start_seqno > end:
@@ -312,12 +319,14 @@ def _partial_end(claim: Claim, *, claims: bool) -> int:
 
 def _not_now(request: StreamRequest, facts: Facts, *, aware: bool) -> RequestRefusal | None:
     """Apply check 15, and refuse a takeover that is not possible now."""
+    # Later than the rollback test, as in dcp 2.4: who must roll back hears so even from a node that can't serve yet.
     if facts.receives_first_snapshot:
         return RequestRefusal(Status.ETMPFAIL, f"vbucket {request.vbucket} still receives its first snapshot")
     if not request.flags & _TAKEOVER:
         return None
     if facts.is_being_handed_over:
         return RequestRefusal(Status.ETMPFAIL, f"vbucket {request.vbucket} is being handed over to somebody else")
+    # The target would get the default collection alone, and the others would be gone with the former owner's copy.
     if facts.last_seqno_of is not None and not aware:
         return RequestRefusal(Status.NOT_SUPPORTED, _NOT_OWNED_WHOLE)
     return None
@@ -344,6 +353,7 @@ def _read_value(request: StreamRequest, settings: ControlSettings) -> StreamFilt
     if (filtered.stream_id is not None) != settings.stream_ids:
         wanted = "needed" if settings.stream_ids else "not enabled"
         raise _ValueError(f"a stream id is {wanted} on this connection", Status.DCP_STREAMID_INVALID)
+    # A replica that lacked some collections could not stand in for its owner (dcp 2.4, check 10).
     if settings.sync_writes and (filtered.collections is not None or filtered.scope is not None):
         raise _ValueError("durable writes are streamed of all collections only", Status.NOT_SUPPORTED)
     return filtered
@@ -399,6 +409,7 @@ def _stream_id(number: object) -> int | None:
     """Return a stream id from 1 to 65535 (errata P13); 0 has a status of its own."""
     if number is None:
         return None
+    # bool is an int in Python, and `"sid": true` is none in JSON.
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= STREAM_ID_MAX:
         raise _ValueError(f"sid is not a number from 1 to {STREAM_ID_MAX}")
     if number == 0:

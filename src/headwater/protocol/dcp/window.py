@@ -65,6 +65,7 @@ class ConsumerWindow:
         `more_waits` is True if more bytes were received already: the producer is not waiting, so the acknowledgement
         may wait for the share of the window.
         """
+        # BUFFER_ACK has 32 bits; the rest stays owed for the next one.
         owed = min(self.owed_bytes, ACK_BYTES_MAX)
         late = self._owed_since is not None and now >= self._owed_since + ACK_SECONDS_MAX
         share = self.window_bytes * ACK_SHARE

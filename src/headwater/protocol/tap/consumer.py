@@ -180,6 +180,7 @@ class TapConsumer:
         try:
             message = kind.decode(frame)
         except BadMessage as bad:
+            # "A checkpoint message without an id: disconnect" (tap.md 5.1).
             if issubclass(kind, tap.CheckpointStart):
                 raise RemoteProtocolError(f"a checkpoint without an id: {bad.problem}") from None
             raise
@@ -195,6 +196,7 @@ class TapConsumer:
                 self.answers_errors = True
             case tap.Opaque() if message.code == OpaqueCode.INITIAL_VBUCKET_STREAM:
                 self.open_vbuckets.add(message.vbucket)
+                # It comes from scratch once more, so what was whole is not whole any more.
                 self.completed.discard(message.vbucket)
             case tap.Opaque() if message.code == OpaqueCode.CLOSE_BACKFILL:
                 self.open_vbuckets.discard(message.vbucket)

@@ -127,6 +127,8 @@ class Ledger:
 
     def number_of(self, opaque: int) -> int | None:
         """Return the number of the unacknowledged message with this opaque; None if there is none."""
+        # The wire's number wraps (tap.md 2); the one meant is the next above what is acknowledged, as the window is far
+        # smaller than the circle.
         number = self.acked + 1 + (opaque - 1 - self.acked) % OPAQUES
         return number if self.acked < number <= self.sent and opaque else None
 
@@ -146,13 +148,16 @@ class Ledger:
         """Set the place to which a stream returns when its unacknowledged messages must be sent again."""
         for run in self._runs:
             if run.stream is stream:
+                # Without seqnos, so that a refusal of any message of the run leads to the new place.
                 run.before, run.seqnos = place, ()
 
     def take_back(self) -> list[tuple[Hashable, TapPlace]]:
         """Forget all unacknowledged messages; return each stream's place from which they must be sent again."""
         places: dict[Hashable, TapPlace] = {}
         for run in self._runs:
+            # The oldest unacknowledged run of each stream decides: everything behind it is sent again, in order.
             places.setdefault(run.stream, run.place_before(self.acked + 1))
         self._runs.clear()
+        # "Sent again with new seqnos" (tap.md 1.2): the old numbers are passed over and never answered.
         self.acked = self.ack_request = self.sent
         return list(places.items())

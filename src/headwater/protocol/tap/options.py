@@ -152,6 +152,7 @@ def read_connect(frame: Frame) -> TapOptions:
     flags = ConnectFlag((read.flags or 0) & sum(ConnectFlag))  # "unknown flag bits: ignore"
     fields: dict[str, Any] = {name: flag in flags for name, flag in FLAGS.items()}
     fields |= {"since": read.backfill_age, "vbuckets": tuple(dict.fromkeys(read.vbuckets or ()))}
+    # A takeover needs a list (tap.md 1.1, 0x08): without one a client would be handed every vbucket of the node.
     fields["takeover"] &= bool(read.vbuckets)
     fields["checkpoints"] = dict(read.checkpoints or ()) if fields["checkpoints"] else None
     return TapOptions(name=read.key, closed_checkpoints_only=bool(read.closed_checkpoints_only), **fields)

@@ -137,6 +137,7 @@ class TapProducer:
         if options.since is None:
             options = replace(options, since=self.options.since)
         again = options.since != self.options.since
+        # In front of the new filter: places of unacknowledged messages go back by the streams that sent them.
         self._take_back()
         self.options, self.ledger.acknowledges = options, options.acknowledge
         # Who now wants changes only gives up the rest of a backfill, not the changes that it has not heard of.
@@ -155,6 +156,8 @@ class TapProducer:
         closed = (self.options.checkpoints or {}).get(vbucket, 0) * CHECKPOINT_SEQNOS
         if self.options.takeover:
             place = TapPlace(TapStep.PENDING)
+        # Below the purge a deletion behind the checkpoint may be gone, and the client would keep the document; then it
+        # is sent everything (tap.md 5.1).
         elif closed and purge_seqno <= closed <= high_seqno:
             place = TapPlace(TapStep.LIVE, closed)  # "positions its cursor at the next checkpoint if it still has it"
         elif self.options.wants_backfill(now_unix) or closed:
@@ -178,6 +181,7 @@ class TapProducer:
 
         A stream whose vbucket is already being handed over continues.
         """
+        # From DRAIN on the vbucket is dead here: nothing can have changed its history.
         if stream.place.step < TapStep.DRAIN:
             stream.place, stream.acked_seqno, stream.blocked_by = TapPlace(TapStep.INITIAL), 0, 0
             self.ledger.restart(stream, stream.place)
@@ -199,6 +203,8 @@ class TapProducer:
     @property
     def is_complete(self) -> bool:
         """True if a dump or takeover has sent everything and received all requested acknowledgements."""
+        # A dump ends "after all ACK responses have arrived" (tap.md 5): the client closes with the socket, and its last
+        # answer would be lost.
         if not self.options.ends or self.ledger.awaits or self._out:
             return False
         return self._is_done(self._unfinished) and self._find_unfinished() is None
@@ -260,6 +266,7 @@ class TapProducer:
             case TapStep.PENDING:
                 return self._state(stream, State.PENDING, TapStep.INITIAL)
             case TapStep.INITIAL:
+                # Taken as the message leaves, so "from scratch" and the end of the backfill describe one state.
                 stream.upto = high_seqno
                 return self._opaque(stream, OpaqueCode.INITIAL_VBUCKET_STREAM, TapPlace(TapStep.BACKFILL))
             case TapStep.BACKFILL if place.seqno >= stream.upto:
@@ -279,6 +286,7 @@ class TapProducer:
         if self.options.checkpoints is not None and place.step is not TapStep.BACKFILL:
             if not place.checkpoint:
                 return None  # its START is due first
+            # No change of the next checkpoint goes out before the END of this one is acknowledged (tap.md 5.1).
             upto = min(upto, place.checkpoint * CHECKPOINT_SEQNOS)
         return upto if upto > place.seqno else None
 
@@ -355,6 +363,7 @@ class TapProducer:
 
     def _opaque(self, stream: TapProducerStream | None, code: OpaqueCode, after: TapPlace | None = None) -> bytes:
         if self.ledger.acknowledges:
+            # The number that the next message gets: data waits for the answer to it.
             self._opaque_asked = self.ledger.sent + 1
         return self._send(stream, tap.Opaque, after, engine_specific=tap.code_or_state(code))
 
@@ -395,6 +404,8 @@ class TapProducer:
 
         In a session without acknowledgements the stream is done with that message.
         """
+        # The word that makes the other side active comes last of all: as long as an answer is owed, a change may have
+        # been refused there (tap.md 5, step 6).
         if stream.place.step is not TapStep.DRAIN or stream.place.seqno < high_seqno or self.ledger.awaits:
             return None
         return self._state(stream, State.ACTIVE, TapStep.HANDED if self.ledger.acknowledges else TapStep.DONE)
@@ -403,6 +414,7 @@ class TapProducer:
         """Record and return one message that is not a change; all of these request an acknowledgement (tap.md 4)."""
         flags, vb = int(MessageFlag.ACK) * self.ledger.acknowledges, stream.vbucket if stream else 0
         data: bytes = kind(vbucket=vb, opaque=self.ledger.next_opaque, flags=flags, **fields).encode()
+        # Entered with the place before the message: a refusal leads back to it, and it is sent again.
         self.ledger.sending(stream, stream.place if stream else TapPlace(TapStep.DONE), asks=True)
         if stream is not None and after is not None:
             stream.place = after
@@ -442,10 +454,12 @@ class TapProducer:
             self._acknowledged(number)
             return
         self.nacks += 1
+        # "Earlier messages count as acked, this message is re-queued" (tap.md 4).
         self._acknowledged(number - 1)
         if frame.status not in TEMPORARY:
             self.fate, self.failure = Fate.FAILED, Status(frame.status)
             return
+        # "No suspension in the final phase of a takeover" (tap.md 4): the vbucket has no owner meanwhile.
         if not any(stream.place.step >= TapStep.DRAIN for stream in self.streams.values() if self.options.takeover):
             self.suspended_until = now + BACKOFF_SECONDS
         if self._take_back():
@@ -462,6 +476,7 @@ class TapProducer:
             if run.last == stream.blocked_by:
                 self._released.append(stream)
             stream.acked_seqno = int(run.seqnos[-1]) if len(run.seqnos) else max(stream.acked_seqno, run.before.seqno)
+            # The answer to VBUCKET_SET(active): only this one completes the hand-over (tap.md 5, step 6).
             if run.before.step is TapStep.DRAIN and stream.place.step is TapStep.HANDED and not len(run.seqnos):
                 stream.place = replace(stream.place, step=TapStep.DONE)
 
@@ -477,6 +492,7 @@ class TapProducer:
             if isinstance(stream, TapProducerStream):
                 stream.place, stream.blocked_by = place, 0
                 self._released.append(stream)
+        # What waits to be sent was numbered by the runs that are forgotten.
         self._out.clear()
         self._opaque_asked = 0
         return any(not isinstance(stream, TapProducerStream) for stream, _ in places)
