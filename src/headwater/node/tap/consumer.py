@@ -46,6 +46,8 @@ def take(session: Session, frame: Frame) -> None:
         status = Status(refused.status)
     answer = consumer.answer(frame, status)
     if answer is not None:
+        # "Must not ack before processing" (tap.md 4), and processed means on the disk: an acknowledged message is never
+        # sent again.
         session.send(answer.encode(), session.server.committer.gate())
 
 
@@ -63,6 +65,7 @@ class TapFed(TapConsumer):
             CommandRefused: with the status to answer. NoRoom, ArenaFull: obey it again after the next commit.
         """
         bucket = session.store_bucket
+        # Temporary, with acknowledgements: the producer sends the same message again later (tap.md 4).
         if bucket.store.full:
             raise CommandRefused(Status.ETMPFAIL, "the disk is full")
         match message:
@@ -93,6 +96,7 @@ class TapFed(TapConsumer):
     def _store(self, bucket: Bucket, message: tap.Mutation) -> None:
         """Store a change. "Store unconditionally with given CAS, flags, expiry, rev seqno"."""
         self._check(bucket, message.vbucket)
+        # Stored, it would replace a document by an empty one.
         if message.flags & tap.MessageFlag.NO_VALUE:
             raise CommandRefused(Status.EINVAL, "a message without its value is no document")  # tap.md 5.2
         datatype = values.accepted(message.value, message.datatype)
@@ -125,6 +129,8 @@ class TapFed(TapConsumer):
             raise CommandRefused(Status.EINVAL, f"{message.state} is no state") from None
         if vb >= bucket.vbucket_count:
             raise CommandRefused(Status.EINVAL, f"vbuckets are 0 to {bucket.vbucket_count - 1}")
+        # TAP sends no prepares and no aborts, so a prepare held here from an earlier stream was ended by the former
+        # owner.
         if set_state(session, vb, state) and state is State.ACTIVE:
             bucket.durable_writes.abort_of_before(vb)
 
@@ -153,6 +159,7 @@ class TapFed(TapConsumer):
         vbucket = bucket.vbuckets.get(vb)
         if vbucket is not None and (vbucket.high_seqno or vbucket.checkpoint):
             state = vbucket.state
+            # A new vbucket and not an emptied one: seqnos begin anew, so its readers must meet another vb uuid.
             bucket.drop_vbucket(vb)
             bucket.create_vbucket(vb, state)
 

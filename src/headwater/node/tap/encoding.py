@@ -103,6 +103,7 @@ class TapEncoding(Encoding):
             out[int(last) + _FLAGS_LOW] |= MessageFlag.ACK
         # Without acknowledgements nothing ever goes back: how many there were is all that matters.
         seqnos = _SEQNOS[: int(count)].tolist() if ledger.acknowledges else range(int(count))
+        # Entered as soon as they are in the arena: the numbers in the frames are those that the ledger gives here.
         self.producer.sent(self.stream, seqnos, int(_SEQNOS[int(count) - 1]), asks=is_last)
         return int(size)
 

@@ -103,6 +103,7 @@ class TapHub:
         """
         now, name = self._loop.time(), options.name or self._made_up()
         feed = self.feeds.get(name)
+        # A kept session has places, and with them changes, of the user who opened it.
         if feed is not None and feed.user != kv.user and not kv.access.is_administrator:
             raise CommandRefused(Status.EACCESS, "a session of another user has this name")
         if feed is not None and not (self._is_kept(feed) and options.goes_on_from(feed.producer.options)):
@@ -124,6 +125,7 @@ class TapHub:
 
         "A completed dump or takeover, or a session closed by a fatal NACK, is never resumed".
         """
+        # The name was taken over by another connection: the session is its now.
         if feed.connection is not connection:
             return
         feed.detach()
@@ -195,6 +197,8 @@ class TapHub:
         if self.feeds:
             self._to_see.add(vb)
             if is_first:
+                # After this turn: whoever changes the vbucket is in the midst of it, and a dropped one may be made anew
+                # at once.
                 self._loop.call_soon(self._look)
 
     def _look(self) -> None:
@@ -243,6 +247,7 @@ def connect(session: Session, frame: Frame) -> None:
         # An empty dump would look like an empty bucket.
         cause = f"no TAP dump or takeover yet: {len(fenced)} vbuckets may belong to another node by now"
         _refuse(session, frame, Status.ETMPFAIL, cause)
+    # Refused before anything moves: documents of other collections would stay behind in a dead vbucket.
     elif named := tap.left_behind(options):
         _refuse(session, frame, Status.NOT_SUPPORTED, takes_not(named))
     else:

@@ -206,6 +206,7 @@ class TapMerge:
     def over(self, call: _Call) -> None:
         """A worker has hung up."""
         self._calls = [each for each in self._calls if each is not call]
+        # What is left would look like all there is: only a session that broke off is begun anew.
         if not call.is_complete and not self._is_refused:
             self.connection.drop("a worker that had a part of its TAP session is gone", fault=False)
         elif not self._calls and not self._is_refused:
