@@ -68,6 +68,8 @@ def flush(session: Session, request: documents.Flush) -> Done:
     check_decided(session)
     if not bucket.flush():
         session.wrote()
+        # The deletions so far are staged; the request is handled again after the commit, and finds fewer documents
+        # left.
         raise NoRoom
     session.server.record(session, f"flushed bucket {bucket.name!r}")
     session.wrote()

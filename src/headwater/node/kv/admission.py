@@ -160,6 +160,7 @@ def _check_vbucket(session: Session, bucket: Bucket, frame: Frame) -> None:
         raise session.parking.wait_for_state(bucket, frame.vbucket)
     if state != wanted:
         raise session.not_my_vbucket()
+    # Temporary, and not 07: the map that this node has may name it, and the client would ask here again at once.
     if frame.vbucket in bucket.fenced:
         raise CommandRefused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
     if bucket.traffic_disabled:
@@ -172,11 +173,13 @@ def _check_durability(session: Session, bucket: Bucket, command: Command, reques
     if session.durability is not None:
         writes.check_possible(request.vbucket)
     if request.vbucket in writes.held and bucket.is_active(request.vbucket):
+        # A lock is taken with a CAS that the commit is about to change, so GET_LOCKED counts as a change.
         changes = command.writes or isinstance(request, GetLocked)
         writes.refuse_in_flight(request.vbucket, session.collection, request.key, writes=changes)
 
 
 def _check_room(bucket: Bucket, command: Command) -> None:
+    # Deletions make room and have some of the reserve; without them a full disk could not be emptied by its clients.
     if bucket.store.full and not (command.frees and bucket.store.staging.may_delete):
         raise CommandRefused(Status.ETMPFAIL, "the disk, or the bucket's quota, is full")
 

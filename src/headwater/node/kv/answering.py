@@ -70,6 +70,7 @@ def failure_of(session: Session, frame: Frame, refused: CommandRefused) -> Failu
     before_login = status == Status.EACCESS and not session.access.is_logged_in  # "always sent as 0x24"
     if not session.has(Feature.XERROR) and not before_login:
         known = without_xerror(refused.status, collections=session.knows_collections)
+        # wire 3.1 says "disconnect": such a client would take an unknown status for something else.
         if known is None:
             name = f"status 0x{refused.status:02x} for opcode 0x{frame.opcode:02x}"
             session.connection.drop(f"{name} can't be told to a client without XERROR: {refused.context}")

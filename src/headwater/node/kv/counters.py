@@ -75,6 +75,7 @@ def _touch_document(
     """
     document = documents.existing(session, request)
     expiry = documents.limited(session, times.absolute_expiry(request.expiration, session.store_bucket.now()))
+    # "A no-op touch with identical expiry may skip" (kv.md 2), which saves every stream a version.
     if expiry == document.expiry or preserves_ttl(request):
         return document, None
     value, flags, datatype = document.value, document.flags, document.datatype

@@ -86,12 +86,16 @@ def newest(session: Session, request: Request) -> StoredDocument | None:
     if document is not None and is_expired(document, bucket.now()):
         if bucket.durable_writes.is_in_flight(vb, session.collection, request.key):
             return None  # nothing comes between a prepare and its commit
+        # A read must not fail because its document's tombstone has no room, or may not be written while the vbucket
+        # moves.
         if bucket.store.full or bucket.is_backed_up(vb):
             return _as_expired(document)
         try:
             expire(bucket, vb, request.key, document)
         except DiskFull:
             return _as_expired(document)
+        # The answer "not found" rests on the tombstone: lost with its batch, another client could read the document
+        # again.
         session.wrote()
         document = bucket.store.document(vb, request.key, session.collection)
     return document
@@ -160,6 +164,8 @@ def stage(
     Raises: ArenaFull, DiskFull.
     """
     bucket, vb = session.store_bucket, request.vbucket
+    # The old version may be a tombstone: "tombstone revision kept across re-creation" (kv.md 2), or an older version
+    # from another cluster would win.
     revision = bucket.next_revision(vb, old)
     if session.durability is None:
         seqno = bucket.store.staging.mutation(
@@ -174,6 +180,7 @@ def stage(
             collection=session.collection,
         )
         return seqno, None
+    # by_seqno 0: the store gives the seqno as it stages, behind every change that is staged by then.
     prepare = Prepare(
         by_seqno=0,
         rev_seqno=revision,
@@ -276,6 +283,7 @@ def _merged_value(old: StoredDocument | None, value: bytes, datatype: int) -> tu
     """
     if old is None or not old.datatype & Datatype.XATTR or datatype & Datatype.XATTR:
         return value, datatype
+    # A tombstone passes system attributes on, as its document's deletion kept them (wire 9).
     section = values.system_attributes(old) if old.deleted else values.attributes_of(old)
     if not section:
         return value, datatype
@@ -319,6 +327,8 @@ def get_replica(session: Session, request: wire.GetReplica) -> wire.GetResponse:
     """Answer GET on a replica, which never expires a document by itself."""
     bucket = session.store_bucket
     document = bucket.store.document(request.vbucket, request.key, session.collection)
+    # "A replica never expires on its own" (dcp 9): it hides the document, and the owner's tombstone comes by the
+    # stream.
     if document is None or document.deleted or is_expired(document, bucket.now()):
         raise CommandRefused(Status.KEY_ENOENT)
     return answer_hit(session, document, wire.GetResponse)

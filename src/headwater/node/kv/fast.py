@@ -135,6 +135,7 @@ class FastPath:
         store, fields = bucket.store, work.fields
         work.begin(bucket)
         fields[kernel.OFFSET] = offset
+        # On a full disk the kernel only reads; which writes are still taken is decided by the plain path.
         fields[kernel.FEATURES] = self._features if store.full else self._features | self._may_write
         stop: int
         if looks_up:
@@ -153,6 +154,7 @@ class FastPath:
         flags = fields[kernel.FLAGS]
         if flags & _WROTE:
             bucket.store.staging.use(fields[kernel.STAGED])
+            # In front of `send`: the answers below wait for the batch with what the same call has staged.
             self._session.wrote()
         elif flags:
             self._session.saw_unstable()
@@ -173,6 +175,7 @@ class FastPath:
 
 def kernels_may_run(bucket: Bucket) -> bool:
     """Return False while the plain path alone knows what must not be told or changed in a bucket."""
+    # The kernel knows states, keys and CAS, and no more: whatever else may refuse a request is for the plain path.
     if bucket.traffic_disabled or bucket.fenced or bucket.store.quarantine.vbuckets:
         return False
     if not bucket.collections.default_is_plain:

@@ -107,6 +107,7 @@ def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done | A
     bucket = server.buckets.get(name)
     if bucket is None:
         raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
+    # Answers may still wait for a batch of the former bucket, and its numbers mean nothing in the next one.
     if bucket is not server and is_held_back(session):
         return _select_later(session, bucket)
     session.select(bucket)

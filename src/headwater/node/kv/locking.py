@@ -34,6 +34,7 @@ def with_own_cas(session: Session, request: Asked) -> Asked:
         return request
     if request.cas != lock.token:
         raise CommandRefused(Status.LOCKED, "the document is locked")
+    # The handlers compare with the stored CAS, which the token stands for.
     return replace(request, cas=lock.cas)
 
 

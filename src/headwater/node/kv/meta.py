@@ -88,6 +88,7 @@ def _wins(request: wire.SetWithMeta, stored: StoredDocument | None, *, deletes: 
     lives = not options & MetaOption.IS_EXPIRATION
     ours = (stored.rev_seqno, not stored.expired, stored.cas)
     theirs = (request.rev_seqno, lives, request.stored_cas)
+    # A deletion compares no more than these (kv.md 2).
     if deletes or ours != theirs:
         return theirs > ours
     # Of one version, by CAS, only a maximum TTL made the expiries differ: cut again, it would be later every time.

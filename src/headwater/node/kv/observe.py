@@ -99,6 +99,7 @@ def _observed(session: Session, vb: int, key: bytes, others: KeyStates) -> tuple
     collection, logical = _split(session, key)
     if collection not in bucket.vbuckets[vb].collections.alive:
         raise bucket.collections.missing_in(bucket.vbuckets[vb], collection)
+    # "Not found" or an old CAS here would deny a write whose client has read success from an owner before.
     if vb in bucket.durable_writes.held and bucket.is_active(vb):
         bucket.durable_writes.refuse_in_flight(vb, collection, logical, writes=False)
     return vb, key, *_observe_one(bucket, vb, logical, collection)
@@ -168,6 +169,7 @@ async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[by
     columns = bucket.store.index.columns[vb]
     for key in bucket.live_keys(vb, 0, span.collection):
         await slices.breathe()
+        # Keys are found by rows, and a compaction or a rollback has numbered them anew in between.
         if bucket.store.index.columns[vb] is not columns:
             return None
         if key >= span.start:
@@ -194,6 +196,7 @@ def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
         if key := bucket.random_key(vb, collection):
             bucket.durable_writes.refuse_unsettled(vb, collection)
             document = bucket.store.document(vb, key, collection)
+            # A document that is not on the disk yet is passed over rather than waited for: any other will do.
             if document is not None and not document.deleted and document.durable:
                 return documents.answer_hit(session, document, GetKeyResponse, key=documents.sent_key(session, key))
     if (theirs := _random_of_others(session, 0)) is not None:

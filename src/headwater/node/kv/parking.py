@@ -100,6 +100,8 @@ class Parking:
             send: queues the answers.
             lasts: True if it runs to its end whether or not anybody hears the answer.
         """
+        # Reading stops, so the next request of this connection can't overtake this one (kv.md, "commands run in
+        # order").
         self._connection.pause("parked")
         self._lasts = lasts
         begun_at = session.server.requests.begun_at
@@ -136,6 +138,7 @@ class Parking:
 
     def end(self) -> None:
         """Wait for nothing more: the connection is closed."""
+        # Cancelled in the middle, a command that changes several things would leave some of them undone.
         if self._task is not None and not self._lasts:
             self._task.cancel()
         if self._pending is not None:

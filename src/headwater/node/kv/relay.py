@@ -276,6 +276,7 @@ class Relay:
         """
         flush, request = self._flush, Frame(Magic.CLIENT_REQUEST, Opcode.NOOP)
         if flush is None:
+            # Checked here first: a FLUSH that this worker refuses must not have emptied the others.
             flush = self._flush = _Flush(self._refused_here(frame), tuple(self._paths_of_others()))
         elif flush.are_there or flush.outcome() is not None:
             return
@@ -401,6 +402,7 @@ class Relay:
     def lost(self, call: _Call) -> None:
         """Forget a lost worker, and drop the client's connection if it owes an answer."""
         self._forget(call)
+        # It is not known which of the unanswered requests were carried out; an error would claim that none was.
         if self._feeds or any(
             isinstance(each, _Place) and each.call is call and not each.is_over for each in self._waiting
         ):
@@ -437,6 +439,7 @@ class _Call(WorkerCall):
         """Send all requests, and a NOOP whose answer shows that no other answer is to come."""
         if self._is_asked:
             self._is_asked = False
+            # "Send a NOOP to flush a pipeline" (kv.md): quiet requests have no answer of their own.
             self._put(Frame(Magic.CLIENT_REQUEST, Opcode.NOOP), self._next())
             self._write()
 

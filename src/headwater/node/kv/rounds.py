@@ -172,6 +172,8 @@ class ServedRounds:
         work.begin(self._bucket)
         fields[kernel.TURN_NOW] = int(begun * MICROSECONDS)
         fields[kernel.MASK] = _READS if store.full else _ALL
+        # Both are read in this turn of the loop, in which no freeze comes: answers of the round wait for the right
+        # batch.
         fields[kernel.OPEN_GATE], fields[kernel.READ_GATE] = committer.open, (read_gate := committer.gate())
         requests.begin()
         stop = kernel.go_round(
@@ -201,6 +203,7 @@ class ServedRounds:
             self._bucket.store.staging.use(self._workspace.fields[execute.STAGED])
             committer.wrote()
         if fields[kernel.TAIL] != fields[kernel.HEAD]:
+            # The answers are kept by the rounds, so a lost batch must reach their connections by way of `drop`.
             committer.waiting.add(self)
         for kind, gate in enumerate((0, read_gate, fields[kernel.OPEN_GATE])):
             seen = fields[kernel.ROUND_SEEN + kind]
@@ -244,6 +247,7 @@ class ServedRounds:
         places = [number % kernel.KEPT for number in numbers]
         descriptors = [int(self._entries[place, kernel.DESCRIPTOR]) for place in places]
         for number, descriptor in zip(numbers, descriptors, strict=True):
+            # The connection may have taken its answer back, or the descriptor may be another's by now.
             if self._rows[descriptor * _FIELDS + kernel.WAITING] == number + 1:
                 self._connections[descriptor].drop(cause, fault=fault)
         self._fields[kernel.HEAD] = self._fields[kernel.TAIL]

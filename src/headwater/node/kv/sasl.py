@@ -52,6 +52,7 @@ def list_mechanisms(session: Session, request: SaslListMechs) -> SaslListMechsRe
 @handles(SaslAuth)
 async def auth(session: Session, request: SaslAuth) -> SaslResponse | SaslContinue:
     """Check the first message. A new attempt logs the connection out until it succeeds."""
+    # At the first word, before anything can fail: a connection must not keep the rights of the user before.
     session.login = session.user = None
     session.refresh_access()
     mechanism = request.key.decode("ascii", "replace")
@@ -134,6 +135,7 @@ async def _begin_scram(session: Session, mechanism: str, value: bytes) -> SaslCo
     users, hash_name = session.server.users, HASHES[mechanism.removesuffix(BOUND)]
     if bool(first.binding) is not mechanism.endswith(BOUND):
         raise scram.Malformed("a mechanism is -PLUS if its proof is bound to the connection, and only then")
+    # Passed on to another member, an unbound proof would open that one to whoever was called.
     if first.user == CLUSTER_USER and not first.binding:
         raise scram.Malformed("the members' secret is proved for one connection alone, and this proof is for any")
     try:

@@ -233,6 +233,7 @@ async def _meet(session: Session, vbucket: VBucket, needs: Any) -> VBucket:
         raise CommandRefused(Status.EINVAL, "vb_uuid is not a decimal number, as a text")
     _check_history(vbucket, int(uuid))
     vbucket = await _reach(session, vbucket.id, seqno, min(timeout, TIMEOUT_MS_MAX) / 1000)
+    # Once more: while it was waited for, a failover or a rollback may have given the vbucket another history.
     _check_history(vbucket, int(uuid))
     if exists:
         with session.store_bucket.store.view(vbucket.id) as view:

@@ -131,6 +131,8 @@ class KvSession:
     def select(self, server: Services) -> None:
         """Select a bucket; no output may wait for another bucket's batches by then."""
         if server is not self.server:
+            # Numbers of batches mean something in one bucket alone; `settle` has seen to it that no answer waits for
+            # one.
             self.connection.serve(server.committer, server.requests)
             self.server, self.written_gate = server, 0
             self._states.clear()
@@ -169,6 +171,7 @@ class KvSession:
                 offset = self._fast.run(data, offset)
                 if offset == len(data) or connection.is_paused:
                     break
+            # By the header alone: a stranger's frame of 30 MiB is refused before it is kept.
             if not self.access.is_logged_in:
                 check_stranger(data, offset)
             frame = next_frame(data, offset)
@@ -179,6 +182,7 @@ class KvSession:
             except NoRoom:
                 self.parking.wait_for_room(self.server.committer)
                 break
+            # Behind `answer`: after NoRoom the same bytes are handed over again.
             offset += len(frame)
             if offset == len(data) or connection.gives_way():
                 break
@@ -278,10 +282,13 @@ class KvSession:
 
     def wrote(self) -> None:
         """Let later answers wait for the batch with the records that a handler (or the kernel) staged."""
+        # The connection's own gate and not the request's: a quiet write has no answer, so the next answer vouches for
+        # it.
         self.written_gate = self.server.committer.wrote()
 
     def saw_unstable(self) -> None:
         """Let this and all later answers wait for changes that a request read and that are not durable yet."""
+        # "Visible means durable": a value that a crash takes back must not have been read.
         self.written_gate = max(self.written_gate, self.server.committer.gate())
 
     def wait_for(self, gate: int) -> None:
@@ -307,6 +314,7 @@ class KvSession:
         """Queue the answer of one request, unless its quiet form leaves it out."""
         command = COMMANDS.get(frame.opcode)
         if command is None or command.silent.get(frame.opcode) != answer.status:
+            # Any row that the answer shows, or shows to be missing, may be in a batch that is not on the disk yet.
             gate = self.server.committer.gate() if command is not None and command.document else 0
             if len(answer.value) < MAPPED_BYTES_MIN:
                 self.send(self.encoded(frame, answer), gate)

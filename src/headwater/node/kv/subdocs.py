@@ -233,6 +233,7 @@ async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -
 
 def _view_again(session: Session, request: wire.SubdocMultiLookup) -> DocumentView:
     """Return the document as it is now, if this node still serves its vbucket and collection."""
+    # Others have had their turns since the request was admitted, so its checks are made again.
     bucket = session.store_bucket
     check_served(session, request.vbucket)
     if session.collection not in bucket.vbuckets[request.vbucket].collections.alive:
@@ -332,6 +333,7 @@ class Draft:
             for index, spec in enumerate(specs):
                 self.apply_one(index, spec)
             return
+        # Attributes are always edited here and now: their macros need the numbers of the change.
         for index, spec in enumerate(specs):
             if spec[1] & _XATTR:
                 self.apply_one(index, spec)
@@ -454,6 +456,8 @@ def _change(
     old = documents.newest(session, request)
     of_tombstone = _stays_deleted(request, old, request.doc_flags or 0)
     edits = None if of_tombstone else _edits(session, request, specs, old)
+    # In front of the staging: macros write CAS and seqno of this change into it, and nothing else is staged in this
+    # turn.
     numbers = ChangeNumbers(bucket.next_cas(request.vbucket), bucket.store.index.high_seqno(request.vbucket) + 1)
     if any(flags & _EXPAND_MACROS and attributes.needs_body(value) for _, flags, _, value in specs):
         rehearsed = _draft(request, old, specs, numbers, of_tombstone)
@@ -467,6 +471,7 @@ def _change(
     if any(opcode == Opcode.DELETE for opcode, *_ in specs):
         if old is None or old.deleted:
             raise CommandRefused(Status.KEY_ENOENT, "there is nothing to delete")
+        # "Deleting a document drops the body and every user xattr and keeps system xattrs" (wire 9).
         kept = {name: text for name, text in draft.pairs.items() if name.startswith("_")}
         return ChangedPaths(_stage_tombstone(session, request, draft, kept), Status.SUCCESS), draft.results
     return ChangedPaths(_stage_document(session, request, draft), Status.SUCCESS), draft.results

@@ -50,6 +50,7 @@ def _inflated_value(value: bytes) -> memoryview:
     """Inflate a compressed value without a copy of the result, which takes milliseconds for 20 MiB."""
     try:
         size = snappy.inflated_size(value)
+        # The claim is checked before memory is taken for it.
         if size > VALUE_BYTES_MAX:
             raise CommandRefused(Status.E2BIG, f"the value inflates to {size} bytes, {VALUE_BYTES_MAX} are allowed")
         return snappy.inflated(value)
@@ -111,6 +112,7 @@ def accepted(value: bytes, datatype: int) -> int:
     """Return the datatype to store an incoming value with: checked, and with the JSON bit as the node finds it."""
     inflated = _inflated_value(value) if datatype & _SNAPPY else memoryview(value)
     body = check_attributes(inflated) if datatype & _XATTR else inflated
+    # "The server determines the JSON bit itself, ignoring what the client said" (wire 4).
     kept = datatype & (_SNAPPY | _XATTR)
     return kept | (_JSON if is_json(body) else 0)
 

@@ -90,10 +90,12 @@ def set_state(session: Session, vbucket: int, state: State, *, force: bool = Fal
     vbucket_ = bucket.vbuckets.get(vbucket)
     if vbucket_ is None:
         bucket.create_vbucket(vbucket, state)
+    # A copy with a flaw that becomes active without a word loses what another copy still has (decisions 0106, 0107).
     elif state is State.ACTIVE and not force and (flaw := _flaw(vbucket_)):
         raise CommandRefused(Status.KEY_EEXISTS, f'{flaw}; the value {{"{FORCE}": true}} makes it active all the same')
     else:
         is_new = vbucket_.set_state(state)
+    # Behind the change: the map must not take back what an operator has set by hand.
     session.server.membership.state_set(vbucket)
     session.server.record(session, f"set vbucket {vbucket} {state.name.lower()}", moves=True)
     return is_new
@@ -125,6 +127,7 @@ def set_vbucket(session: Session, request: AnySetVbucket) -> Done:
 def get_vbucket(session: Session, request: admin.GetVbucket) -> admin.GetVbucketResponse:
     """Return the state of a vbucket."""
     vbucket_ = vbucket(session, request)
+    # A mover takes this answer for the truth about a hand-over; it must survive a crash.
     session.saw(vbucket_)
     return admin.GetVbucketResponse(state=vbucket_.state)
 
