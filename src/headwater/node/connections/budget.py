@@ -42,6 +42,7 @@ class Budget:
         if size_bytes > self.each_bytes:
             self._drop(holder, f"holds {size_bytes} bytes of memory, {self.each_bytes} are allowed")
         while self.held_bytes > self.limit_bytes:
+            # Whoever holds most, and not whoever asks: the one who asks may need a few bytes only.
             most = max(self._held, key=self._held.__getitem__)
             self._drop(
                 most, f"{self._whose} hold more than {self.limit_bytes} bytes, and it {self._held[most]} of them"
@@ -52,6 +53,7 @@ class Budget:
         self.held_bytes -= self._held.pop(holder, 0)
 
     def _drop(self, holder: Holder, cause: str) -> None:
+        # In front of `drop`, which may count again on its way.
         self.release(holder)
         self.dropped += 1
         holder.drop(cause)

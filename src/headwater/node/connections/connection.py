@@ -224,6 +224,7 @@ class Connection:
         No sent output may still wait for a batch of the former bucket.
         """
         if committer is not self.committer:
+            # `settle` has waited for all of these batches; the new bucket's numbers would hold them back for nothing.
             self._outbox.ungate()
             self.committer.waiting.discard(self)
             self._requests.end()
@@ -252,6 +253,7 @@ class Connection:
         """Close now, and discard unsent output. `cause` is logged if it is the peer's fault."""
         if self.is_closed:
             return
+        # First of all: everything below may lead back here.
         self.is_closed = True
         if fault:
             self.host.warn(self.peer, cause)
@@ -317,6 +319,7 @@ class Connection:
         if reason not in self._paused:
             return
         self._paused.discard(reason)
+        # Each reason has an end of its own; reading while one is left would break the order of requests.
         if self._paused or self.is_closed:
             return
         self._listen()
@@ -342,6 +345,7 @@ class Connection:
     def _unwatch(self) -> None:
         """Have nobody watch the socket for reading."""
         self._take_back()
+        # Kept while rounds still know it: the descriptor may be another connection's in a moment.
         self._stirred_at = self.stirred_at
         self._watching.end()
 
@@ -597,6 +601,8 @@ class Connection:
         """Hand bytes to the session; if DCP_OPEN replaced it, hand the rest to its successor."""
         session = self.session
         consumed = session.receive(data)
+        # DCP_OPEN and TAP_CONNECT hand the connection over in the middle of a buffer: the rest of it is the new
+        # session's.
         while self.session is not session:
             session = self.session
             consumed += session.receive(data[consumed:])
@@ -642,6 +648,7 @@ class Connection:
             return
         self._sends += 1
         if not self._feeding:
+            # An answer that rounds keep was given before this one, and must leave before it.
             self._take_back()
         sent = 0
         # Past the queue only when it is empty: an answer whose batch is durable must not overtake one that still
@@ -700,6 +707,7 @@ class Connection:
         outbox = self._outbox
         if self._is_held_up:
             self._send_now(b"")
+        # A fast reader with a long queue must not keep the loop: the socket says again that it is writable.
         for _ in range(SENDS_PER_TURN):
             chunk = outbox.ready(self.committer.durable, SEND_BYTES)
             if not chunk:
@@ -722,6 +730,7 @@ class Connection:
         if not outbox.queued_bytes and not self._is_held_up:
             if self._finishing:
                 self.drop("finished", fault=False)
+            # Only now is a stream pulled: what it copies out of the log goes straight into a socket that takes it.
             elif self.session.pumps:
                 self.wake()
 
@@ -796,6 +805,8 @@ class Connection:
         deadline = self.session.deadline
         if deadline is None or self.is_closed:
             return
+        # A later deadline keeps the earlier timer: deadlines move with every message, and a timer costs more than one
+        # vain wake.
         if self._timer is None or self._timer_at > deadline:
             if self._timer is not None:
                 self._timer.cancel()

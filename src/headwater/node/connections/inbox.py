@@ -99,6 +99,8 @@ class ConnectionInbox:
         return self.measure(memoryview(self._held)[: self._used])
 
     def _grow(self) -> None:
+        # It doubles with the bytes that came and stops at what the header claims: a claim of 30 MiB alone costs
+        # nothing.
         size = max(OWN_BYTES_MIN, min(2 * self._used, max(self._wanted(), self._used + OWN_BYTES_MIN)))
         if isinstance(self._held, mmap.mmap) and _resized(self._held, size):
             self.memory_bytes = size
@@ -130,6 +132,7 @@ def _frame_wanted(data: memoryview) -> int:
     if len(data) < HEADER_BYTES:
         return HEADER_BYTES
     wanted = frame_bytes(data)
+    # "Body > 30 MiB: close the socket, no error response" (wire 1.3).
     if wanted > HEADER_BYTES + BODY_BYTES_MAX:
         body = wanted - HEADER_BYTES
         raise RemoteProtocolError(f"a frame claims a body of {body} bytes; the limit is {BODY_BYTES_MAX}")

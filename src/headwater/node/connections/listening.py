@@ -31,6 +31,7 @@ def bound(option: str, host: str, port: int, check: Callable[[str], None] = lamb
     except OSError as error:
         raise address_error(option, host, port, error) from None
     try:
+        # A node that is started again at once must get its port although old connections are in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:

@@ -126,6 +126,7 @@ class NodeTls:
             return False
         self._last_signature = seen
         fresh, now = self._load(), datetime.fromtimestamp(self._clock(), UTC)
+        # A renewal that went wrong must not take a certificate that still counts out of use.
         if (problem := fresh.certificate.problem(now)) and not self.certificate.problem(now):
             raise OptionError("tls-certificate", self._config.tls_certificate, f"one that counts now: {problem}")
         self._loaded = fresh
