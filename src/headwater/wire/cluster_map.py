@@ -283,6 +283,7 @@ class ClusterMap:
     def to_json(self, this: Address | None) -> bytes:
         """Return the map as JSON for the node `this`, whose entry is marked by `thisNode`; None marks no entry."""
         path = f"/pools/default/{{}}/{self.bucket}?bucket_uuid={self.uuid}"
+        # Rows are filled up to the longest: SDKs read a row by the positions 0 to numReplicas (kv.md 1.4).
         width = max(1 + self.replica_count, *map(len, self.chains))
         names = [str(server) for server in self.servers]
         content = {

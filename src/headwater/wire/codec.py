@@ -254,6 +254,7 @@ class Counted:
         """Return the rows; their number, at most 65535, comes first. A missing row is an error."""
         count, at = NUMBERS[16].read(data, at)
         rows = []
+        # The count is believed row by row only: each row must be there before the next is read.
         for _ in range(count):
             row, at = self.rows.read_row(data, at)
             rows.append(row)

@@ -60,6 +60,7 @@ class FrameBuffer:
         if self.failure is None:
             self._buffer += data
             frames = list(self._whole_frames())
+            # Frames in front of a bad header are whole and were meant: they are handed out before the error.
             if frames or self.failure is None:
                 return frames
         raise self.failure
@@ -73,6 +74,7 @@ class FrameBuffer:
                     yield Frame.cut(view[at : at + sizes.frame], sizes)
                     at += sizes.frame
             except BadFrame as failure:
+                # What lies behind a bad header can't be cut into frames any more, so none of it is kept.
                 self.failure, at = failure, end
         del self._buffer[:at]
 
@@ -129,6 +131,7 @@ def decode_framing(framing: bytes) -> list[FrameInfo]:
 def _decode_object(framing: bytes, at: int) -> tuple[FrameInfo, int]:
     first, at = framing[at], at + 1
     numbers = [first >> 4, first & 0x0F]
+    # "If both escape, the id continuation byte precedes the length continuation byte" (wire 1.4).
     for which in (0, 1):
         if numbers[which] == _ESCAPE:
             numbers[which] += int.from_bytes(_take(framing, at, 1))

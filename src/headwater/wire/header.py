@@ -101,6 +101,7 @@ def lengths(data: bytes | bytearray | memoryview, offset: int = 0) -> Lengths:
     framing = 0
     if magic in FLEXIBLE:
         framing, key = key >> 8, key & 0xFF
+    # "The stream is unrecoverable" (wire 1.3): no later frame boundary can be trusted.
     if framing + extras + key > body:
         raise BadFrame(
             f"opcode 0x{opcode:02x}: {framing} bytes of framing, {extras} of extras and {key} of key "
@@ -192,6 +193,7 @@ class Frame:
         """Return header, framing extras, extras and key."""
         body = len(self) - HEADER_BYTES
         flexible = self.magic in FLEXIBLE
+        # The struct checks the other fields itself as it packs.
         if flexible or self.framing or self.magic not in _MAGICS or body > BODY_BYTES_MAX:
             self._check()
         key_field = len(self.framing) << 8 | len(self.key) if flexible else len(self.key)

@@ -35,8 +35,11 @@ def decode(data: bytes) -> tuple[int, int]:
     for at, byte in enumerate(data[:_BYTES_MAX]):
         number |= (byte & 0x7F) << 7 * at
         if byte < 0x80:
+            # A last byte of 0 adds nothing, so a shorter spelling exists; two spellings of one id would be two keys of
+            # one document (wire 8).
             if at and not byte:
                 raise RemoteProtocolError(f"collection id {data[: at + 1].hex()}: non canonical, {number} is shorter")
+            # Five bytes have room for 35 bits.
             if number > COLLECTION_ID_MAX:
                 raise RemoteProtocolError(f"collection id {data[: at + 1].hex()}: more than 32 bits")
             return number, at + 1

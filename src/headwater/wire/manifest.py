@@ -243,6 +243,7 @@ class CollectionsManifest:
 
     def check_next(self, following: CollectionsManifest) -> None:
         """Check that `following` may replace this manifest; ManifestRefused otherwise."""
+        # "Uid not greater (and not identical): ERANGE" (kv.md 4).
         if following.uid < self.uid or (following.uid == self.uid and following != self):
             raise ManifestRefused(f"manifest {following.uid:x} is not newer than {self.uid:x}", stale=True)
         mine, theirs = self.by_id(), following.by_id()
@@ -263,6 +264,8 @@ class CollectionsManifest:
         """
         mine, theirs = self.by_id(), following.by_id()
         my_scopes, their_scopes = {each.id for each in self.scopes}, {each.id for each in following.scopes}
+        # Drops come first, then scopes, then collections, then dropped scopes: each event finds what it needs (kv.md
+        # 4).
         events = [
             ManifestEvent(EventKind.DROP_COLLECTION, self.uid, scope.id, collection.id)
             for scope, collection in self.each_collection()
@@ -285,6 +288,7 @@ class CollectionsManifest:
             for scope in self.scopes
             if scope.id not in their_scopes
         ]
+        # "Only the last event carries the new one, so a client may persist (uid, seqno) safely" (dcp 2.16).
         return [*events[:-1], *(each._replace(manifest_uid=following.uid) for each in events[-1:])]
 
     def after(self, *events: ManifestEvent) -> CollectionsManifest:
@@ -318,6 +322,7 @@ class ManifestFold:
 
     def add(self, event: ManifestEvent) -> None:
         """Apply an event; one that does not apply to the manifest changes only the uid."""
+        # Never lower: events of one change carry the uid of before.
         self._manifest, self.uid = None, max(self.uid, event.manifest_uid)
         number, scope = event.collection_id, event.scope_id
         match event.kind:

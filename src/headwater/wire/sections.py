@@ -194,6 +194,7 @@ def _shape(place: FieldPlace, fields: Sequence[Field], length: int) -> Shape:
     """Return the shape with `length` bytes; of several choices of optional fields, a prefix of them is preferred."""
     optional = [each for each in fields if each.optional]
     spare = length - sum(_size(each) for each in fields if not each.optional)
+    # Fewest optional fields first, so a length that several choices make is the older version's.
     for count in range(len(optional) + 1):
         for chosen in combinations(optional, count):
             if sum(_size(each) for each in chosen) == spare:

@@ -38,5 +38,7 @@ def next_cas(last: int, now_nanoseconds: int, seqno: int) -> int:
     After a CAS at the upper bound (wire/numbers.py), which a peer may have sent, other nodes would refuse a higher one.
     Then the result is the time, with the last 16 bits of the change's `seqno` to tell changes of one tick apart.
     """
+    # Unique and rising whatever the clock does: `last` decides where the wall clock stands still or goes back (wire
+    # 10).
     clock = now_nanoseconds & ~_LOGICAL_BITS
     return max(clock, last + 1) if last < HELD_MAX else clock | seqno & _LOGICAL_BITS

@@ -39,8 +39,10 @@ def split(value: Value, pairs_max: int | None = None) -> tuple[dict[str, bytes],
     while at < end:
         pair_end = at + 4 + _length(value, at, end)
         key, text = _pair(bytes(value[at + 4 : pair_end]))
+        # Counted before the pair is kept, so a value of a million pairs costs no more than the limit.
         if len(pairs) == pairs_max:
             raise RemoteProtocolError(f"more than {pairs_max} extended attributes")
+        # "Keys are unique" (wire 9): readers that take the first and readers that take the last would disagree.
         if key in pairs:
             raise RemoteProtocolError(f"extended attribute {key!r} comes twice")
         pairs[key], at = text, pair_end
