@@ -1,4 +1,4 @@
-"""Call another node: connect to it, then hold one of the conversations of protocol/handshake."""
+"""Calls another node: opens a connection, then runs one of the conversations of protocol/handshake."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ProducerAddress:
-    """A producer: its address, its bucket, and the user to log in as (None if it lets everybody in).
+    """A producer: its address, its bucket, and the user to log in as (None for a producer without users).
 
-    `host` and `port` are its name; `tls_port` is its port for TLS, None without TLS.
+    `host` and `port` identify it; `tls_port` is its port for TLS, None without TLS.
     """
 
     host: str
@@ -44,8 +44,8 @@ class FollowProgress(NamedTuple):
 
     Attributes:
         open, waiting: vbuckets that have a stream, and vbuckets that wait for one.
-        behind_changes: changes still to come of the snapshots that the producer has announced.
-        silent_seconds: seconds since the producer last sent something, which it does every five seconds at least.
+        behind_changes: number of seqnos still to come of the announced snapshots.
+        silent_seconds: seconds since the producer's last message; a producer sends one at least every five seconds.
     """
 
     open: int
@@ -55,19 +55,19 @@ class FollowProgress(NamedTuple):
 
 
 class TlsEnd(Protocol):
-    """The maker of a client's end of TLS."""
+    """Creates the client's end of TLS connections."""
 
     def call(self, sock: socket.socket, host: str, peer: str) -> TlsSocket:
-        """Speak TLS over a connected socket, to a node that must prove to be `host`."""
+        """Return a connected socket with TLS, whose peer's certificate must contain the name `host`."""
 
 
 async def call(
     loop: asyncio.AbstractEventLoop, host: str, port: int, tls_port: int | None, tls: TlsEnd | None
 ) -> socket.socket | TlsSocket:
-    """Connect to a node by TLS, or, if it has no `tls_port`, without.
+    """Connect to a node; with TLS if it has a `tls_port`.
 
     Raises:
-        TlsError: TLS is wanted, and one of the two nodes can't speak it. OSError: no node answers.
+        TlsError: TLS is required, and one of the two nodes does not support it. OSError: no node answers.
     """
     if tls_port is None:
         return await connect(loop, host, port)
@@ -85,7 +85,7 @@ async def call(
 
 
 async def _ready(loop: asyncio.AbstractEventLoop, sock: TlsSocket) -> None:
-    """Wait until the socket has bytes to read, or room for sealed bytes."""
+    """Wait until the socket has bytes to read, or room for encrypted bytes."""
     descriptor, woken = sock.fileno(), loop.create_future()
 
     def wake() -> None:
@@ -103,7 +103,7 @@ async def _ready(loop: asyncio.AbstractEventLoop, sock: TlsSocket) -> None:
 
 
 async def connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Open a non-blocking socket to a node, at the first of its addresses that answers; OSError when none does."""
+    """Open a non-blocking socket to a node, at the first of its addresses that answers; OSError if none does."""
     try:
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError:  # one of its parts is empty, too long or has letters of no name
@@ -131,10 +131,10 @@ async def _connected(loop: asyncio.AbstractEventLoop, family: int, address: Any)
 async def converse(
     loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket, conversation: Conversation[Result], peer: str
 ) -> Result:
-    """Hold a conversation over a socket.
+    """Run a conversation over a socket.
 
     Raises:
-        ConnectionLost: the peer hung up; and the errors of the conversation.
+        ConnectionLost: the peer closed the connection; and the errors of the conversation.
     """
     end = Handshake(conversation)
     while True:
@@ -153,11 +153,12 @@ async def keep_asking(
     backoff: Backoff,
     again_seconds: float = 0.0,
 ) -> None:
-    """Ask a node again and again, until this is cancelled.
+    """Send a request to another node again and again, until this task is cancelled.
 
     Args:
-        ask: asks once. failed: called with the OSError, TimeoutError or HeadwaterError that ended an attempt.
-        backoff: the pauses after attempts that failed; one that succeeded resets it.
+        ask: sends the request once. failed: called with the OSError, TimeoutError or HeadwaterError of a failed
+            attempt.
+        backoff: the pauses after failed attempts; reset by an attempt that succeeds.
         again_seconds: the longest pause after an attempt that succeeded.
     """
     again = Backoff(again_seconds, again_seconds)  # spread too: a cluster's nodes don't ask in step

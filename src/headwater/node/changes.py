@@ -1,4 +1,4 @@
-"""Stage changes of other nodes as they are; the consumers of DCP and TAP both end here.
+"""Stages changes that other nodes made, unchanged; used by the consumers of DCP and TAP.
 
 Source: dcp 9 ("apply verbatim"); tap.md 5.3.
 """
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def stage(bucket: Bucket, vbucket: int, change: Change, hops: int = 0) -> int:
-    """Stage a change; return its seqno: the producer's, or the next one here if the producer gave none (0).
+    """Stage a change; return its seqno: the producer's, or the vbucket's next one if the producer sent none (0).
 
-    `hops`: the number of nodes that the change passed by TAP; DCP has no loops, and does not count them.
+    `hops` is the number of nodes that the change has passed by TAP; DCP has no loops, and does not count hops.
 
-    "Never generate new ones" (dcp 9): a CAS is made anew only where there is none.
+    "Never generate new ones" (dcp 9): a new CAS is generated only if the change has none.
 
     Raises:
-        ArenaFull: stage it again after the next commit.
+        ArenaFull: stage the change again after the next commit.
     """
     cas, seqno = change.cas or bucket.next_cas(vbucket), change.seqno or None
     if not change.deleted:

@@ -1,12 +1,12 @@
-"""Group commit: everything staged while one batch is written goes into the next.
+"""Group commit: all changes staged while one batch is written go into the next.
 
-    open batch (gathers) --freeze--> in flight (a thread writes and syncs) --settle--> durable
-                                             \\--abandon--> every connection with a stake in it is dropped unanswered
+    open batch (filling) --freeze--> in flight (a thread writes and syncs) --settle--> durable
+                                             \\--abandon--> connections that depend on it are dropped unanswered
 
-A batch has a number; `durable` is the newest one on disk. A session that staged a change, or read a change that is not
-durable yet, holds its answer back behind `gate()`: acknowledged means durable, and so does visible. There is no
-timer: the first write of an idle node commits at once, at the end of the event loop's turn, and a busy node groups by
-itself.
+Batches are numbered; `durable` is the number of the newest one on disk. A session that staged a change, or read a
+change that is not durable yet, holds its answer back until batch `gate()` is durable: an acknowledged or visible change
+is durable. There is no timer: the first write of an idle node is committed at once, at the end of the event loop's
+turn; on a busy node changes gather while a batch is written.
 """
 
 from __future__ import annotations
@@ -31,43 +31,47 @@ log: Final = logging.getLogger(__name__)
 
 
 class Waiter(Protocol):
-    """A session whose output waits behind a gate."""
+    """A session whose output waits for a batch."""
 
     def flush(self) -> None:
-        """Send the output that waited for a batch which is durable now."""
+        """Send the output that waited for a batch, which is durable now."""
 
     def drop(self, cause: str, *, fault: bool = True) -> None:
         """Drop the session after its batch was lost: its requests must not be answered."""
 
 
 class BatchStore(Protocol):
-    """The part of the store that committing needs (node/storage/store.py)."""
+    """The part of the store that the committer needs (node/storage/store.py)."""
 
     @property
     def full(self) -> bool:
-        """True if the disk has no room for another batch; now and then this tries to make some."""
+        """True if the disk has no room for another batch; at intervals, reading it tries to make room."""
 
     def more_room(self) -> bool:
-        """Make room for a change that does not fit although nothing is staged; return True if there is more now."""
+        """Make room for a change that does not fit although nothing is staged; return True if there is more
+        room now.
+        """
 
     def freeze(self) -> Any:
-        """Close the open batch and return it; None when nothing was staged."""
+        """Close the open batch and return it; None if nothing was staged."""
 
     def write(self, batch: Any) -> None:
-        """Write and sync; blocking, any thread."""
+        """Write and sync a batch. Blocking; may be called from any thread."""
 
     def settle(self, batch: Any) -> None:
-        """Learn that the batch is durable."""
+        """Note that a batch is durable."""
 
     def abandon(self, batch: Any, error: BaseException) -> list[int]:
-        """Undo everything that is not durable, for the batch is lost. Returns the vbuckets whose record was lost."""
+        """Undo all changes that are not durable, because the batch is lost; return the vbuckets whose record
+        was lost.
+        """
 
 
 class Committer:
-    """Commits batches: freeze, write, settle, in this order. All methods belong to the event loop's thread.
+    """Commits batches: freeze, write, settle, in this order. Call all methods from the event loop's thread.
 
     Args:
-        thread: the thread that writes, one batch at a time; None for a thread of its own, which starts at once.
+        thread: the thread that writes, one batch at a time; None to start one.
         halt: ends the process, as a crash would.
 
     Raises StorageError if no thread can be started.
@@ -101,13 +105,13 @@ class Committer:
         self._watchers: list[tuple[int, asyncio.Future[bool]]] = []
 
     def wrote(self) -> int:
-        """Note that something was staged and must be committed; return the number of its batch."""
+        """Note that a change was staged and must be committed; return the number of its batch."""
         self._dirty = True
         self._schedule()
         return self.open
 
     def gate(self) -> int:
-        """Return the batch after which everything staged so far is durable (0 if it is already)."""
+        """Return the number of the batch that makes all staged changes durable (0 if they are already)."""
         # With nothing staged since the freeze, the newest row that anybody can have read is in the batch in flight. A
         # batch number that is already durable opens its gate at once.
         return self.open if self._dirty else self._in_flight
@@ -128,7 +132,7 @@ class Committer:
             raise
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """Call back once the staging arena has been replaced by an empty one."""
+        """Call `callback` once the staging arena has been replaced by an empty one."""
         self._room.append(callback)
         self.wrote()
 
@@ -147,16 +151,16 @@ class Committer:
         self._dirty = False
 
     async def drain(self) -> None:
-        """Wait until nothing is staged or in flight."""
+        """Wait until no change is staged or in flight."""
         while self._dirty or self._in_flight:
             await self.wait(self.gate())
 
     async def run_alone(self, work: Callable[[], None]) -> None:
-        """Run a function on the commit thread, so that it never runs during a write."""
+        """Run a function on the commit thread, so that it does not run during a write."""
         await self._loop.run_in_executor(self._thread, work)
 
     def close(self) -> None:
-        """Commit nothing more, and end the thread; may be called again."""
+        """Stop committing, and end the thread; may be called again."""
         # The flag comes first: a turn of the loop that is already scheduled would otherwise submit to a pool that is
         # shut down.
         self._closed = True
@@ -202,7 +206,7 @@ class Committer:
         self._call_room()
 
     def _end(self, batch: Any, error: BaseException | None) -> None:
-        """Handle the end of a batch, which is on disk or lost. On return no batch is in flight, or the node ends."""
+        """Handle the end of a batch, which is durable or lost. On return no batch is in flight, or the node ends."""
         lost: list[int] = []
         try:
             in_flight, durable = self._in_flight, self.durable
@@ -230,7 +234,7 @@ class Committer:
             self._schedule()
 
     def _release(self) -> None:
-        """Wake every session whose batch is on disk (those that wait for a later batch register again)."""
+        """Wake every session whose batch is durable (sessions that wait for a later batch register again)."""
         # A waiter may register again for a later batch while it is flushed; it must land in the new set, not in the one
         # that is walked.
         waiting, self.waiting = self.waiting, set()
@@ -241,7 +245,7 @@ class Committer:
         self._resolve(True)
 
     def _wake(self, waiter: Waiter) -> None:
-        """Wake a session; if that fails, drop it, so that the others still get their answers."""
+        """Wake a session; if that raises, drop the session, so that the others still get their answers."""
         try:
             waiter.flush()
         except Exception:  # a fault of ours in one session: it is logged in full, and ends that connection alone
@@ -249,7 +253,9 @@ class Committer:
             waiter.drop("internal error", fault=False)
 
     def _lost(self, error: BaseException, vbuckets: list[int]) -> None:
-        """Drop the sessions that wait, for the store has undone every row that is not durable, later ones included."""
+        """Drop the waiting sessions, because the store has undone every change that is not durable, later batches
+        included.
+        """
         log.error("a batch could not be written, its writers are disconnected: %s", error, extra=event("batch.lost"))
         self.failures += 1
         # The store has undone what was in flight and what gathered on top of it, so nothing is staged now.

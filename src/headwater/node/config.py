@@ -32,8 +32,8 @@ SECRET_ITERATIONS = 60_000
 class NodeConfig:
     """A node's settings. The fields are the table that the command line, the environment, the file and the docs read.
 
-    `users` maps names to passwords; empty lets everybody in. `group_secret` is the secret of the workers, by which they
-    log in to each other if there are users and no other secret.
+    `users` maps names to passwords; if it is empty, no login is needed. `group_secret` is the secret with which the
+    workers of a node log in to each other if there are users and no other secret.
     """
 
     host: str = option("127.0.0.1", "address to listen on")
@@ -140,24 +140,24 @@ class NodeConfig:
 
     @property
     def administering(self) -> frozenset[str]:
-        """Return the users who may administer the node."""
+        """The users who may administer the node."""
         named = [name.strip() for name in self.administrators.split(",") if name.strip()]
         first = [name for name in self.users if name != CLUSTER_USER][:1]
         return frozenset(named or first)
 
     @property
     def roles(self) -> dict[str, tuple[Grant, ...]]:
-        """Return the roles of each user: administrators, other nodes, and the rest."""
+        """The roles of each user: administrators, other nodes, and the rest."""
         known = {name: ADMINISTRATOR if name in self.administering else ORDINARY for name in self.users}
         return {**known, CLUSTER_USER: NODE}
 
     @property
     def account(self) -> tuple[str | None, str | None]:
-        """Return the name and the secret with which this node logs in to others; (None, None) if it has none.
+        """The name and the secret with which this node logs in to others; (None, None) if it has none.
 
-        The login is never a user's, for a cluster map says which nodes are called, and the first user administers all
-        of this node. Without a secret in the settings, one is made of the first user's password, the same on all
-        members with this user.
+        It is never a user's account: a cluster map determines which nodes are called, and the first user administers
+        all of this node. Without a secret in the settings, the secret is derived from the first user's password, so it
+        is the same on all members with this user.
         """
         if (secret := self.users.get(CLUSTER_USER)) is not None:
             return CLUSTER_USER, secret
@@ -166,13 +166,13 @@ class NodeConfig:
 
     @property
     def logins(self) -> dict[str, str]:
-        """Return the passwords of all logins: those of the users, and the members' secret."""
+        """The passwords of all logins: those of the users, and the members' secret."""
         member, secret = self.account
         return dict(self.users) if member is None or secret is None else {**self.users, member: secret}
 
     @property
     def has_secret(self) -> bool:
-        """Return True if the members' secret is in the settings, and not made of a password that people know."""
+        """True if the members' secret is in the settings, not derived from a user's password."""
         return CLUSTER_USER in self.users
 
     def __post_init__(self) -> None:
@@ -218,7 +218,9 @@ class NodeConfig:
 
 @functools.cache
 def _made_secret(user: str, password: str) -> str:
-    """Make the members' secret from a user's password, so slowly that guessing the password from it does not pay."""
+    """Derive the members' secret from a user's password, slowly enough that guessing the password from it does
+    not pay.
+    """
     salt = f"{CLUSTER_USER} {user}".encode()
     return hashlib.pbkdf2_hmac("sha256", password.encode(), salt, SECRET_ITERATIONS).hex()
 
@@ -241,13 +243,14 @@ _BY_FIELD = {option.field: option for option in OPTIONS}
 
 
 def one_thread_for(config: NodeConfig) -> None:
-    """Keep libraries from starting threads on import, in a process that forks; call this before numpy is imported."""
+    """Keep libraries from starting threads on import in a process that will fork; call it before numpy is imported."""
     if config.workers != 1:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> NodeConfig:
-    """Make a NodeConfig from the options, then HEADWATER_<NAME> in the environment, then the file, then the defaults.
+    """Return the NodeConfig: each setting from the options, else HEADWATER_<NAME> in the environment, else the file,
+    else its default.
 
     Args:
         options: values by command-line name or field name; None for an option that was not passed.
@@ -255,7 +258,7 @@ def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.
 
     Raises:
         OptionError: an invalid value, an unknown name, a password file that others may read, or a password without a
-            user: a node with a password in its settings never lets everybody in.
+            user (a node with a password in its settings never runs without logins).
     """
     given = {name.replace("-", "_"): value for name, value in options.items() if value is not None}
     variables = {each.field: environment[each.variable] for each in OPTIONS if each.variable in environment}
@@ -272,7 +275,7 @@ def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.
 
 
 def _measured(name: str, value: Any) -> Any:
-    """Return the value of an option; read a duration or a size that was typed as text."""
+    """Return the value of an option; parse a duration or a size given as text."""
     declared = _BY_FIELD.get(name)
     return value if declared is None or declared.unit is None else declared.of_file(value)
 
@@ -281,17 +284,17 @@ def store_folder(text: str) -> Path:
     """Return the folder of a store, which must be on this machine.
 
     Raises:
-        OptionError: the text is a URL, even one that lost a slash as a path.
+        OptionError: the text is a URL, or a URL that became a path and lost a slash.
     """
     message = "a folder on a disk of this machine: a node's log is synced there"
     return local_folder("data", text, message + "; to keep copies there: headwater backup create {url}")
 
 
 def local_folder(option: str, text: str, wanted: str) -> Path:
-    """Return the folder that an option names, which must be on this machine; `wanted` says so in the error.
+    """Return the folder that an option names, which must be on this machine; `wanted` is the demand in the error.
 
     Raises:
-        OptionError: the text is a URL, even one that lost a slash as a path.
+        OptionError: the text is a URL, or a URL that became a path and lost a slash.
     """
     if (scheme := _URL.match(text)) is not None:
         url = f"{scheme[0]}//{text[scheme.end() :].lstrip('/')}"
@@ -300,8 +303,8 @@ def local_folder(option: str, text: str, wanted: str) -> Path:
 
 
 def is_of_clients(name: str, value: Any) -> bool:
-    """Return True if a key of a file does not belong to the node: a table that is no option is a command's, or a
-    profile.
+    """Return True if a key of a file is not for the node: a table that is no option of the node belongs to a command,
+    or is a profile.
     """
     return isinstance(value, dict) and name != SERVE and name.replace("-", "_") not in _BY_FIELD
 
@@ -326,7 +329,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def wrong(name: str, value: Any) -> str | None:
-    """Return a phrase that says what a key of a file, or its value, must be; None if both are right."""
+    """Return a phrase that describes what a key of a file, or its value, must be; None if both are valid."""
     option = _BY_FIELD.get(name.replace("-", "_"))
     if option is None or option is CONFIG:
         near = nearest(name.replace("_", "-"), [each.name for each in OPTIONS if each is not CONFIG])
@@ -339,7 +342,9 @@ def wrong(name: str, value: Any) -> str | None:
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read `--name value` and `--name=value` pairs by OPTIONS, without the command-line library (it starts slowly)."""
+    """Parse `--name value` and `--name=value` pairs by OPTIONS, without the command-line library, which starts
+    slowly.
+    """
     by_name = {f"--{option.name}": option for option in OPTIONS}
     values: dict[str, Any] = {}
     rest = list(arguments)
@@ -359,7 +364,7 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _users(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the users; never an empty result if a user, a password or a file of users is in the settings."""
+    """Return the users; never empty if the settings contain a user, a password or a file of users."""
     users: dict[str, str] = {}
     if file := values.get("users_file"):
         users = read_users(Path(file))
@@ -383,8 +388,8 @@ def _users(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
 
 
 def _cluster_secret(file: str, *, has_users: bool) -> str:
-    """Read the secret by which nodes log in to each other; only if there are users, for without them it would lock
-    people out.
+    """Read the secret with which nodes log in to each other; empty without users, where it would demand a login of
+    everybody.
     """
     if not has_users:
         raise OptionError("cluster-secret-file", file, "for nodes with users: add one (headwater user)")
@@ -429,8 +434,8 @@ def _secret(path: Path, option: str) -> str:
 def refuse_readable_by_others(path: Path, option: str) -> None:
     """Raise OptionError for a secret file that others may read, or that is missing.
 
-    A credential of systemd belongs to root. An access list lets the service's user read it, which shows as a group's
-    bits.
+    Credentials of systemd are accepted: they belong to root, and an access list that lets the service's user read them
+    appears as group permissions.
     """
     try:
         mode = path.stat().st_mode

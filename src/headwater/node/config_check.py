@@ -1,4 +1,4 @@
-"""Check a file of settings without starting a node: every fault with its line, every value with its origin."""
+"""Checks a file of settings without starting a node; reports every fault with its line, every value with its origin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECRET = {"HEADWATER_PASSWORD": "given where the node runs"}
 
 
 class Fault(NamedTuple):
-    """A fault in a file: its line, from 1 on (0 for the file as a whole), its key, and what to do."""
+    """A fault in a file: its line, from 1 on (0 for the file as a whole), its key, and the remedy."""
 
     line: int
     key: str
@@ -43,10 +43,10 @@ class Setting:
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
     """Return the line, from 1 on, on which each key of a TOML document begins; tables are keys, too.
 
-    The standard library's reader keeps no line numbers, so it gets one statement at a time.
+    The standard library's reader does not report line numbers, so it is given one statement at a time.
 
     Raises:
-        tomllib.TOMLDecodeError: it is no TOML.
+        tomllib.TOMLDecodeError: the text is not TOML.
     """
     lines_by_key: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ def _paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 def faults_of(text: str, *, with_files: bool = True) -> list[Fault]:
     """Return all faults of a node's settings, by line: unknown keys, wrong types, invalid values and combinations.
 
-    With `with_files` also files that can't be used. Tables belong to other commands and are not checked.
+    With `with_files` the result includes files that can't be used. Tables belong to other commands and are not checked.
     """
     try:
         table, lines = tomllib.loads(text), key_lines(text)
@@ -110,9 +110,7 @@ def _unreadable(message: str) -> Fault:
 
 
 def _impossible(values: dict[str, Any], *, with_files: bool) -> Iterator[tuple[str, str]]:
-    """Yield (field, problem) one after another; each field found is left out, so that the next problem comes
-    to light.
-    """
+    """Yield (field, problem) one after another; each such field is removed, so that the next problem appears."""
     left = {name: value for name, value in values.items() if with_files or name not in FILES}
     while (error := _problem(left, with_files=with_files)) is not None:
         field = _culprit(error, left, with_files=with_files)
@@ -122,7 +120,9 @@ def _impossible(values: dict[str, Any], *, with_files: bool) -> Iterator[tuple[s
 
 
 def _culprit(error: OptionError, values: dict[str, Any], *, with_files: bool) -> str:
-    """Return the field to change: the one that the error names, or else one without which the problem is gone."""
+    """Return the field to change: the one that the error names, or else a field without which the problem
+    disappears.
+    """
     named = error.name.replace("-", "_")
     if named in values:
         return named

@@ -1,19 +1,19 @@
 """Durable writes of a bucket: each waits for its replicas, and then commits or aborts.
 
-    begin ──prepare staged──► waits ──a majority has it on disk──► commit staged ──durable──► success
-                                ├──its time is over──► abort staged ──► ambiguous
-                                └──the vbucket is not served here any more──► ambiguous; the new owner decides
+    begin ──prepare staged──► waits ──on the disks of a majority──► commit staged ──durable──► success
+                                ├──timeout──► abort staged ──► ambiguous
+                                └──the vbucket is no longer served here──► ambiguous; the new owner decides
 
-The majority is that of the copies which the cluster map names, this node counted, and a node counts once the prepare
-is on its disk, so the three levels wait for the same here. A node that the map leaves out counts for no majority.
+The majority is that of the copies in the cluster map, this node included. A copy counts once the prepare is on its
+disk, so all three levels have the same meaning here. A node missing in the map never counts.
 
-A prepare for which no request waits any more (the node restarted, or was promoted from replica) is committed as soon as
-a majority has it, or all copies that the map has left if those are fewer. Its client may have read that the write
-happened, and no client has read that it did not; no other node could tell more.
+A prepare without a waiting request (the node restarted, or was promoted from replica) is committed once a majority has
+it, or all remaining copies of the map if these are fewer. A client may have read the result of that write, and no
+client has read that it failed; no other node knows more.
 
-Commits are made in the order of the prepares, for a replica acknowledges all prepares up to a seqno.
+Prepares are committed in their order, because a replica acknowledges all prepares up to a seqno.
 
-Source: dcp 2.17, 10; kv.md 2, "Durable mutations". Why so: docs/decisions/0068.
+Source: dcp 2.17, 10; kv.md 2, "Durable mutations". Reasons: docs/decisions/0068.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class WritesOwner(Protocol):
     on_changed: list[Callable[[int], None]]
 
     def is_active(self, vbucket: int) -> bool:
-        """Return True if the vbucket is here and serves."""
+        """Return True if the vbucket is active here and not fenced."""
 
     def now(self) -> int:
-        """Return the Unix second."""
+        """Return the Unix time in seconds."""
 
 
 class Copies(NamedTuple):
-    """The copies of a vbucket that the cluster map asks for.
+    """The copies of a vbucket by the cluster map.
 
     Attributes:
-        wanted: the number of copies, this node's included, whether a node has them or not.
+        wanted: the configured number of copies, this node's included, even if there are fewer nodes.
         others: the names of the other nodes with a copy.
-        is_member: True if this node's copy counts; False if the map leaves the node out.
+        is_member: True if this node's copy counts; False if the map does not contain this node.
     """
 
     wanted: int = 1
@@ -78,13 +78,13 @@ class Copies(NamedTuple):
 
     @property
     def there(self) -> int:
-        """The number of nodes with a copy, by the map."""
+        """The number of nodes with a copy."""
         return self.is_member + len(self.others)
 
 
 @dataclass(eq=False, slots=True)
 class DurableWrite:
-    """A write for which a request waits; `outcome` is the seqno of the commit, or CommandRefused."""
+    """A durable write with a waiting request; `outcome` is the seqno of the commit, or raises CommandRefused."""
 
     vbucket: int
     key: Key
@@ -111,12 +111,12 @@ class DurableWrite:
 
 
 class DurableWrites:
-    """The durable writes of a bucket; all methods belong to the event loop's thread.
+    """The durable writes of a bucket; call all methods from the event loop's thread.
 
     Attributes:
-        copies_of: returns the copies of a vbucket by the cluster map; a node without a map is alone.
+        copies_of: returns the copies of a vbucket by the cluster map; without a map, this node's copy only.
         held: the vbuckets in which a write may wait.
-        begun: the number of requests for each level.
+        begun: number of requests, by level.
     """
 
     def __init__(self, bucket: WritesOwner) -> None:
@@ -140,7 +140,7 @@ class DurableWrites:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def heed(self, committer: Committer) -> None:
-        """Listen to the committer: commits, lost batches, and vbuckets that change."""
+        """Subscribe to the committer's commits and lost batches, and to changes of vbuckets."""
         committer.on_durable.append(self._durable)
         committer.on_failure.append(self._lost)
         self._bucket.on_changed.append(self.look_at)
@@ -148,7 +148,7 @@ class DurableWrites:
     # --- what requests ask ------------------------------------------------------------------------------------------
 
     def check_possible(self, vbucket: int) -> None:
-        """Refuse a write that can't succeed, since too few of the wanted copies are on any node."""
+        """Raise CommandRefused for a write that can't succeed, because fewer nodes than a majority have a copy."""
         copies = self.copies_of(vbucket)
         if not copies.is_member:
             raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, "the cluster map leaves this node out")
@@ -157,10 +157,11 @@ class DurableWrites:
             raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, message)
 
     def refuse_in_flight(self, vbucket: int, collection: int, key: bytes, *, writes: bool) -> None:
-        """Refuse a request on a document of which a durable write is in flight.
+        """Raise CommandRefused for a request on a document with a durable write in flight, if it changes the document
+        (`writes`).
 
-        That is any change of the document, and any read of it as long as its client may have read that the write
-        happened (kv.md 2).
+        If no request waits for that write (it is from a former owner), reads are refused as well: a client may have
+        read its result (kv.md 2).
         """
         # A client of the former owner may have read success, and one of ours has not: so only a write of before hides
         # the old version from reads.
@@ -173,15 +174,18 @@ class DurableWrites:
             raise CommandRefused(Status.SYNC_WRITE_IN_PROGRESS, "another durable write of the document is in flight")
 
     def refuse_unsettled(self, vbucket: int, collection: int) -> None:
-        """Refuse a request that reads the documents of a collection, of which one may be about to be what a client has
-        read that it is: no read shows what was before (`refuse_in_flight`).
+        """Raise CommandRefused for a request that reads documents of a collection with an unsettled write of a former
+        owner.
+
+        A client may have read the result of that write, so no read may return the state before it (`refuse_in_flight`).
         """
         if vbucket in self.held and any(each.collection == collection for each in self._of_before(vbucket)):
             raise CommandRefused(Status.ETMPFAIL, "a write of an owner before is being settled")
 
     def is_settled(self, vbucket: int, collections: Collection[int] | None) -> bool:
-        """Return True if the high seqno of a vbucket on disk counts every write that a client of an owner before may
-        have read that it happened; None: in all collections.
+        """Return True if every write of a former owner in these collections (None: in all) is settled and on disk.
+
+        Then the durable high seqno of the vbucket covers every write whose result a client may have read.
         """
         # The commit is staged but not on disk: the durable high seqno does not count it yet, although its client may
         # have read success from an owner before.
@@ -192,14 +196,17 @@ class DurableWrites:
         return not any(collections is None or each.collection in collections for each in self._of_before(vbucket))
 
     def is_in_flight(self, vbucket: int, collection: int, key: bytes) -> bool:
-        """Return True if a durable write of a document waits."""
+        """Return True if a document has a durable write in flight."""
         return vbucket in self.held and Key(collection, key) in self._bucket.vbuckets[vbucket].prepares.pending
 
     def begin(self, vbucket: int, prepare: Prepare, timeout_ms: int | None) -> DurableWrite:
-        """Stage a prepare (its key begins with the id of its collection), and wait for it. Raises ArenaFull, DiskFull.
+        """Stage a prepare, whose key begins with the id of its collection; return the write to wait for.
 
         Args:
-            timeout_ms: the time after which the write is aborted; None: TIMEOUT_SECONDS.
+            timeout_ms: time in milliseconds after which the write is aborted; None for TIMEOUT_SECONDS.
+
+        Raises:
+            ArenaFull, DiskFull: nothing was staged.
         """
         vbucket_ = self._bucket.vbuckets[vbucket]
         # The prepare first: it may raise for want of room, and nothing of the request may be noted then.
@@ -217,26 +224,29 @@ class DurableWrites:
         return write
 
     def abort_all(self, vbucket: int) -> None:
-        """Abort all writes that wait in a vbucket, whose documents are deleted. Raises ArenaFull, DiskFull."""
+        """Abort all durable writes in flight in a vbucket, because its documents are deleted. Raises ArenaFull,
+        DiskFull.
+        """
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         for key in tuple(vbucket_.prepares.pending) if vbucket_ is not None else ():
             self._abort(vbucket, key, "the bucket was flushed")
 
     def abort_of_before(self, vbucket: int) -> None:
-        """Abort the prepares that this node held as a replica when it took a vbucket over by a stream without prepares.
+        """Abort the prepares that this node held as a replica, after it took the vbucket over by a stream without
+        prepares.
 
-        The former owner ended all of them before it gave the vbucket up, and its commits came as documents.
+        The former owner ended all of them before the takeover, and sent its commits as documents.
         """
         self._abandoned.add(vbucket)
         self.advance(vbucket)
 
     def settle_before(self, vbucket: int) -> bool:
-        """Settle the durable writes of a vbucket that is about to change hands: commit those for which no request
-        waits. The others are aborted when it does.
+        """Commit the durable writes without a waiting request in a vbucket that will be handed over; return True if all
+        are settled.
 
-        The commits are made on this node's word alone, for their clients may have read that the writes happened.
-        Returns False if there is no room yet, or if the vbucket is fenced, so that nothing is settled here; the
-        vbucket's readers, one of which hands it over, hear when that may have changed.
+        The others are aborted at the handover. These commits do not wait for replicas, because clients may have read
+        the results. Returns False if there is no room yet, or the vbucket is fenced; the vbucket's readers, one of
+        which hands it over, are woken when that may have changed.
         """
         vbucket_ = self._bucket.vbuckets[vbucket]
         # A vbucket that is not active has nothing to settle: its prepares are the new owner's.
@@ -260,7 +270,7 @@ class DurableWrites:
     # --- what replicas tell -----------------------------------------------------------------------------------------
 
     def acknowledged(self, vbucket: int, node: str, seqno: int) -> None:
-        """Learn that a node has every prepare up to a seqno on its disk."""
+        """Note that a node has every prepare up to a seqno on its disk."""
         known = self._acknowledged.setdefault(vbucket, {})
         # Acknowledgements of two streams of one node may cross. A lower one takes nothing back: only `follows_from`
         # knows that data was lost.
@@ -270,8 +280,8 @@ class DurableWrites:
                 self.advance(vbucket)
 
     def follows_from(self, vbucket: int, node: str, seqno: int) -> None:
-        """Learn that a replica begins to follow from a seqno: it has no prepare above, though it may have acknowledged
-        some before it lost its disk or was rolled back.
+        """Note that a replica starts a stream at a seqno: it has no prepare above it, even if it acknowledged some
+        before it lost its disk or was rolled back.
         """
         known = self._acknowledged.get(vbucket, {})
         # Else a replica that lost its disk would go on counting for prepares it no longer has, and a failover to it
@@ -280,13 +290,13 @@ class DurableWrites:
             known[node] = seqno
 
     def acknowledged_by(self, vbucket: int) -> Mapping[str, int]:
-        """Return the seqno up to which each node has every prepare, as far as it has reported."""
+        """Return the acknowledged seqno of each node that has acknowledged prepares of a vbucket."""
         return self._acknowledged.get(vbucket, {})
 
     # --- what the node tells ----------------------------------------------------------------------------------------
 
     def look_at(self, vbucket: int) -> None:
-        """Look at a vbucket with another state, or that was made, dropped, fenced or unfenced."""
+        """Update the writes of a vbucket after it changed its state, or was created, dropped, fenced or unfenced."""
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is not None and vbucket_.prepares.pending:
             self.held.add(vbucket)
@@ -305,18 +315,18 @@ class DurableWrites:
             self._give_up(vbucket)
 
     def map_changed(self) -> None:
-        """Look at all waiting writes, for by another cluster map fewer nodes may be enough."""
+        """Check all waiting writes again, because fewer nodes may be enough by another cluster map."""
         for vb in tuple(self.held):
             self.advance(vb)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Settle the writes that the log left open, now that the node serves."""
+        """Settle the writes that the log left open, once the node serves."""
         self._loop = loop
         for vb in self._bucket.vbuckets:
             self.look_at(vb)
 
     def stop(self) -> None:
-        """Settle nothing any more, for the bucket is dropped; answer waiting requests as ambiguous."""
+        """Stop settling writes, because the bucket is dropped; answer waiting requests as ambiguous."""
         for write in (*self._writes.values(), *(write for _, _, write in self._commits)):
             write.fail("the bucket was dropped")
         self._writes.clear()
@@ -324,7 +334,7 @@ class DurableWrites:
         self.held.clear()
 
     def advance(self, vbucket: int) -> None:
-        """Commit the writes that a majority has; abort those that the former owner gave up, or whose collection was
+        """Commit the writes that a majority has; abort those that a former owner gave up, or whose collection was
         dropped.
         """
         vbucket_ = self._bucket.vbuckets.get(vbucket)
@@ -349,7 +359,9 @@ class DurableWrites:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _of_before(self, vbucket: int) -> Iterator[Key]:
-        """The documents with a write in flight for which no request waits here."""
+        """Return the documents with a write in flight for which no request waits here: those of a former owner or
+        process.
+        """
         pending = self._bucket.vbuckets[vbucket].prepares.pending
         return (each for each in pending if (vbucket, each) not in self._writes)
 
@@ -360,8 +372,8 @@ class DurableWrites:
             self._abandoned.discard(vbucket.id)
 
     def _abort_dropped(self, vbucket: VBucket) -> None:
-        """Abort the writes in dropped collections: replicas take the drop for their end, and acknowledge them
-        no more.
+        """Abort the writes in dropped collections: for replicas the drop has ended them, and they acknowledge them no
+        longer.
         """
         alive = vbucket.collections.alive
         # The drop stands in the log before these aborts, so a crash that loses them leaves the drop, which ends the
@@ -389,7 +401,7 @@ class DurableWrites:
             self._commit(vbucket, key)
 
     def _reached(self, vbucket: VBucket, copies: Copies, needed: int) -> int:
-        """Return the seqno up to which `needed` copies have everything on disk, this node among them."""
+        """Return the seqno up to which `needed` copies, this node's among them, have everything on disk."""
         # A node that the map leaves out would find a majority in which the new owner is not.
         if not copies.is_member or needed > copies.there:
             return 0
@@ -439,7 +451,9 @@ class DurableWrites:
             self._leave(vbucket.id)
 
     def _leave(self, vbucket: int) -> None:
-        """Forget a vbucket in which no write waits, for good once the open batch is on disk."""
+        """Remove a vbucket without waiting writes from `held`; a lost batch may restore it until the open batch is on
+        disk.
+        """
         if vbucket in self.held:
             self.held.discard(vbucket)
             # If this batch is lost, the prepares wait again; `_lost` must know where to look for them.
@@ -457,7 +471,7 @@ class DurableWrites:
             write.timer = asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self._out_of_time, write)
 
     def _give_up(self, vbucket: int) -> None:
-        """Answer the waiting requests of a vbucket as ambiguous; the prepares stay, for its new owner."""
+        """Answer the waiting requests of a vbucket as ambiguous; its prepares stay for the new owner."""
         for each in [each for each in self._writes.values() if each.vbucket == vbucket]:
             del self._writes[each.vbucket, each.key]
             each.fail(_GONE)
@@ -480,7 +494,7 @@ class DurableWrites:
         self._retries.add(vbucket)
 
     def _durable(self) -> None:
-        """Learn that a batch is on disk."""
+        """Answer the writes whose commits are on disk, and advance the others, after a commit of the store."""
         if self._commits:
             durable = self._bucket.committer.durable
             done = [each for each in self._commits if each[0] <= durable]
@@ -500,7 +514,7 @@ class DurableWrites:
             self.advance(vb)
 
     def _lost(self, _: BaseException, lost: Iterable[int]) -> None:
-        """Go back to the state on disk, for a batch was lost, and with it perhaps prepares, commits or aborts."""
+        """Return to the state on disk after a batch was lost, which may have contained prepares, commits or aborts."""
         # The commits are undone with their batch, and the prepares wait again; the majority that they had is still
         # there, so they will commit later. Their clients can only be answered AMBIGUOUS.
         commits, self._commits = self._commits, []

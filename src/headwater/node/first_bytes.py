@@ -1,4 +1,4 @@
-"""A new connection, whose first bytes show whether it speaks frames, lines of text or HTTP."""
+"""A new connection, whose first bytes determine its protocol: frames, lines of text, or HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TEXT_COMMANDS = range(ord("a"), ord("z") + 1)
 
 
 class FirstBytes:
-    """The session of a connection until bytes come; then a session that understands them takes its place."""
+    """The session of a connection until its first bytes arrive; then the session of their protocol replaces it."""
 
     deadline: float | None = None
     pumps = False
@@ -40,7 +40,7 @@ class FirstBytes:
         connection.know(is_known=not server.users.required and connection.tls is None)
 
     def receive(self, data: memoryview) -> int:
-        """Give the connection the session that understands these bytes; consume none."""
+        """Replace this session by the one for the protocol of these bytes; consume none."""
         connection = self.connection
         if looks_like_http(data):
             connection.session = HttpSession(connection, self.server, self._certified_user(), self._relays)
@@ -53,7 +53,7 @@ class FirstBytes:
         return 0
 
     def _certified_user(self) -> str | None:
-        """Return the user that the peer's certificate stands for; None if it is no user of this node."""
+        """Return the user named by the peer's certificate; None if it is not a user of this node."""
         tls, server = self.connection.tls, self.server
         named = server.tls.user(tls) if server.tls is not None and tls is not None else None
         if named is None or not server.users.required:
@@ -73,10 +73,10 @@ class FirstBytes:
         """Do nothing: nothing waits to be sent."""
 
     def tick(self, now: float) -> None:
-        """Do nothing: the server limits the time that a stranger may be silent."""
+        """Do nothing: the server limits how long a stranger may be silent."""
 
     def users_changed(self) -> None:
-        """Count the peer as a stranger once there are users."""
+        """Treat the peer as a stranger once the node has users."""
         self.connection.know(is_known=not self.server.users.required and self.connection.tls is None)
 
     def closed(self) -> None:

@@ -1,6 +1,6 @@
-"""A call of another worker for one of its clients: its first frame names that client.
+"""A connection from another worker for one of its clients; its first frame names that client.
 
-Only processes of this system user can open the socket: it lies in a folder that no other user may enter.
+Only processes of the same system user can connect: the socket is in a folder that no other user may enter.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class IntroducedCall:
-    """The session of such a connection until its client is named; then a session with that user, bucket and
-    features.
+    """The session of such a connection until its first frame; then a session with the client's user, bucket and
+    features replaces it.
     """
 
     deadline: float | None = None
@@ -34,11 +34,10 @@ class IntroducedCall:
         self._connection, self._server, self._refresh_users = connection, server, refresh_users
 
     def receive(self, data: memoryview) -> int:
-        """Read which client the call is for, and give the rest to a session of that client; or send the page that is
-        asked for.
+        """Read the client's introduction, and pass the remaining bytes to a session for that client; or send the
+        requested page.
 
-        If the bucket is not here, not yet or no more, the worker gets a refusal, and no request of the client is
-        carried out.
+        If the bucket does not exist here (yet, or any more), the worker gets a refusal, and no request is executed.
         """
         frame = next_frame(data, 0)
         if frame is None:
@@ -70,7 +69,7 @@ class IntroducedCall:
         """Do nothing: there is no deadline."""
 
     def users_changed(self) -> None:
-        """Do nothing: nobody has logged in yet."""
+        """Do nothing: no user has logged in yet."""
 
     def closed(self) -> None:
         """Do nothing: no work is under way for this connection."""

@@ -1,7 +1,7 @@
 """`headwater serve`, from its arguments to its exit status.
 
-Plain options do not need the command-line library, which takes a good part of a second to import; so heavy modules are
-imported when they are needed.
+Plain options need no command-line library, whose import takes a large part of a second; heavy modules are imported only
+when they are needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["failed", "serve"]
 
 
 def serve(arguments: list[str]) -> int:
-    """Serve until a signal comes to stop; return the exit status, 2 for a wrong option."""
+    """Serve until a signal to stop; return the exit status, 2 for a wrong option."""
     from headwater.errors import HeadwaterError  # noqa: PLC0415
 
     as_json = False
@@ -34,7 +34,7 @@ def serve(arguments: list[str]) -> int:
 
 
 def failed(error: Exception, *, as_json: bool = False) -> int:
-    """Report the error that keeps the node from serving; return the exit status, 2 for a wrong option."""
+    """Report the error that prevents the node from serving; return the exit status, 2 for a wrong option."""
     from headwater.errors import OptionError  # noqa: PLC0415
 
     if as_json:

@@ -1,8 +1,8 @@
-"""Notify the clients that asked for it of a new map (kv.md 1.4, notification).
+"""Notifies clients of a new map, if they have requested it (kv.md 1.4, notification).
 
-"To connections with Duplex and 0x0d/0x1f": connections with a bucket, once for each map that they have not seen, those
-that have become DCP connections as well, since a DCP client that was granted 0x0d asks for no map by itself; and those
-that watch the map by HTTP. Nothing waits for their answer.
+"To connections with Duplex and 0x0d/0x1f": connections with a selected bucket get each map once, unless they have it.
+DCP connections are included, because a DCP client with feature 0x0d does not request maps itself; so are HTTP
+connections that watch the map. No answer is awaited.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def tell(connections: Iterable[Connection], server: Services) -> None:
-    """Send the notification to all clients with this bucket that asked for it."""
+    """Send the map to all clients of this bucket that have requested notifications."""
     cluster = server.cluster
     for connection in tuple(connections):
         session = connection.session.key_value if isinstance(connection.session, DcpEnd) else connection.session
@@ -45,7 +45,10 @@ def _wants(session: KvSession) -> bool:
 
 
 def notification(session: KvSession, cluster: ServedMap) -> bytes:
-    """ "ext 16 epoch, revision, key = bucket, value = JSON (full) or empty (brief)"; 0x1f wins over 0x0d."""
+    """Return the encoded notification of a map for a session.
+
+    "ext 16 epoch, revision, key = bucket, value = JSON (full) or empty (brief)"; feature 0x1f (brief) overrides 0x0d.
+    """
     epoch, revision = cluster.version
     brief = session.has(Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF)
     message = ClustermapChange(

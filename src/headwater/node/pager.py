@@ -1,7 +1,7 @@
-"""Expired documents that no client reads: a pager turns them into EXPIRATION records.
+"""The pager stages the expiration of expired documents that no client reads.
 
-For each vbucket the store knows the second before which nothing can expire, so only vbuckets with due documents are
-searched. Work is cut into slices, so that a million documents that expire at once stall nobody.
+For each vbucket the store has the earliest possible expiry, so only vbuckets with due documents are searched. The work
+is cut into slices, so that a million documents that expire at once do not block clients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLICE_BYTES = 32 << 20
 
 
 class Pager:
-    """Looks for expired documents every `interval_seconds` (0: never)."""
+    """Searches for expired documents every `interval_seconds` (0: never)."""
 
     def __init__(self, bucket: Bucket, loop: asyncio.AbstractEventLoop, *, interval_seconds: int) -> None:
         self._bucket = bucket
@@ -40,20 +40,18 @@ class Pager:
         self._left_bytes = SLICE_BYTES
 
     def start(self) -> None:
-        """Begin to look, the first time after one interval."""
+        """Start searching, the first time after one interval."""
         if self._interval:
             self._timer = self._loop.call_later(self._interval, self._look)
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop searching."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def page(self, limit: int = SLICE) -> int:
-        """Expire up to `limit` documents; return their number. A vbucket where that fails is logged, and left
-        out.
-        """
+        """Expire up to `limit` documents; return their number. A vbucket in which that fails is logged and skipped."""
         bucket, done = self._bucket, 0
         now = bucket.now()
         self._left_bytes = SLICE_BYTES
@@ -75,7 +73,7 @@ class Pager:
         return done
 
     def _expired_keys(self, vb: int, now: int, limit: int) -> Iterator[bytes]:
-        """Yield the keys of a vbucket's expired documents, each after it has become an EXPIRATION record."""
+        """Yield the keys of a vbucket's expired documents, each after its expiration was staged."""
         bucket = self._bucket
         alive = np.array(sorted(bucket.vbuckets[vb].collections.alive), np.uint64)
         for key, collection in bucket.store.expired(vb, now, limit, alive):
@@ -89,7 +87,7 @@ class Pager:
                 yield key
 
     def _complain(self, vb: int, error: Exception) -> None:
-        """Log the problem with a vbucket once; with a traceback if it is a mistake of ours."""
+        """Log the problem with a vbucket once; with a traceback if it is a fault of the node."""
         if self._complaints.get(vb) != str(error):
             known = isinstance(error, HeadwaterError)
             message = "vbucket %d: what has expired can't be turned into tombstones: %s"

@@ -1,8 +1,8 @@
-"""`headwater serve`: open the store, listen, report it, and run until a signal comes to stop.
+"""`headwater serve`: open the store, listen, report it, and run until a signal to stop.
 
-SIGTERM and SIGINT stop in order: no new connections, the open batch committed, the store closed with its CLEAN
-record, exit 0. Any other end is an unclean stop: the next start begins a new branch in every active vbucket
-(failover.md 1).
+SIGTERM and SIGINT stop the node cleanly: it accepts no new connections, commits the open batch, closes the store with
+its CLEAN record, and exits with 0. Any other end is an unclean stop: the next start begins a new branch in every active
+vbucket (failover.md 1).
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def serve(config: NodeConfig, out: TextIO | None = None) -> int:
     """Run a node until SIGTERM or SIGINT; prints `ready HOST:PORT bucket=... vbuckets=...` once it listens, or, with
     the log as JSON, the event `node.ready` as an object with `host`, `port`, `bucket`, `vbuckets`, `tls`, `http`.
 
-    With several workers each is a process of its own, and this one supervises them (workers/supervising.py).
+    With several workers each is a separate process, and this one supervises them (workers/supervising.py).
 
-    Returns the exit status, 0. Raises StorageError or OptionError when it can't start.
+    Returns the exit status, 0. Raises StorageError or OptionError if the node can't start.
     """
     if count_of(config) > 1:
         return supervising.serve(config, out or sys.stdout, load, _serve_store)
@@ -98,8 +98,8 @@ def _run_store(config: NodeConfig, worker: NodeWorker | None, out: TextIO) -> No
 
 
 def _end_for(broken: InvariantBroken, of_node: bool) -> None:
-    """End the process if its own log, index or vbuckets break an invariant: memory can't be trusted, but the disk is
-    whole. A fault of one connection ends that connection only.
+    """End the process if the node's own log, index or vbuckets break an invariant: its memory can't be trusted, but the
+    disk is intact. An error in one connection ends only that connection.
     """
     if of_node:
         log.critical("%s; the node ends as in a crash", broken, extra=event("invariant.broken"))
@@ -150,8 +150,8 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO, worker: NodeWork
 
 
 async def _wait_for_admission(server: Server, stop: asyncio.Event) -> None:
-    """Wait until the other workers have said that this one may serve its vbuckets; not for ever, for in a cluster of
-    several machines the others may be gone.
+    """Wait until the other workers confirm that this one may serve its vbuckets; for a limited time, because in a
+    cluster of several machines the others may be gone.
     """
     deadline = server.loop.time() + ADMITTED_SECONDS
     fence = server.first.membership.fence
@@ -161,7 +161,7 @@ async def _wait_for_admission(server: Server, stop: asyncio.Event) -> None:
 
 
 def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: TextIO) -> None:
-    """Report that the node listens, and its address: to readers of its output, to the log and to a supervisor."""
+    """Report that the node listens, and at which address: on its output, in the log and to the service manager."""
     shown = f"[{host}]" if ":" in host else host
     ports = {"tls": server.tls_port, "http": server.http_port}
     facts: dict[str, object] = {"bucket": config.bucket, "vbuckets": server.first.bucket.vbucket_count}
@@ -177,9 +177,9 @@ def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: T
 
 
 def _print(line: str, out: TextIO) -> None:
-    """Print a line; if it can't be written the node serves all the same, and its log says so.
+    """Print a line; if that fails, log the failure and continue to serve.
 
-    Each start that failed here would add a branch to the failover logs, which keep 25. A supervisor that starts the
+    Each start that failed here would add a branch to the failover logs, which keep 25. A supervisor that restarts the
     node again and again, with its output on a full disk, would use them up.
     """
     try:
@@ -211,7 +211,7 @@ def _server(  # noqa: PLR0917 - called in one place
 
 
 def _compiled_meanwhile() -> MachineCode | None:
-    """Return the part of a node that has numba compile its kernels; None if machine code came with the wheel."""
+    """Return the part of a node that compiles its kernels; None if the wheel has machine code."""
     if not builds.compiling():
         return None
     from headwater.node.process.machine_code import MachineCode  # noqa: PLC0415 - such a wheel is without it
@@ -220,7 +220,7 @@ def _compiled_meanwhile() -> MachineCode | None:
 
 
 def _make_ready(server: Server) -> None:
-    """Open the other buckets, and take the addresses."""
+    """Open the other buckets, and listen on the addresses."""
     server.catalog.open()
     server.bind()
     # The first durable word of this start: a new branch, after a crash. Whatever can refuse the start comes before it,
@@ -243,7 +243,7 @@ def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> 
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Return a block in which kernels are loaded."""
+    """Return the context in which kernels are loaded."""
     gc.disable()
     try:
         yield
@@ -254,16 +254,14 @@ def _loading() -> Iterator[None]:
 
 
 def warm_up() -> None:
-    """Compile, or load from the cache, the kernels that requests need, so that no client waits."""
+    """Compile the kernels that requests need, or load them from the cache, so that no client waits."""
     with _loading():
         for name in kernel_modules.MODULES:
             kernel_modules.warm_up(name)
 
 
 def load() -> None:
-    """Import and load all modules that `serve` needs, and start no thread: a process that does this may be forked
-    afterwards.
-    """
+    """Import all modules that `serve` needs, without starting a thread: a process may fork after this."""
     warm_up()
     _loop_factory()
 

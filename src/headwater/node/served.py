@@ -1,8 +1,8 @@
-"""A bucket as its node serves it: its own parts, and those that all buckets share.
+"""A served bucket: its own parts, and access to those that all buckets of the node share.
 
-Each bucket has its store and committer, its streams, its map, its part in a cluster, and the upkeep of its files. The
-event loop, the connections and their memory, users and TLS are the node's. Sessions and handlers know only this
-interface (`Services`, kv/api.py), for the bucket that the connection has selected.
+Each bucket has its own store and committer, streams, map, membership in a cluster, and upkeep of files. The event loop,
+the connections and their memory, users and TLS belong to the node. Sessions and handlers use only this interface
+(`Services`, kv/api.py), for the bucket that the connection has selected.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Node(Protocol):
 
     @property
     def worker(self) -> NodeWorker | None:
-        """The node as one of several workers; None if it is alone."""
+        """The node as one of several workers; None if there are no others."""
 
     @property
     def buckets(self) -> Mapping[str, Services]:
@@ -80,7 +80,7 @@ class Node(Protocol):
 
     @property
     def catalog(self) -> BucketCatalog:
-        """The catalog, which makes and drops the buckets."""
+        """The catalog, which creates and drops the buckets."""
 
     @property
     def sharing(self) -> SharedUsers:
@@ -90,16 +90,16 @@ class Node(Protocol):
         """Return a connection for a connected socket."""
 
     def warn(self, peer: str, cause: str) -> None:
-        """Write one log line that names peer and cause."""
+        """Log a warning that names peer and cause, in one line."""
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
         """Log a refused login, with the name of the user."""
 
     def audit(self, session: UserSession, what: str) -> None:
-        """Log an attempt that a user had no right to."""
+        """Log an attempt for which a user had no right."""
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
-        """Log what a user has changed, and from where."""
+        """Log a change by a user, with the user's address."""
 
     def is_client_there(self, agent: str) -> bool:
         """Return True if a client whose HELLO gave this agent name is connected."""
@@ -108,14 +108,14 @@ class Node(Protocol):
         """Return True if a peer may send a password in clear."""
 
     def figures(self) -> Iterable[tuple[str, str]]:
-        """Return the figures of the connections and their memory."""
+        """Return the statistics of the connections and their memory."""
 
 
 class ServedBucket:
-    """One bucket of a node, as its sessions see it (`Services`).
+    """One bucket of a node, with the interface for its sessions (`Services`).
 
     Args:
-        config: the node's settings, with the name, the folder and the vbuckets of this bucket.
+        config: the node's settings, with the name, the folder and the number of vbuckets of this bucket.
     """
 
     cluster: ServedMap
@@ -148,7 +148,7 @@ class ServedBucket:
         committer.on_failure.append(self._drop_writers)
 
     def _tend(self, node: Node, config: NodeConfig, bucket: Bucket) -> None:
-        """Make the tasks that tend the bucket's files."""
+        """Create the tasks that tend the bucket's files."""
         self.compactor: Compactor = Compactor(
             bucket,
             node.loop,
@@ -165,18 +165,18 @@ class ServedBucket:
         self.pager: Pager = Pager(bucket, node.loop, interval_seconds=config.expiry_pager_seconds)
 
     def _run_begins(self) -> None:
-        """End the work of an older run, for another operator's run has the lease."""
+        """End the work of an older run, because another operator's run has the lease."""
         self.dcp.end_hand_overs()
         self.membership.run_over()
 
     def _run_ends(self) -> None:
-        """Free everything that an operator's run held, for it has come to its end."""
+        """Let the vbuckets that an operator's run held follow the map again, because the run has ended."""
         self.membership.run_over()
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, port: int) -> None:
-        """Hand out the map, take part in the cluster and tend the files, now that the node listens."""
+        """Start to serve the map, take part in the cluster and tend the files, once the node listens."""
         self.cluster = ServedMap(port, self.bucket, self.tls_port)
         self.membership.start()
         self.bucket.collections.start()
@@ -188,7 +188,7 @@ class ServedBucket:
         self.scrubber.start()
 
     async def stop(self) -> None:
-        """Close the calls to other nodes, and leave the files alone once the work on them has come to its end."""
+        """Close the connections to other nodes, and stop tending the files once work on them is complete."""
         self.membership.stop()
         self.replication.stop()
         if self._flush is not None:
@@ -198,11 +198,11 @@ class ServedBucket:
         await self.scrubber.stop()
 
     def close(self) -> None:
-        """Watch no sockets any more: all connections are closed."""
+        """Stop watching sockets, because all connections are closed."""
         self._rounds.close()
 
     def forget(self) -> None:
-        """Drop all state of clients, for the bucket is dropped."""
+        """Drop all state of clients, because the bucket is dropped."""
         self.close()
         self.tap.forget()
         self.bucket.durable_writes.stop()
@@ -211,9 +211,7 @@ class ServedBucket:
 
     @property
     def is_spare(self) -> bool:
-        """True if this is a worker of those that have all vbuckets among them, and the map names it not yet, or no
-        more.
-        """
+        """True if this is a worker without a part of the vbuckets: the map does not contain it yet, or no longer."""
         worker, known = self._node.worker, self.membership.map
         is_named = known is not None and known.here is not None
         return worker is not None and worker.layout.has_map and not is_named and not self.bucket.vbuckets
@@ -225,7 +223,7 @@ class ServedBucket:
 
     @property
     def catalog(self) -> BucketCatalog:
-        """The catalog, which makes and drops the node's buckets."""
+        """The catalog, which creates and drops the node's buckets."""
         return self._node.catalog
 
     @property
@@ -235,17 +233,17 @@ class ServedBucket:
 
     @property
     def tls_port(self) -> int | None:
-        """The port at which TLS is spoken; None where it is not."""
+        """The port for TLS; None if there is none."""
         return self._node.tls_port
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
-        """Return a connection for a socket that this bucket's part of the node has connected."""
+        """Return a connection for a socket that a part of this bucket has connected."""
         connection = self._node.adopt(sock, peer)
         connection.serve(self.committer, self.requests)
         return connection
 
     def warn(self, peer: str, cause: str) -> None:
-        """Write one log line that names peer and cause."""
+        """Log a warning that names peer and cause, in one line."""
         self._node.warn(peer, cause)
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
@@ -253,11 +251,11 @@ class ServedBucket:
         self._node.login_refused(peer, user, why)
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
-        """Log what a user has changed, and from where."""
+        """Log a change by a user, with the user's address."""
         self._node.record(session, what, moves=moves)
 
     def audit(self, session: UserSession, what: str) -> None:
-        """Log an attempt that a user had no right to."""
+        """Log an attempt for which a user had no right."""
         self._node.audit(session, what)
 
     def is_client_there(self, agent: str) -> bool:
@@ -265,7 +263,7 @@ class ServedBucket:
         return self._node.is_client_there(agent)
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Return True if a peer may send a password in clear: by PLAIN or an HTTP login."""
+        """Return True if a peer may send a password in clear, by PLAIN or an HTTP login."""
         return self._node.hears_passwords(connection)
 
     # --- what sessions ask --------------------------------------------------------------------------------------------
@@ -276,11 +274,11 @@ class ServedBucket:
         return FastPath(session, session.store_bucket, self._workspace, rounds)
 
     def tell_of_map(self) -> None:
-        """Send the bucket's map to the clients that asked for it and have not seen it."""
+        """Send the bucket's map to the clients that requested map changes and do not have it yet."""
         notices.tell(self._node.connections, self)
 
     def figures(self) -> Iterable[tuple[str, str]]:
-        """Return the node's own part of STAT: connections, their memory, and the upkeep of files."""
+        """Return the statistics of the node itself: connections, their memory, and the upkeep of files."""
         yield from self._node.figures()
         yield "ep_max_size", str(self.catalog.quota_mib(self.bucket.name) << 20)
         kept = self.compactor.history
@@ -293,16 +291,16 @@ class ServedBucket:
         yield "ep_scrub_bytes", str(self.scrubber.bytes)
 
     def flush_later(self, at_seconds: int) -> None:
-        """Empty the bucket at a Unix time; a later call replaces an earlier one."""
+        """Delete the bucket's documents at a Unix time; a later call replaces an earlier one."""
         if self._flush is not None:
             self._flush.cancel()
         delay = max(0.0, at_seconds - self.bucket.clock.time_ns() / 1e9)
         self._flush = self.loop.call_later(delay, self._flush_now)
 
     def _copies_of(self, vbucket: int) -> Copies:
-        """Return the copies of a vbucket that the cluster map asks for; a node that never had a map is alone.
+        """Return the copies of a vbucket by the cluster map; without a map, this node's copy only.
 
-        A map that leaves this node out belongs to the other nodes: no copy here counts for their majority.
+        If the map does not contain this node, the copy here counts for no majority.
         """
         known = self.membership.map
         if known is None:
@@ -331,7 +329,7 @@ class ServedBucket:
 
     def _drop_writers(self, error: BaseException, _: list[int]) -> None:
         """Drop the connections with quiet writes in a lost batch: they wait for no answer, and their clients would
-        believe in them.
+        consider the writes successful.
         """
         self.requests.lost()
         committer = self.committer

@@ -79,7 +79,7 @@ log.debug("commands from %d files", len(handlers.ALL), extra=event("node.command
 
 
 class Warnings:
-    """Bounds the log lines that a flood of bad peers can cause, and counts those that were left out."""
+    """Limits the log lines about bad peers, and counts those that were left out."""
 
     def __init__(self, event_name: str = "peer.fault", per_second: int = WARNINGS_PER_SECOND) -> None:
         self._event = event_name
@@ -88,7 +88,7 @@ class Warnings:
         self._left_out = 0
 
     def warn(self, peer: str, cause: str, now: float, **fields: object) -> bool:
-        """Log the line unless there were too many in the last second."""
+        """Log the line, unless there were too many in the last second; return True if it was logged."""
         while self._recent and now - self._recent[0] >= 1.0:
             self._recent.popleft()
         if len(self._recent) >= self._per_second:
@@ -108,7 +108,9 @@ def _keep_users(store: Storage) -> None:
 
 
 class Server:
-    """One node's front door. `bind`, `listen`, then let the loop run, then `close`."""
+    """A node's listening sockets, connections and buckets. Call `bind` and `listen`, let the loop run, then call
+    `close`.
+    """
 
     tls_port: int | None = None
     http_port: int | None = None
@@ -173,11 +175,11 @@ class Server:
 
     @property
     def buckets(self) -> Mapping[str, ServedBucket]:
-        """All buckets by name, the first one first: a connection has it until it selects another."""
+        """All buckets by name; a connection uses the first until it selects another."""
         return self._buckets
 
     def _serve(self, opened: OpenBucket) -> None:
-        """Serve one more bucket: now, if the node listens already."""
+        """Add a bucket, and start to serve it if the node listens already."""
         served = ServedBucket(self, opened.config, opened.bucket, opened.committer)
         self._buckets[opened.bucket.name] = served
         if self._port is not None:
@@ -188,12 +190,14 @@ class Server:
         served.cluster.on_taken.append(self._map_taken)
 
     def _map_taken(self) -> None:
-        """Look, once it is obeyed, at the map that a bucket has now."""
+        """Adapt the shared address to a bucket's new map, once the node has obeyed the map."""
         if self.worker is not None:
             self.loop.call_soon(self._obey_map)
 
     def _obey_map(self) -> None:
-        """Go on with what clients of the workers' common address have: all of it, or not at all."""
+        """Adapt the shared address to the map: accept there or not, and drop TAP sessions whose set of workers has
+        changed.
+        """
         if any(each.fileno() < 0 for each in self._shared):  # this node is closing
             return
         self._share()
@@ -202,8 +206,8 @@ class Server:
                 connection.drop("another worker has a part of its TAP session now", fault=False)
 
     def _share(self) -> None:
-        """Accept at the workers' common address as long as the cluster map names this one: without a map, or by one
-        that goes on without it, it does not know who has a vbucket.
+        """Accept at the address that workers share as long as the cluster map contains this worker: otherwise it does
+        not know which worker has a vbucket.
         """
         known = self.first.membership.map
         is_named = (
@@ -226,7 +230,7 @@ class Server:
                 connection.drop("this worker is not in the cluster map any more", fault=False)
 
     async def _leave(self, opened: OpenBucket) -> None:
-        """Stop serving a bucket: on return no connection uses it, and nothing of it is being written."""
+        """Stop serving a bucket: on return no connection uses it, and no write of it is in progress."""
         served = self._buckets.pop(opened.bucket.name)
         for connection in tuple(self.connections):
             watches = isinstance(connection.session, HttpSession) and connection.session.server is served
@@ -240,11 +244,11 @@ class Server:
         opened.committer.close()
 
     def commit_now(self) -> None:
-        """Commit the changes of all buckets that the start has staged, before any other work runs.
+        """Commit the changes of all buckets that were staged during the start, before any other work runs.
 
-        If one bucket can't commit, the stores of the others are closed cleanly. No client has seen them yet, and an
-        unclean end would add a branch to their vbuckets at each start, until a supervisor that starts the node again
-        and again has used up their failover logs.
+        If a bucket can't commit, the stores of the others are closed cleanly: no client has used them, and after an
+        unclean end each start adds a branch to their vbuckets, so a supervisor that restarts the node again and again
+        would use up their failover logs.
 
         Raises:
             StorageError: a batch could not be written.
@@ -262,16 +266,16 @@ class Server:
 
     @property
     def committer(self) -> Committer:
-        """The first bucket's committer, with which a connection begins."""
+        """The first bucket's committer, which new connections use."""
         return self.first.committer
 
     @property
     def requests(self) -> Requests:
-        """The first bucket's count of requests, with which a connection begins."""
+        """The first bucket's counters of requests, which new connections use."""
         return self.first.requests
 
     def bind(self, listener: socket.socket | None = None) -> None:
-        """Bind the addresses, or take the given listener, and let connections queue up. Accept none yet.
+        """Bind the addresses, or use the given listener, so that connections queue up. Accept none yet.
 
         Raises OptionError if an address can't be bound.
         """
@@ -291,7 +295,7 @@ class Server:
             self._relay_listener = self.worker.listen()
 
     def listen(self) -> tuple[str, int]:
-        """Begin to accept, after `bind` if that was not done; return (host, port), of the TLS listener if there is no
+        """Start to accept connections, after `bind` if need be; return (host, port), of the TLS listener if there is no
         other.
         """
         if self._listener is None and self._tls_listener is None:
@@ -328,13 +332,13 @@ class Server:
 
     @property
     def _shared(self) -> list[socket.socket]:
-        """The sockets at which all workers accept."""
+        """The listening sockets that all workers share."""
         worker = self.worker
         shared = () if worker is None else (worker.public, worker.public_tls, worker.public_pages)
         return [each for each in shared if each is not None]
 
     async def close(self) -> None:
-        """Stop accepting, finish what was received, commit, close the connections."""
+        """Stop accepting, complete the requests received so far, commit, and close the connections."""
         for listener in (self._listener, self._tls_listener, self._http_listener, self._relay_listener, *self._shared):
             if listener is not None:
                 self.loop.remove_reader(listener.fileno())
@@ -367,8 +371,8 @@ class Server:
         self._places.leave(connection)
 
     def end_trial(self, connection: Connection, *, is_trusted: bool) -> None:
-        """Let a connection beyond the limit stay if its user is a member or administers everything, or if there is a
-        common place by now.
+        """Assign a place to a connection on trial if its user is a member or administers everything, or a common place
+        is free; otherwise drop it.
         """
         if not self._places.end_trial(connection, len(self.connections), is_trusted=is_trusted):
             self._turn_away(connection, "connections are open, the limit, but for members and administrators")
@@ -378,7 +382,7 @@ class Server:
         connection.drop(f"refused: {len(self.connections)} {why}")
 
     def warn(self, peer: str, cause: str) -> None:
-        """Write one log line that names peer and cause."""
+        """Log a warning that names peer and cause, in one line."""
         self._warnings.warn(peer, cause, self.loop.time())
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
@@ -388,11 +392,11 @@ class Server:
         self._logins.warn(peer, f"login refused: {why}{whom}", self.loop.time(), user=name)
 
     def audit(self, session: UserSession, what: str) -> None:
-        """Log an attempt that a user had no right to."""
+        """Log an attempt for which a user had no right."""
         self._refused.warn(session.connection.peer, f"user {session.user!r} {what}", self.loop.time())
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
-        """Log what a user has changed, and from where; a node without users can't name the user."""
+        """Log a change by a user, with the user's address; without users nothing is logged."""
         peer, action, now = session.connection.peer, f"user {session.user!r} {what}", self.loop.time()
         if self.users.required and moves:
             self._moved.tell(peer, [action], now, user=session.user)
@@ -404,13 +408,13 @@ class Server:
         return any(getattr(each.session, "agent", "") == agent for each in self.connections)
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Return True if a peer may send a password in clear: by PLAIN or an HTTP login."""
+        """Return True if a peer may send a password in clear, by PLAIN or an HTTP login."""
         if connection.tls is not None or not self.users.required:
             return True
         return self.config.plain == "anywhere" or is_local(connection.peer)
 
     def figures(self) -> Iterable[tuple[str, str]]:
-        """Return the node's own part of STAT: connections and their memory."""
+        """Return the statistics of the node itself: connections and their memory."""
         yield "uptime", str(int(self.loop.time() - self.started_at))
         yield "curr_connections", str(len(self.connections))
         yield "total_connections", str(self.accepted)
@@ -456,7 +460,7 @@ class Server:
             self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
 
     def _admit_worker(self, sock: socket.socket) -> None:
-        """Accept another worker's call for one of its clients, which has its place at that worker."""
+        """Accept another worker's connection for one of its clients; the client has its place at that worker."""
         if not self._places.has_inner_room(has_users=self.users.required):
             self._turn_away_worker(sock)
             return
@@ -467,8 +471,8 @@ class Server:
         connection.start()
 
     def _turn_away_worker(self, sock: socket.socket) -> None:
-        """Answer a worker's call that can't be taken: its client's request is refused for now, and the client keeps its
-        connection.
+        """Refuse a connection from another worker: its client's request fails temporarily, and the client stays
+        connected.
         """
         self.rejected += 1
         self.warn("a worker", f"refused: {len(self.connections)} connections are open, the limit")
@@ -512,7 +516,7 @@ class Server:
         return None if self._listener is None else int(self._listener.getsockname()[1])
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
-        """Return a connection for a connected socket, in either direction. Give it a session, then start it."""
+        """Return a connection for a connected socket, incoming or outgoing. Set its session, then start it."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return self._connection(sock, peer)
@@ -526,7 +530,7 @@ class Server:
     # --- tending ------------------------------------------------------------------------------------------------------
 
     def _refresh_users(self) -> None:
-        """Read the changes that `headwater user` made."""
+        """Read the changes made by `headwater user`."""
         before = self.users.list or UserList()
         try:
             changed = self.users.refresh()
@@ -542,7 +546,9 @@ class Server:
                 connection.session.users_changed()
 
     def _refuse_lost_users(self, store: Storage) -> None:
-        """Refuse to start without a list of users that the store knows of: a lost list must not let everybody in."""
+        """Raise CorruptStore if the list of users is missing although the store had one: otherwise no login would be
+        needed.
+        """
         config, file = self.config, self.users.file
         if file is None or not store.declarations.has_users or self.users.required or config.insecure:
             return
@@ -565,9 +571,9 @@ class Server:
             self.warn("tls", f"{error}; the one of before goes on")
 
     def _member(self) -> Membership:
-        """Return this node as a member, by the map of its first bucket.
+        """Return the membership of this node by the map of its first bucket.
 
-        The other buckets do not decide whose users the node shares, for more people may administer them.
+        Whose users the node shares does not depend on the other buckets, which more people may administer.
         """
         return self.first.membership
 
@@ -591,8 +597,10 @@ class Server:
         self._sweep_some(list(self.connections), 0)
 
     def _sweep_some(self, left: list[Connection], kernel_bytes: int) -> None:
-        """Look after some hundred connections at a time, for there may be ten thousand, and dropping one takes a while
-        if it holds much; `kernel_bytes` is the sum of those before.
+        """Check some hundred connections at a time: there may be ten thousand, and dropping a connection that holds
+        much takes time.
+
+        `kernel_bytes` is the sum of the system's memory for those checked before.
         """
         begun = self.loop.time()
         for _ in range(min(SWEPT_AT_ONCE, len(left))):
@@ -609,7 +617,7 @@ class Server:
             self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
 
     def _look_after(self, connection: Connection, now: float) -> None:
-        """Drop a connection that was silent for too long, or whose peer is gone unnoticed."""
+        """Drop a connection that was silent for too long, did not log in in time, or was reset unnoticed."""
         idle, patience = self.config.idle_seconds, self.config.login_seconds
         quiet, session = now - connection.stirred_at, connection.session
         watches = isinstance(session, HttpSession) and session.watches

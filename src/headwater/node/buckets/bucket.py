@@ -1,7 +1,7 @@
-"""A bucket: one store, its vbuckets, the committer that makes it durable, and the clocks that tend it.
+"""A bucket: one store, its vbuckets, and the committer that makes the store durable.
 
-The store holds the documents, the vbuckets give them meaning, and the committer makes them durable in order. The bucket
-ties the three together; key-value sessions, streams and statistics work with it.
+The store holds the documents; the vbuckets hold state and failover log of each part of them; the committer writes
+changes to disk in order. Key-value sessions, streams and statistics use them through the bucket.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ KEYS_BYTES = 64 << 10
 
 
 class Clock(Protocol):
-    """The time, as an argument; the `time` module is one."""
+    """The time, passed as an argument; the module `time` implements it."""
 
     def time_ns(self) -> int:
-        """Unix time in nanoseconds."""
+        """Return the Unix time in nanoseconds."""
 
     def monotonic(self) -> float:
-        """Seconds since some point, never going back."""
+        """Return the seconds of a clock that never goes back."""
 
 
 StatGroup = Callable[[list[str]], Iterable[tuple[str, str]]]
@@ -51,20 +51,20 @@ class Bucket:
     """One bucket of a node.
 
     Attributes:
-        store, committer, clock, name: the arguments; uuid: the uuid of the store; a bucket made anew gets another.
+        store, committer, clock, name: the arguments; uuid: the uuid of the store, which is new for each created bucket.
         vbuckets: the vbuckets on this node, by number.
         uuids: uint64[vbuckets], the newest vb uuid of each (for kernels; call `refresh` first).
-        stat_groups: name of a STAT group -> function of its arguments; other parts of the node add their groups. A long
-            group is sent in slices, so the bucket may change between two of its pairs.
-        fenced: active vbuckets that are not served until it is known that no other node owns them by now.
+        stat_groups: maps the name of a STAT group to a function of its arguments; other parts of the node add their
+            groups. The pairs of a long group are sent in slices, so the bucket may change between two pairs.
+        fenced: active vbuckets that are not served, because another node may own them by now.
         locks: the locked documents.
         collections: the collections that this node knows; each vbucket knows those in its own log.
         durable_writes: writes that wait for replicas. scans: the open range scans.
-        traffic_disabled: document commands answer ETMPFAIL while it is.
+        traffic_disabled: True while document commands are answered with ETMPFAIL.
         on_owned: called with an active vbucket whenever its record changes.
-        on_changed: called with a vbucket whenever its record changes, when it is made or dropped, and when it is fenced
-            or unfenced.
-        counters: totals since start, by name. map_changes: how often a vbucket's record changed.
+        on_changed: called with a vbucket whenever its record changes, and when it is created, dropped, fenced or
+            unfenced.
+        counters: totals since start, by name. map_changes: number of changes of vbucket records.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Bucket:
 
     @property
     def vbucket_count(self) -> int:
-        """The number of vbuckets that a bucket has over all nodes; some of them may be on other nodes."""
+        """The number of vbuckets of the bucket on all nodes together."""
         return len(self.store.table)
 
     # --- vbuckets -----------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Bucket:
         self.refresh()
 
     def create_vbucket(self, vbucket: int, state: State) -> VBucket:
-        """Make a vbucket that is not on this node yet."""
+        """Create a vbucket that is not on this node yet."""
         new_vbucket = VBucket.create(vbucket, self.store, self._wrote(vbucket), state=state, new_uuid=self._new_uuid)
         self.vbuckets[vbucket] = new_vbucket
         self.collections.look_at(vbucket)
@@ -150,42 +150,46 @@ class Bucket:
         return gone.gate
 
     def fence(self, vbuckets: Iterable[int]) -> None:
-        """Do not serve these vbuckets for now: another node may own them."""
+        """Stop serving these vbuckets for now, because another node may own them."""
         for vb in vbuckets:
             if vb not in self.fenced:
                 self.fenced.add(vb)
                 self._tell_of(vb)
 
     def unfence(self, vbucket: int) -> None:
-        """Serve a vbucket again, or forget the fence of one that is not active any more."""
+        """Remove the fence of a vbucket; if it is active, it is served again."""
         if vbucket in self.fenced:
             self.fenced.discard(vbucket)
             self._tell_of(vbucket)
 
     def may_hand_over(self, vbucket: int) -> bool:
-        """Return True if nothing in a vbucket has to be settled here before another node may own it."""
+        """Return True if a vbucket can be handed over: its durable writes are settled, or need not be."""
         return self.durable_writes.settle_before(vbucket)
 
     def hand_over(self, vbucket: int) -> None:
-        """Stop serving a vbucket, since another node takes it over. Raises ArenaFull, DiskFull: nothing happened."""
+        """Stop serving a vbucket, because another node takes it over.
+
+        Raises:
+            ArenaFull, DiskFull: the change could not be staged, and the vbucket is served as before.
+        """
         self.vbuckets[vbucket].hand_over(self.now())
 
     def state(self, vbucket: int) -> State | None:
-        """The state of a vbucket, None if it is not on this node."""
+        """Return the state of a vbucket; None if it is not on this node."""
         vbucket_ = self.vbuckets.get(vbucket)
         return vbucket_.state if vbucket_ else None
 
     def is_active(self, vbucket: int) -> bool:
-        """Return True if the vbucket is here and serves."""
+        """Return True if the vbucket is active here and not fenced."""
         return self.state(vbucket) == State.ACTIVE and vbucket not in self.fenced
 
     def is_backed_up(self, vbucket: int) -> bool:
-        """Return True if a vbucket refuses writes because it is about to change hands (failover 4)."""
+        """Return True if a vbucket refuses writes because a takeover is about to end (failover 4)."""
         vbucket_ = self.vbuckets.get(vbucket)
         return vbucket_ is not None and vbucket_.is_backed_up
 
     def when_state_changes(self, vbucket: int, callback: Callable[[], None]) -> None:
-        """Call back once when the vbucket gets another state; a callback that is added twice is called once."""
+        """Call `callback` once when the record of a vbucket changes; a callback added twice is called once."""
         self._state_waiters.setdefault(vbucket, {})[callback] = None
 
     def waits_no_more(self, vbucket: int, callback: Callable[[], None]) -> None:
@@ -196,7 +200,7 @@ class Bucket:
             self._state_waiters.pop(vbucket, None)
 
     def refresh(self) -> None:
-        """Bring `uuids` up to date."""
+        """Update `uuids` for the vbuckets whose failover tables changed."""
         for vb in self._changed:
             vbucket = self.vbuckets.get(vb)
             self.uuids[vb] = vbucket.failover.newest.vb_uuid if vbucket else 0
@@ -204,14 +208,14 @@ class Bucket:
 
     @property
     def needs_refresh(self) -> bool:
-        """Return True if a failover table changed since the last `refresh`."""
+        """True if a failover table may have changed since the last `refresh`."""
         return bool(self._changed)
 
     # --- documents ----------------------------------------------------------------------------------------------------
 
     def live_keys(self, vbucket: int, first_row: int = 0, collection: int = 0) -> Iterator[bytes]:
-        """Yield the keys of a vbucket's live documents in a collection, in the order of their newest versions, from a
-        row on.
+        """Yield the keys of a collection's live documents in a vbucket, in the order of their newest versions, from row
+        `first_row` on.
         """
         store, row, prefix = self.store, first_row, len(stored_key(collection, b"")[0])
         out = np.zeros(KEYS_BYTES, np.uint8)
@@ -225,8 +229,10 @@ class Bucket:
                 at += 2 + size
 
     def random_key(self, vbucket: int, collection: int = 0) -> bytes | None:
-        """Return the key of a random live document of a collection: the first after a random row, or the
-        first of all.
+        """Return the key of a random live document of a collection: the first one after a random row, or the first of
+        all.
+
+        None if there is no live document.
         """
         rows = int(self.store.table[vbucket, index.ROWS])
         start = secrets.randbelow(rows) if rows else 0
@@ -235,18 +241,18 @@ class Bucket:
         )
 
     def flush(self) -> bool:
-        """Delete every document of every active vbucket, each by a deletion of its own.
+        """Delete every document of every active vbucket, each by a deletion.
 
-        Returns False when the staging arena is full before all are deleted: commit, then call again.
+        Returns False if the staging arena is full before all are deleted: commit, then call again.
 
         Raises:
-            CorruptStore: keys are lost by damage, and their documents may be alive in replicas.
+            CorruptStore: damage hides keys whose documents may be alive in replicas.
         """
         self.check_sound()
         return all(map(self._flush, filter(self.is_active, self.vbuckets)))
 
     def check_sound(self) -> None:
-        """Raise CorruptStore if documents of active vbuckets may be among what damage has taken."""
+        """Raise CorruptStore if damage may hide documents of active vbuckets."""
         for vb in filter(self.is_active, self.vbuckets):
             self.store.quarantine.check_keys(vb)
 
@@ -274,9 +280,9 @@ class Bucket:
         return len(arena) - used > RECORD_BYTES
 
     def take_out(self, damage: Damage) -> set[int] | None:
-        """Stop serving a damaged range, and end the streams of the vbuckets with changes in it; return these vbuckets.
+        """Stop serving a damaged range, and end the streams of vbuckets with changes in it; return these vbuckets.
 
-        Returns None if the damage is known already.
+        Returns None if the damage was known already.
         """
         # Noted before: the rows of the damage are about to go, and what a replica has acknowledged of them has counted
         # in majorities.
@@ -288,7 +294,9 @@ class Bucket:
         return hit
 
     def lock_of(self, vbucket: int, key: bytes, collection: int = 0) -> DocumentLock | None:
-        """Return the lock of a document; it ends when the document gets another CAS, or its time is over."""
+        """Return the lock of a document; None if it is not locked, or the lock has ended (another CAS, or its time is
+        over).
+        """
         if not self.locks.held:
             return None
         lock = self.locks.get(vbucket, key, self.clock.monotonic(), collection)
@@ -299,27 +307,27 @@ class Bucket:
         return None if is_over else lock
 
     def next_cas(self, vbucket: int) -> int:
-        """Return the next CAS by the hybrid clock, as the kernel's (kernels/changes.py)."""
+        """Return the next CAS of the hybrid clock, as the kernels do (kernels/changes.py)."""
         last, seqno = int(self.store.table[vbucket, index.CAS]), self.store.index.high_seqno(vbucket) + 1
         return times.next_cas(last, self.clock.time_ns(), seqno)
 
     def next_revision(self, vbucket: int, old: StoredDocument | None) -> int:
-        """Return the revision of the next version of a key whose revision is `old` (None for a new key); as the kernel
-        does.
+        """Return the revision of the next version of a key, as the kernels do; `old` is its newest version, None for a
+        new key.
 
-        "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2). From GIVEN_MAX on it
-        stays: then the CAS tells which version is newer.
+        "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2). From GIVEN_MAX on
+        the revision no longer rises; then the version with the higher CAS is newer.
         """
         last = int(self.store.table[vbucket, index.DELETED_REV]) if old is None else old.rev_seqno
         return last + 1 if last < GIVEN_MAX else last
 
     @property
     def prepares_waiting(self) -> int:
-        """The number of durable writes that are not over, here or at their owner."""
+        """The number of prepares without a commit or abort, here or at the vbucket's owner."""
         return sum(len(each.prepares.pending) for each in self.vbuckets.values())
 
     def now(self) -> int:
-        """Unix seconds."""
+        """Return the Unix time in seconds."""
         return self.clock.time_ns() // 1_000_000_000
 
     def count(self, gets: int, hits: int, sets: int, deletes: int) -> None:
@@ -336,7 +344,9 @@ class Bucket:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _wrote(self, vb: int) -> Callable[[], int]:
-        """Return the function that a vbucket calls after it staged a record: its state or failover table may be new."""
+        """Return the function that a vbucket calls after it staged a record; it reports that state or failover table
+        may be new.
+        """
 
         def wrote() -> int:
             self._changed.add(vb)
@@ -351,12 +361,12 @@ class Bucket:
         return wrote
 
     def _wake(self, vb: int) -> None:
-        """Judge the requests that wait for a vbucket's state by the state that it has now."""
+        """Call the functions that wait for a change of a vbucket's state."""
         for callback in self._state_waiters.pop(vb, ()):
             asyncio.get_running_loop().call_soon(callback)
 
     def _restore(self, _: BaseException, lost: list[int]) -> None:
-        """After a batch was lost, restore the vbuckets whose records were in it to their state on disk."""
+        """Restore the vbuckets `lost`, whose records were in a lost batch, to their state on disk."""
         for vb in lost:
             vbucket, record = self.vbuckets.get(vb), self.store.staging.records.get(vb)
             if vbucket is not None:
@@ -382,7 +392,7 @@ class Bucket:
             changed(vb)
 
     def _tell_readers(self) -> None:
-        """After a commit, wake the streams of every vbucket that has more changes on disk now."""
+        """Wake the streams of every vbucket with new changes on disk, after a commit."""
         column = self.store.table[:, index.DURABLE_HIGH]
         for vb in np.flatnonzero(column != self._durable_high).tolist():
             vbucket = self.vbuckets.get(vb)

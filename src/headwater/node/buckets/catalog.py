@@ -1,10 +1,10 @@
-"""The buckets of a node beside its first: opened when it starts, made and dropped while it runs.
+"""The buckets of a node besides its first: opened when the node starts, created and dropped while it runs.
 
-    create:  listed as `making` -> folder -> store, vbuckets durable -> listed as `served`: it is there -> served
-    drop:    listed as `dropping`: it is gone -> connections closed, store closed -> files removed -> not listed
+    create:  listed as `making` -> folder -> store, vbuckets durable -> listed as `served`: it exists -> served
+    drop:    listed as `dropping`: it no longer exists -> connections and store closed -> files removed -> not listed
 
-The process may die at each arrow. No client ever saw a bucket that is `making`, and none may use one that is
-`dropping`: the next start removes the remains of both, and nothing else.
+The process may die at each arrow. No client has seen a bucket in state `making`, and no client may use one in state
+`dropping`: the next start removes the files of both, and nothing else.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ log: Final = logging.getLogger("headwater.node")
 
 
 def open_store(config: NodeConfig, disk: Disk | None = None) -> Store:
-    """Open the store of a bucket with the sizes from the node's settings. Raises as `Store.open`."""
+    """Open the store of a bucket with the sizes from the node's settings; raises the errors of `Store.open`."""
     segment_bytes = config.segment_mib << 20
     # A batch is at most half a segment, which holds two at least; and whatever document is allowed must fit into one.
     arena_bytes = min(ARENA_BYTES, max(BATCH_BYTES_MIN, segment_bytes // 2))
@@ -65,10 +65,10 @@ class NewBucket:
     """The request for a new bucket.
 
     Attributes:
-        vbuckets: None for as many as the node's first bucket has.
-        quota_mib: the most that its files may take, MiB; 0 for no limit.
-        is_empty: True for no vbuckets, as on a node that joins a cluster.
-        history: how far back it keeps superseded versions.
+        vbuckets: number of vbuckets; None for that of the node's first bucket.
+        quota_mib: limit of the size of its files in MiB; 0 for no limit.
+        is_empty: True to create no vbuckets, as on a node that joins a cluster.
+        history: retention of superseded versions.
     """
 
     name: str
@@ -80,7 +80,7 @@ class NewBucket:
 
 @dataclass(frozen=True, slots=True)
 class OpenBucket:
-    """A bucket that is open: its entry, its settings and its parts."""
+    """An open bucket: its entry, its settings and its parts."""
 
     entry: BucketEntry
     config: NodeConfig
@@ -95,7 +95,7 @@ class Catalog:
     Args:
         config, disk: the node's settings, and the disk with its folder.
         serve: begins to serve a bucket.
-        leave: stops serving a bucket: on return no session uses it any more.
+        leave: stops serving a bucket; on return no session uses it.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Catalog:
         """Open and serve all listed buckets, and finish the work that an earlier process began.
 
         Raises:
-            OptionError: the node was started with the name of another of its buckets.
+            OptionError: the name in the node's settings is that of another bucket in the list.
             CorruptStore, StorageError: a bucket can't be opened.
         """
         self._known = self._file.load()
@@ -145,7 +145,7 @@ class Catalog:
         self._keep(self._opened(entry, self._store(entry)))
 
     def _finish(self) -> None:
-        """Remove the remains of buckets that were being made or dropped."""
+        """Remove the files of buckets whose creation or drop an earlier process did not complete."""
         for entry in (*self._known.in_state(MAKING), *self._known.in_state(DROPPING)):
             try:
                 folder.remove(self._disk, entry.folder(self._config.data), entry)
@@ -164,7 +164,7 @@ class Catalog:
         return [(each.committer, each.store) for each in self._open.values()]
 
     def close(self, *, clean: bool) -> None:
-        """Close the stores, whose buckets are served no more.
+        """Close the stores, whose buckets are no longer served.
 
         Raises:
             DiskFull, StorageError: a store could not be closed cleanly; all others are closed.
@@ -183,12 +183,12 @@ class Catalog:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     async def create(self, wish: NewBucket) -> None:
-        """Make a bucket; on return it is durable and served.
+        """Create a bucket; on return it is durable and served.
 
         Raises:
             CommandRefused: KEY_EEXISTS, EINVAL (an invalid name or number), E2BIG (too many buckets).
-            DiskFull, StorageError: the bucket could not be made, and does not exist. UnsureFile: it may exist, empty,
-                after a restart.
+            DiskFull, StorageError: the bucket could not be created, and does not exist. UnsureFile: it may exist,
+                empty, after a restart.
         """
         async with self._changing:
             entry = self._entry(wish)
@@ -216,15 +216,16 @@ class Catalog:
             log.info('bucket "%s" is there', entry.name, extra=event("bucket.created", bucket=entry.name))
 
     async def drop(self, name: str, only: Bucket | None = None) -> None:
-        """Drop a bucket and all of its documents; on return it is gone for good, and served no more.
+        """Drop a bucket and all of its documents; on return the drop is durable.
 
         Args:
-            only: the bucket to drop; a newer bucket of the same name is left alone.
+            only: if given, drop only this bucket, not a newer one of the same name.
 
         Raises:
-            CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first one.
-            DiskFull, StorageError: the drop could not be written, and the bucket is served as before; or it is unknown
-                whether it was written, and the bucket is served no more: the next start drops it or serves it again.
+            CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the node's first bucket.
+            DiskFull, StorageError: the drop could not be written, and the bucket is served as before. If it is unknown
+                whether the drop was written, the bucket is no longer served, and the next start either drops it or
+                serves it.
         """
         if name == self._config.bucket:
             raise CommandRefused(
@@ -247,8 +248,8 @@ class Catalog:
             log.info('bucket "%s" is dropped', name, extra=event("bucket.dropped", bucket=name))
 
     async def _withdraw(self, opened: OpenBucket, error: StorageError) -> Never:
-        """Stop serving a bucket whose entry in the list is unknown, since the next start might remove it with all later
-        writes. Its files stay.
+        """Stop serving a bucket if it is unknown whether its drop was written: the next start might remove it with all
+        later writes. Its files stay.
         """
         name = opened.entry.name
         del self._open[name]
@@ -258,18 +259,18 @@ class Catalog:
         raise StorageError(f'bucket "{name}": {why}: {error}') from error
 
     def quota_mib(self, name: str) -> int:
-        """Return the quota of a bucket; 0 for none, which the first bucket always has."""
+        """Return the quota of a bucket in MiB; 0 for no quota, as for the first bucket."""
         opened = self._open.get(name)
         return 0 if opened is None else opened.entry.quota_mib
 
     async def set_quota(self, name: str, quota_mib: int) -> None:
-        """Give a bucket another quota, 0 for none; on return it is durable and in force.
+        """Set the quota of a bucket in MiB, 0 for none; on return it is durable and in force.
 
         Raises:
             CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first bucket; EINVAL if it is too small, or smaller than
                 the bucket's files are already.
-            DiskFull, StorageError: it could not be written, and the old quota holds. UnsureFile: a restart may bring
-                the new one.
+            DiskFull, StorageError: the list could not be written, and the old quota stays in force. UnsureFile: as
+                these, but the new quota may be in force after a restart.
         """
         if name == self._config.bucket:
             raise CommandRefused(
@@ -297,12 +298,13 @@ class Catalog:
             log.info('bucket "%s" may take %s', name, f"{quota_mib} MiB" if quota_mib else "the disk", extra=fields)
 
     async def keep_history(self, bucket: Bucket, seconds: int | None = None, size: int | None = None) -> None:
-        """Set how far back a bucket, the first one or another, keeps superseded versions, 0 for no such limit and None
-        for the one it has; on return that is durable and in force.
+        """Set the retention of superseded versions of any bucket, in seconds and bytes: 0 for none, None to leave a
+        limit unchanged. On return it is durable and in force.
 
         Raises:
-            CommandRefused: KEY_ENOENT, the bucket is dropped; EINVAL, a number that no history can reach.
-            DiskFull, StorageError: it could not be written, and the old limits hold. A restart may bring the new ones.
+            CommandRefused: KEY_ENOENT if the bucket is dropped; EINVAL for a number out of range.
+            DiskFull, StorageError: the limits could not be written, and the old ones stay in force; the new ones may be
+                in force after a restart.
         """
         _check_history(seconds, size)
         async with self._changing:
@@ -344,10 +346,10 @@ class Catalog:
         return store
 
     def _undo(self, entry: BucketEntry, store: Store | None) -> None:
-        """Remove everything of a bucket that could not be made; if that fails as well, the next start does it.
+        """Remove the files of a bucket whose creation failed; if the removal fails too, the next start repeats it.
 
-        While a bucket is listed as `making`, its files may be removed without a change of the list. A disk that they
-        have filled would have no room for one.
+        The files of a bucket listed as `making` may be removed before the list changes: if they have filled the disk,
+        the new list would not fit.
         """
         if self._file.whole.unsure:  # it may be listed as served
             try:
@@ -358,7 +360,9 @@ class Catalog:
         self._removed(store, entry)
 
     def _list_drop(self, opened: OpenBucket, entry: BucketEntry) -> None:
-        """Write down that a bucket is dropped; on a full disk use the room that the store keeps in reserve."""
+        """Write the state `dropping` of a bucket to the list; on a full disk use the room that the store keeps in
+        reserve.
+        """
         try:
             self._save(self._known.with_entry(entry))
         except (DiskFull, UnsureFile):
@@ -369,8 +373,8 @@ class Catalog:
                 opened.store.log.reserve.take_back()
 
     def _removed(self, store: Store | None, entry: BucketEntry) -> None:
-        """Close a store and remove its files. Files that can't be removed now are listed, and removed by the next
-        start.
+        """Close a store and remove its files. If files can't be removed now, the bucket stays in the list, and the next
+        start removes them.
         """
         try:
             if store is not None:
@@ -397,7 +401,7 @@ class Catalog:
         return open_store(self._config_of(entry), QuotaDisk(self._disk, entry.quota_mib))
 
     async def _fill(self, opened: OpenBucket, vbuckets: int) -> None:
-        """Make the vbuckets of a new bucket, some in each turn of the loop; on return they are durable.
+        """Create the vbuckets of a new bucket, some in each turn of the loop; on return they are durable.
 
         Raises:
             StorageError: a batch was lost.
@@ -412,7 +416,7 @@ class Catalog:
                 raise StorageError(f'bucket "{opened.entry.name}": its vbuckets could not be written')
 
     def _opened(self, entry: BucketEntry, store: Store) -> OpenBucket:
-        """Return an open bucket made of a store and the vbuckets in it."""
+        """Return an open bucket from a store and the vbuckets in it."""
         config = self._config_of(entry)
         committer = Committer(store, self._loop)
         try:

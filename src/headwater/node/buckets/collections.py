@@ -1,10 +1,10 @@
-"""The collections of a bucket, as its node knows them; each vbucket knows those in its own log.
+"""The collections of a bucket by the node's manifest; each vbucket also has the manifest in its own log.
 
-The newest manifest is in a small file beside the log, with the lowest ids that were never used: one line of title and
-checksum, one of JSON. A change is written there first, then staged as system events in every active vbucket, then
-answered. A crash in between leaves vbuckets behind the file; they are brought up at the start. Replicas hear of
-collections by system events only (kv.md 4), and a vbucket that becomes active is brought up to the node's manifest, or
-the node to the vbucket's, whichever is newer: so a manifest spreads with the vbuckets that know it.
+The newest manifest is in a small file next to the log, with the lowest ids that were never used: one line of title and
+checksum, one of JSON. A change is written to the file first, then staged as system events in every active vbucket, then
+acknowledged. After a crash in between, the next start stages the events that vbuckets lack. Replicas receive
+collections by system events only (kv.md 4). When a vbucket becomes active, the older of its manifest and the node's is
+updated to the newer: so a manifest spreads with the vbuckets that have it.
 
 Source: kv.md 4; dcp 2.16.
 """
@@ -65,7 +65,7 @@ class Owner(Protocol):
 
 
 class CollectionsFile:
-    """The file in a store's folder."""
+    """The file of the manifest in a store's folder."""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self.path: Path = folder / NAME
@@ -97,21 +97,21 @@ class CollectionsFile:
             raise CorruptStore(self.path, 0, str(error)) from None
 
     def save(self, manifest: CollectionsManifest, next_collection: int, next_scope: int) -> None:
-        """Put a manifest in the place of the old one; durable on return. Blocking.
+        """Replace the manifest on disk; durable on return. Blocking.
 
         Raises:
-            DiskFull, StorageError: the old manifest is still there. UnsureFile: one of the two is.
+            DiskFull, StorageError: the old manifest is still on disk. UnsureFile: either of the two may be.
         """
         content = {"manifest": manifest.as_json(), "next_collection": next_collection, "next_scope": next_scope}
         self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(content).encode()))
 
 
 class Collections:
-    """The collections of a bucket, as its node knows them.
+    """The collections of a bucket by the node's manifest.
 
     Attributes:
-        default_is_plain: the default collection is there and limits no document's life, so the kernel may serve it.
-        run_queue: the queue in which a change gives way to other work; None before the node runs.
+        default_is_plain: True if the default collection exists and has no maximum TTL, so that kernels may serve it.
+        run_queue: the queue that gives other work its turn during a change; None before the node runs.
     """
 
     def __init__(self, bucket: Owner, disk: Disk, folder: Path) -> None:
@@ -128,7 +128,7 @@ class Collections:
 
     @property
     def file(self) -> WholeFile:
-        """The manifest on disk."""
+        """The file of the manifest."""
         return self._file.whole
 
     @property
@@ -147,14 +147,17 @@ class Collections:
         return self._ttls.get(collection)
 
     def unknown_collection(self, collection: int) -> CommandRefused:
-        """Return the refusal of an unknown collection; it has the manifest's uid, by which a client tells an old
-        manifest from a dropped collection.
+        """Return the refusal for an unknown collection.
+
+        It has the manifest's uid, with which a client can tell its own outdated manifest from a dropped collection.
         """
         return self.unknown(Status.UNKNOWN_COLLECTION, f"there is no collection 0x{collection:x}")
 
     def missing_in(self, vbucket: VBucket, collection: int) -> CommandRefused:
-        """Return the refusal of a collection that a vbucket does not have. If the node has it, the vbucket is about to
-        have it: vbuckets are brought up one after the other, and those that were promoted a moment later.
+        """Return the refusal for a collection that a vbucket lacks.
+
+        If the node's manifest has the collection, the status is temporary: vbuckets get the events of a change one
+        after the other, and a promoted vbucket a moment later.
         """
         if collection in self._ttls and vbucket.collections.uid < self.manifest.uid:
             return CommandRefused(
@@ -163,15 +166,14 @@ class Collections:
         return self.unknown_collection(collection)
 
     def unknown(self, status: Status, context: str) -> CommandRefused:
-        """Return the refusal of a collection or scope that is not in the manifest, with the manifest's uid."""
+        """Return the refusal for a collection or scope that the manifest lacks, with the manifest's uid."""
         details = {"manifest_uid": f"{self.manifest.uid:x}", "error": {"context": context}}
         return CommandRefused(status, context, value=json.dumps(details).encode())
 
     def recover(self) -> None:
-        """After the store was read, take the newer manifest of the file and the vbuckets, and stage it in all active
-        vbuckets.
+        """Stage the newest manifest, of the file or of a vbucket, in all active vbuckets, after the store was read.
 
-        Events that do not fit into one batch, or on the disk, follow when the node runs (`start`).
+        If events do not fit into one batch or on the disk, `start` stages the rest.
         """
         for vbucket in self._bucket.vbuckets.values():
             self._learn(vbucket.collections.manifest)
@@ -181,7 +183,7 @@ class Collections:
                 self._bring_up(vb)
 
     def start(self) -> None:
-        """Begin to stage the events that recovery could not, now that the node runs."""
+        """Stage the events that `recover` could not stage, now that the node runs."""
         if self._saved != self.manifest or any(map(self._may_lack, self._bucket.vbuckets)):
             self._settle_later()
 
@@ -192,9 +194,9 @@ class Collections:
         vbucket.
 
         Raises:
-            ManifestRefused: it may not follow the present one.
-            DiskFull, StorageError: it could not be written, and a restart does not bring it; or it is written, and not
-                all vbuckets have it yet. UnsureFile: a restart may bring it.
+            ManifestRefused: the new manifest may not follow the present one.
+            DiskFull, StorageError: the manifest could not be written, and a restart does not restore it; or it is
+                written, but not all vbuckets have it yet. UnsureFile: it may be in force after a restart.
         """
         async with self._changing:
             is_written = False
@@ -221,11 +223,11 @@ class Collections:
         return manifest
 
     async def _take(self, manifest: CollectionsManifest) -> bool:
-        """Write a manifest down and use it; return False if a vbucket brought another one meanwhile.
+        """Write a manifest to the file and put it into force; return False if a vbucket brought another one meanwhile.
 
-        In that case the vbucket's manifest stays, until it is known whether this one may follow it. It is in the
-        vbucket's log and would not be looked at again; and even if this one has a higher uid, it may give one of the
-        same ids to another collection.
+        In that case the vbucket's manifest stays in force until the caller has checked that this one may follow it. The
+        node would not read the vbucket's manifest from the log again; and this one, even with a higher uid, may use the
+        same ids for other collections.
         """
         known = self.manifest
         # Also one that only a vbucket has brought so far: until it is in the file, a node that loses the vbucket
@@ -238,10 +240,10 @@ class Collections:
         return True
 
     async def _take_back(self) -> None:
-        """Write the present manifest in the place of one that was written and is refused now.
+        """Write the present manifest again, over one that was written and then refused.
 
         Raises:
-            UnsureFile: the disk refused, so a restart may bring the other manifest.
+            UnsureFile: the write failed, so a restart may bring the refused manifest into force.
         """
         try:
             await self._save(self.manifest)
@@ -251,10 +253,11 @@ class Collections:
             raise UnsureFile(self.file.path, str(error)) from error
 
     def _check_ids(self, manifest: CollectionsManifest) -> None:
-        """Check that no id is used again (kv.md 4): documents of its former collection may still be in the log.
+        """Raise ManifestRefused if a manifest uses an old id again (kv.md 4): documents of its former collection may be
+        in the log.
 
-        A node that owns no vbucket may take back a collection that it had dropped: it was failed over before the others
-        heard of the drop, and takes their manifest when it joins them again.
+        A node that owns no vbucket may use the id of a dropped collection again: if the node was failed over before the
+        others received the drop, it takes their manifest when it joins them again.
         """
         if not any(vbucket.state is State.ACTIVE for vbucket in self._bucket.vbuckets.values()):
             return
@@ -267,7 +270,7 @@ class Collections:
                 raise ManifestRefused(f"{scope.name}: id {scope.id:x} was given before", breaks=True)
 
     async def _save(self, manifest: CollectionsManifest) -> None:
-        """Write a manifest down, and with it that its ids are never used again; if that fails, they may be."""
+        """Write a manifest, and that its ids are used; after a failed write its ids may be used again."""
         save = self._save_drop if _only_drops(self._saved, manifest) else self._file.save
         try:
             await asyncio.get_running_loop().run_in_executor(None, save, manifest, *self._ids_behind(manifest))
@@ -278,9 +281,7 @@ class Collections:
         self._saved = manifest
 
     def _save_drop(self, manifest: CollectionsManifest, next_collection: int, next_scope: int) -> None:
-        """Write down a drop, which makes room; on a full disk use the room that the store keeps in reserve.
-        Blocking.
-        """
+        """Write a drop, which will make room; on a full disk use the room that the store keeps in reserve. Blocking."""
         try:
             self._file.save(manifest, next_collection, next_scope)
         except (DiskFull, UnsureFile) as error:
@@ -292,8 +293,8 @@ class Collections:
     async def _follow(self) -> None:
         """Stage the events that active vbuckets lack, a few vbuckets at a time, and wait until all are durable.
 
-        A vbucket may be handed over, rolled back or become active in between: it is looked at when its turn has come,
-        and all of them again at the end.
+        A vbucket may be handed over, rolled back or become active meanwhile: each is checked when its turn comes, and
+        all are checked again at the end.
         """
         bucket, committer, loop = self._bucket, self._bucket.committer, asyncio.get_running_loop()
         await loop.run_in_executor(None, bucket.store.declarations.use_collections)
@@ -321,8 +322,8 @@ class Collections:
                 return
 
     def _behind(self, level: Mapping[int, int]) -> list[int]:
-        """Return the vbuckets to look at, except those that lack nothing of the manifest whose uid `level` has for
-        them.
+        """Return the vbuckets that may lack events, except those for which `level` has the uid of the node's manifest:
+        they are known to lack none.
         """
         return [vb for vb in self._bucket.vbuckets if self._may_lack(vb) and level.get(vb) != self.manifest.uid]
 
@@ -338,7 +339,7 @@ class Collections:
         return vbucket.collections.uid < self.manifest.uid
 
     def _bring_up(self, vb: int) -> bool:
-        """Stage the events that a vbucket lacks; return True if there were any. Raises ArenaFull after some
+        """Stage the events that a vbucket lacks; return True if there were any. ArenaFull is raised after some
         of them.
         """
         bucket = self._bucket
@@ -350,7 +351,9 @@ class Collections:
     # --- vbuckets that come and go ------------------------------------------------------------------------------------
 
     def look_at(self, vbucket: int) -> None:
-        """Look at a vbucket with a new record: it may have become active, or have a newer manifest."""
+        """Update the collections after a vbucket's record changed: it may have become active, or have a newer
+        manifest.
+        """
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is None or vbucket_.collections.uid == self.manifest.uid:
             return
@@ -361,7 +364,7 @@ class Collections:
             self._settle_later()
 
     def batch_lost(self) -> None:
-        """Stage events again after a batch could not be written, which may have undone some."""
+        """Stage events again after a batch was lost, which may have contained some."""
         if self.manifest.uid:
             for vb, vbucket in self._bucket.vbuckets.items():
                 # The vbucket may count events that were in the lost batch; the log says which are left.
@@ -370,7 +373,7 @@ class Collections:
             self._settle_later()
 
     def _learn(self, manifest: CollectionsManifest) -> None:
-        """Take a newer manifest that came with a vbucket; the vbucket's log has it, so it is durable there."""
+        """Put a newer manifest of a vbucket into force; it is durable in the vbucket's log."""
         if manifest.uid > self.manifest.uid:
             self._given(manifest)
             self.manifest = manifest
@@ -379,13 +382,13 @@ class Collections:
         self._next_collection, self._next_scope = self._ids_behind(manifest)
 
     def _ids_behind(self, manifest: CollectionsManifest) -> tuple[int, int]:
-        """Return the lowest unused ids of a collection and of a scope, once those of this manifest are used."""
+        """Return the lowest unused ids of a collection and of a scope after this manifest."""
         collections = (each.id + 1 for _, each in manifest.each_collection())
         scopes = (each.id + 1 for each in manifest.scopes)
         return max([self._next_collection, *collections]), max([self._next_scope, *scopes])
 
     def _settle_later(self) -> None:
-        """Bring the file and the other vbuckets up to date in the background."""
+        """Update the file and the other vbuckets in the background."""
         if self._settling is None or self._settling.done():
             with suppress(RuntimeError):  # no loop yet: the start does it
                 self._settling = asyncio.get_running_loop().create_task(self._settle())
@@ -410,7 +413,7 @@ class Collections:
             self._settle_later()
 
     async def stop(self) -> None:
-        """Stop staging events, since the bucket is dropped. On return no change is under way, and no file is being
+        """Stop staging events, because the bucket is dropped. On return no change is under way, and no file is being
         written.
         """
         self._is_stopped = True  # a change that is cancelled would leave its thread writing the file
@@ -436,7 +439,7 @@ class Collections:
 
 
 def _only_drops(before: CollectionsManifest, after: CollectionsManifest) -> bool:
-    """Return True if a change of manifests makes nothing and drops something."""
+    """Return True if a change of manifests drops something and creates nothing."""
     kinds = {each.kind for each in before.events_to(after)}
     return bool(kinds) and kinds <= {EventKind.DROP_COLLECTION, EventKind.DROP_SCOPE}
 

@@ -1,14 +1,14 @@
-"""The list of a node's buckets beside the first, in the folder of its store.
+"""The list of a node's buckets besides the first, in the folder of its store.
 
 One file, BUCKETS: `headwater-buckets 1 <XXH3-64 of the rest>` and JSON:
 
     {"next": 3, "buckets": [{"name": "orders", "number": 2, "uuid": "...", "vbuckets": 64, "quota_mib": 0,
                              "state": "served"}]}
 
-`number` names the folder, `buckets/2`, and is never used again. `state` says which work on the bucket was begun:
-`making` and `dropping` are written before anything is done in the folder, and the next start removes the remains of
-such a bucket. A new list is written and synced beside the old one and takes its place by rename. The bucket that the
-node was started with is in no list: its store is the folder itself, as it always was.
+`number` names the folder, `buckets/2`, and is never used again. `state` is `making`, `served` or `dropping`; `making`
+and `dropping` are written before the folder changes, and the next start removes the files of such a bucket. A new list
+is written and synced to another file, which then replaces the old one by rename. The node's first bucket is not in the
+list: its store is the node's folder itself.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class BucketEntry:
 
 @dataclass(frozen=True, slots=True)
 class BucketList:
-    """The entries, and the number that the next bucket gets."""
+    """The entries, and the number of the next bucket."""
 
     next: int = 1
     entries: tuple[BucketEntry, ...] = ()
 
     def with_entry(self, entry: BucketEntry) -> BucketList:
-        """Return the list with an entry added, whose number is used from then on, or with the new state of a listed
-        one.
+        """Return the list with a new entry, whose number is used from then on, or with a listed entry in its
+        new state.
         """
         if entry.number in {each.number for each in self.entries}:
             same_place = (entry if each.number == entry.number else each for each in self.entries)
@@ -68,7 +68,7 @@ class BucketList:
         return BucketList(max(self.next, entry.number + 1), (*self.entries, entry))
 
     def without(self, number: int) -> BucketList:
-        """Return the list without an entry, whose number is not used again."""
+        """Return the list without an entry; its number is not used again."""
         return replace(self, entries=tuple(each for each in self.entries if each.number != number))
 
     def in_state(self, state: str) -> Iterable[BucketEntry]:
@@ -89,7 +89,7 @@ class BucketsFile:
         """Return the list; empty if there is no file.
 
         Raises:
-            CorruptStore: the file was changed since it was written, or is missing though there are folders of buckets.
+            CorruptStore: the file was changed since it was written, or is missing while folders of buckets exist.
             StorageError: the file has another format, or can't be read.
         """
         try:
@@ -114,7 +114,7 @@ class BucketsFile:
         """Replace the list on disk; durable on return. Blocking.
 
         Raises:
-            DiskFull, StorageError: the old list is still there. UnsureFile: one of the two is.
+            DiskFull, StorageError: the old list is still on disk. UnsureFile: either of the two may be.
         """
         content = {"next": buckets.next, "buckets": [asdict(each) for each in buckets.entries]}
         self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(content).encode()))

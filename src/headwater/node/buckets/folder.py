@@ -1,8 +1,7 @@
-"""The folder of a bucket, made with a file that names its bucket, and removed only if it still does.
+"""The folder of a bucket, created with a file that names the bucket, and removed only if the file still does.
 
-BUCKET: `headwater-bucket 1 <XXH3-64 of the rest>` and JSON, {"name": "orders", "uuid": "..."}. It is the first file of
-a folder and the last one to go, so that a folder which was moved or copied here by somebody is never taken for one that
-we made.
+BUCKET: `headwater-bucket 1 <XXH3-64 of the rest>` and JSON, {"name": "orders", "uuid": "..."}. This file is created
+first and removed last, so that a folder which a person moved or copied here is never mistaken for the bucket's own.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _FORMAT: Final = "1"
 
 
 def make(disk: Disk, folder: Path, entry: BucketEntry) -> None:
-    """Make a bucket's folder, which holds only the file that names the bucket; durable on return. Raises OSError."""
+    """Create a bucket's folder, with only the file that names the bucket; durable on return. Raises OSError."""
     parent = folder.parent
     disk.make_directory(folder)
     disk.sync_directory(parent.parent)  # the one above may be there unsynced: a process may have died in between
@@ -40,11 +39,11 @@ def make(disk: Disk, folder: Path, entry: BucketEntry) -> None:
 
 
 def check(disk: Disk, folder: Path, entry: BucketEntry) -> None:
-    """Make sure that this is the folder of a bucket.
+    """Check that this is the folder of a bucket.
 
     Raises:
         CorruptStore: the folder is missing, or belongs to another bucket.
-        StorageError: it can't be read.
+        StorageError: the folder can't be read.
     """
     try:
         uuid = _uuid(disk, folder)
@@ -57,10 +56,10 @@ def check(disk: Disk, folder: Path, entry: BucketEntry) -> None:
 
 
 def remove(disk: Disk, folder: Path, entry: BucketEntry) -> None:
-    """Remove a bucket's folder with all files in it. May be repeated after a crash, and when the folder is gone.
+    """Remove a bucket's folder with all files in it; may be repeated after a crash, and after the folder was removed.
 
     Raises:
-        StorageError: the folder belongs to another bucket: nothing was removed. OSError: a part is still there.
+        StorageError: the folder belongs to another bucket: nothing was removed. OSError: a part of it remains.
     """
     try:
         names = disk.names(folder)
@@ -84,8 +83,8 @@ def remove(disk: Disk, folder: Path, entry: BucketEntry) -> None:
 
 
 def _uuid(disk: Disk, folder: Path) -> str | None:
-    """Return the uuid of the bucket that a folder belongs to; None if the folder names none. FileNotFoundError without
-    a folder.
+    """Return the uuid of the bucket that a folder belongs to; None if the folder names none. FileNotFoundError if the
+    folder is missing.
     """
     if NAME not in disk.names(folder):
         return None

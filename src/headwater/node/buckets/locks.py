@@ -1,12 +1,11 @@
-"""The locks of documents (kv.md 2, "Locked document"). The commands, and the requests that a lock refuses:
-kv/locking.py.
+"""The locks of documents (kv.md 2, "Locked document"). kv/locking.py has the commands, and refuses requests by locks.
 
-A lock is a promise of this process for some seconds; it is not stored, and a restart forgets it. It holds as long as
-the document keeps its CAS: every change of the document ends the lock, a replicated change or a rollback included. The
-kernel knows nothing of locks, so while there are any, every request takes the plain path (kv/fast.py).
+A lock lasts for some seconds; it is not stored, and a restart removes it. It lasts as long as the document keeps its
+CAS: every change of the document ends the lock, a replicated change or a rollback included. Kernels do not check locks,
+so while there are any, every request takes the plain path (kv/fast.py).
 
-A token is above every CAS that a document may have. A token that looked like the next CAS could become the CAS of the
-next change, made by another client when the lock was over: who kept the token would replace that change unseen.
+A token is above every CAS that a document may have. If a token could be equal to a later CAS of the document, its
+holder could, after the end of the lock, replace another client's change without having seen it.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ _TOKENS = CAS_OF_LOCKED - HELD_MAX - 1
 
 
 class DocumentLock(NamedTuple):
-    """A lock: `token` lets its holder change the document, whose own CAS is `cas`, until `until`, in seconds of a
-    monotonic clock: the time of day may jump.
+    """A lock: with `token` its holder may change the document, whose CAS is `cas`, until `until`, in seconds of a
+    monotonic clock (the time of day may jump).
     """
 
     token: int
@@ -38,12 +37,12 @@ class Locks:
     """The locks of a bucket.
 
     Args:
-        started_ns: nanoseconds, others than in another life of the node: then a token of that is hardly one of this.
-            There are 2^32 - 1 tokens, so that is unlikely, and not impossible.
+        started_ns: Unix time of the start in nanoseconds, from which tokens are counted. So a token from before a
+            restart is unlikely, though not impossible (there are 2^32 - 1 tokens), to be used again.
 
     Attributes:
-        held: the locks by vbucket, then by (collection, key). Locks that are over may be among them; a vbucket without
-            locks is not.
+        held: the locks by vbucket, then by (collection, key). Expired locks may be among them; vbuckets without locks
+            are missing.
     """
 
     def __init__(self, started_ns: int = 0) -> None:
@@ -53,12 +52,12 @@ class Locks:
         self._given = started_ns % _TOKENS
 
     def next_token(self) -> int:
-        """Return a token that no lock of this process has."""
+        """Return a token that no present lock of this process has."""
         self._given = (self._given + 1) % _TOKENS
         return HELD_MAX + 1 + self._given
 
     def any(self, now: float) -> bool:
-        """Return True if there may be a lock; forget all locks once the last is over."""
+        """Return True if a lock may exist at `now`; forget all locks once the last has expired."""
         # All at once, so that the kernel serves again (kv/fast.py).
         if now >= self._last:
             self.held.clear()
@@ -66,12 +65,16 @@ class Locks:
         return bool(self.held)
 
     def get(self, vbucket: int, key: bytes, now: float, collection: int = 0) -> DocumentLock | None:
-        """Return the lock of a key, or None if it has none that still holds."""
+        """Return the lock of a key; None if it has none, or the lock has expired."""
         lock = self.held.get(vbucket, {}).get((collection, key))
         return lock if lock is not None and now < lock.until else None
 
     def take(self, vbucket: int, key: bytes, lock: DocumentLock, now: float, collection: int = 0) -> None:
-        """Lock a key. Raises CommandRefused(ETMPFAIL) if too many locks hold."""
+        """Lock a key.
+
+        Raises:
+            CommandRefused: ETMPFAIL, there are too many locks.
+        """
         if self._count >= LOCKS_MAX and now >= self._first:
             self._forget_over(now)
         if self._count >= LOCKS_MAX:
@@ -91,9 +94,9 @@ class Locks:
                 del self.held[vbucket]
 
     def leave(self, vbucket: int) -> None:
-        """Forget the locks of a vbucket that is not active here any more: its new owner knows nothing of them.
+        """Forget the locks of a vbucket that is no longer active here: its new owner does not have them.
 
-        A lock that was kept would hold again when the vbucket comes back. This is also called with each snapshot of a
+        Otherwise they would apply again if the vbucket became active here later. Also called with each snapshot of a
         replica.
         """
         self._count -= len(self.held.pop(vbucket, ()))

@@ -1,8 +1,8 @@
 """A disk that is full when the bucket's quota is used up, however much room the real disk has.
 
-The store knows what to do on a full disk: it refuses documents, keeps deleting and compacting, and goes on by itself
-once there is room. So a quota is a small disk. It counts the bytes of the bucket's files, the room set aside for the
-next batches included. Text files of some hundred bytes are always written, for they record the drops that make room.
+On a full disk the store refuses documents, but deletes and compacts, and accepts documents again once there is room. So
+a quota is implemented as a small disk. It counts the bytes of the bucket's files, including the room reserved for the
+next batches. Text files of some hundred bytes are always written, because they record the drops that make room.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NO_LIMIT = 1 << 62
 
 
 class QuotaDisk:
-    """The disk of one bucket's folder. Any thread, as the disk below.
+    """The disk of one bucket's folder. All methods may be called from any thread, as those of the underlying disk.
 
     Args:
-        quota_mib: the most that the files opened and made here may take together, MiB; 0 for no limit.
+        quota_mib: limit, in MiB, of the total size of the files opened and created through this disk; 0 for no limit.
     """
 
     def __init__(self, disk: Disk, quota_mib: int) -> None:
@@ -41,21 +41,21 @@ class QuotaDisk:
 
     @property
     def used(self) -> int:
-        """The bytes that the files take."""
+        """The total size of the files in bytes."""
         with self._lock:
             return sum(self._taken.values())
 
     def set_quota(self, quota_mib: int) -> None:
-        """Set the limit, 0 for none. If the files take more already, the disk is full at once."""
+        """Set the limit in MiB, 0 for none. If the files are larger already, the disk counts as full at once."""
         self.limit = _limit(quota_mib)
 
     def check(self, path: Path, more: int) -> None:
-        """Raise OSError, as a full disk would, if `more` bytes do not fit in."""
+        """Raise OSError, as a full disk would, if `more` bytes do not fit."""
         if more > _SMALL_BYTES and self.used + more > self.limit:
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(path))
 
     def note(self, path: Path, taken: int) -> None:
-        """Note the bytes that a file takes now."""
+        """Record the size of a file in bytes."""
         with self._lock:
             self._taken[path] = taken
 
@@ -78,7 +78,7 @@ class QuotaDisk:
         return self._disk.lock(path)
 
     def create(self, path: Path, size: int) -> File:
-        """Create a new file of `size` zero bytes that take no space yet."""
+        """Create a new file of `size` zero bytes, which are not allocated on the disk yet."""
         return _CountedFile(self, path, self._disk.create(path, size))
 
     def open(self, path: Path) -> File:
@@ -90,23 +90,23 @@ class QuotaDisk:
         return self._disk.read(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Put `source` in the place of `target`, atomically."""
+        """Rename `source` to `target`, replacing it atomically."""
         self._disk.rename(source, target)
         with self._lock:
             self._taken[target] = self._taken.pop(source, 0)
 
     def remove(self, path: Path) -> None:
-        """Delete a file (maps of it stay valid)."""
+        """Delete a file (its memory maps stay valid)."""
         self._disk.remove(path)
         with self._lock:
             self._taken.pop(path, None)
 
     def sync_directory(self, path: Path) -> None:
-        """Return once the names in a directory will survive a power cut."""
+        """Make the names in a directory durable."""
         self._disk.sync_directory(path)
 
     def free(self, path: Path) -> int:
-        """Return the free bytes: those of the quota, or of the disk if it has fewer."""
+        """Return the free bytes: of the quota, or of the disk if it has fewer."""
         return max(0, min(self._disk.free(path), self.limit - self.used))
 
 

@@ -1,15 +1,15 @@
 """Range scans of a bucket: the plan of each, its view of the vbucket, and its position.
 
-The index has no order of keys. A scan looks over all frames of its view once, sorts the wanted keys in runs of some
-thousand, and returns them in order as it merges the runs; after every few hundred keys it lets other work run. It shows
-the vbucket as it was when the scan was created.
+The index has no order of keys. A scan reads all frames of its view once, sorts the wanted keys in runs of some
+thousand, and returns them in order as it merges the runs; after every few hundred keys other work gets its turn. The
+scan returns the state of the vbucket at its creation.
 
-Memory is bounded: the bytes that all scans of a bucket keep are counted, and no scan keeps more than it leaves free of
-KEPT_BYTES_MAX for the others. A range of more keys takes several looks, each of which keeps the lowest keys that were
-not returned yet. A sample that does not fit is refused.
+Memory is bounded: all scans of a bucket together hold at most KEPT_BYTES_MAX bytes of keys, and no scan holds more than
+it leaves free for the others. A range with more keys takes several passes over the view; each pass keeps the lowest
+keys that were not returned yet. A sample that does not fit is refused.
 
-A scan is cancelled when no request continues it for a while, when the vbucket gets another state or rolls back, and
-when the disk space of the files that it keeps is needed.
+A scan is cancelled when no request continues it for a while, when the vbucket changes its state or rolls back, and when
+the disk space of replaced files, which the store keeps for it, is needed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ScansOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Keys from `first` on (or behind it, if it is not `with_first`) up to `last`."""
+    """The keys from `first` (itself only if `with_first` is True) up to `last`."""
 
     first: bytes = b""
     last: bytes | None = None
@@ -81,7 +81,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class RandomSample:
-    """A random sample of so many keys, the same ones for the same seed."""
+    """A random sample of `size` keys; equal seeds give equal samples."""
 
     count: int
     seed: int = 0
@@ -89,7 +89,7 @@ class RandomSample:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """The keys that a scan returns, their collection, and whether their documents come as well."""
+    """The collection and the keys of a scan, and True if their documents are wanted too."""
 
     collection: int = 0
     key_only: bool = False
@@ -97,10 +97,10 @@ class ScanPlan:
 
 
 class _Run:
-    """Some keys in order, each with its seqno; packed, for there may be millions.
+    """Sorted keys, each with its seqno, packed because there may be millions.
 
     Attributes:
-        size: the bytes that the run takes. last: the highest key.
+        size: size of the run in bytes. last: the highest key.
     """
 
     __slots__ = ("_ends", "_keys", "_seqnos", "last", "size")
@@ -126,9 +126,10 @@ class RangeScan:
     """A scan of a vbucket, which reads it as a stream does.
 
     Attributes:
-        name: the name in requests. plan: the keys to return. vbucket: the vbucket that is scanned.
-        is_cancelled: True if it returns nothing more. is_running: True while a request creates or continues it.
-        used_at: the time of the last such request.
+        name: the id in requests. plan: the keys to return. vbucket: the scanned vbucket.
+        is_cancelled: True if the scan returns nothing more. is_running: True while a request creates or continues the
+            scan.
+        used_at: the time of the last such request, in seconds of a monotonic clock.
     """
 
     def __init__(self, vbucket: VBucket, view: View, plan: ScanPlan, scans: RangeScans) -> None:
@@ -152,7 +153,7 @@ class RangeScan:
         are left out.
 
         Raises:
-            CommandRefused: it was cancelled meanwhile.
+            CommandRefused: the scan was cancelled meanwhile.
         """
         while True:
             if not self._waiting:
@@ -173,7 +174,7 @@ class RangeScan:
         """Return True if the scan has no keys at all.
 
         Raises:
-            CommandRefused: it was cancelled meanwhile, or there is no room for its keys.
+            CommandRefused: the scan was cancelled meanwhile, or there is no room for its keys.
         """
         await self._refill(pause)
         if self.is_cancelled:
@@ -182,7 +183,7 @@ class RangeScan:
 
     @contextmanager
     def running(self, clock: Callable[[], float]) -> Iterator[None]:
-        """Keep the scan from idling while a request uses it; cancel it if the request fails."""
+        """Mark the scan as used while a request runs; cancel it if the request fails."""
         self.is_running = True
         try:
             yield
@@ -208,18 +209,18 @@ class RangeScan:
 
     @property
     def position(self) -> int:
-        """The seqno above which the scan needs tombstones: none."""
+        """The seqno above which the scan needs tombstones; it needs none."""
         return SEQNO_MAX
 
     def advanced(self) -> None:
         """Do nothing: later changes are not part of the scan."""
 
     def state_changed(self) -> None:
-        """Cancel the scan: scans are of active vbuckets only."""
+        """Cancel the scan: only active vbuckets are scanned."""
         self.cancel()
 
     def rolled_back(self) -> None:
-        """Cancel the scan: its view shows changes that no longer exist."""
+        """Cancel the scan: its view contains changes that no longer exist."""
         self.cancel()
 
     def damaged(self) -> None:
@@ -232,13 +233,15 @@ class RangeScan:
         return self._view.holds_removed_files
 
     def let_go(self) -> None:
-        """Cancel the scan, whose replaced files have been kept for long enough."""
+        """Cancel the scan, because the store has kept its replaced files for long enough."""
         self.cancel()
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _refill(self, pause: Pause) -> None:
-        """Fill the queue with the next keys in order; look over the view again when all keys of a look are returned."""
+        """Fill the queue with the next keys in order; make another pass over the view when all keys of a pass are
+        returned.
+        """
         while not self._waiting and not self.is_cancelled:
             if some := list(islice(self._in_order, KEYS_AT_LEAST)):
                 self._waiting.extend(some)
@@ -257,7 +260,7 @@ class RangeScan:
         self._keep(-run.size)
 
     def _keep(self, size: int) -> None:
-        """Count `size` bytes more, or fewer, as kept; a cancelled scan keeps nothing."""
+        """Add `size` bytes (negative to subtract) to the bytes held; a cancelled scan holds none."""
         # A coroutine that was cancelled while it waited may still come here with what it read.
         size = -self._kept_bytes if self.is_cancelled else size
         self._kept_bytes += size
@@ -265,11 +268,11 @@ class RangeScan:
 
     @property
     def _keeps_too_much(self) -> bool:
-        """True if the scan keeps more than it leaves to the other scans, counting the keys that will be unpacked."""
+        """True if the scan holds more than it leaves to the other scans, including the keys that will be unpacked."""
         return self._kept_bytes > KEPT_BYTES_MAX - self._scans.kept_bytes - KEYS_AT_LEAST * ENTRY_BYTES
 
     async def _lowest(self, pause: Pause) -> list[_Run]:
-        """Return the lowest keys that were not returned yet, as many as may be kept."""
+        """Return the lowest keys that were not returned yet, as many as the limit allows."""
         runs: list[_Run] = []
         loose: list[tuple[bytes, int]] = []
         bound: bytes | None = None
@@ -301,7 +304,7 @@ class RangeScan:
         return runs
 
     async def _cut(self, runs: list[_Run], pause: Pause) -> list[_Run]:
-        """Return the lower half of the keys in some runs; another look finds the others."""
+        """Return the lower half of the keys in some runs; a later pass finds the others."""
         left = max(KEYS_AT_LEAST, sum(map(len, runs)) // 2)
         kept: list[_Run] = []
         in_order = merge(*runs)
@@ -317,7 +320,7 @@ class RangeScan:
         return key in self.plan.keys and (self._after is None or key > self._after)  # type: ignore[operator]
 
     async def _drawn(self, pause: Pause) -> list[_Run]:
-        """Return a random sample of all keys, each with the same chance (Vitter's algorithm R)."""
+        """Return a random sample of all keys, each with the same probability (Vitter's algorithm R)."""
         sample, seen = self.plan.keys, 0
         if not isinstance(sample, RandomSample):
             raise TypeError(sample)
@@ -343,7 +346,7 @@ class RangeScan:
         return await self._packed_runs(kept, pause)
 
     def _some(self) -> list[tuple[bytes, int]] | None:
-        """Return the keys and seqnos of some hundred documents; None at the end."""
+        """Return (key, seqno) of the next few hundred documents; None at the end."""
         if self.is_cancelled or self._view.nothing:
             return None
         out = np.empty(GATHERED_BYTES, np.uint8)
@@ -355,7 +358,7 @@ class RangeScan:
 
 
 class RangeScans:
-    """The scans of a bucket, by name. Attributes: kept_bytes, the bytes of the keys that wait in them."""
+    """The scans of a bucket, by id. Attributes: kept_bytes, the total size of the keys that they hold."""
 
     def __init__(self, bucket: ScansOwner) -> None:
         self.kept_bytes = 0
@@ -370,14 +373,14 @@ class RangeScans:
 
     @property
     def are_full(self) -> bool:
-        """True if the scans keep more than they may."""
+        """True if the scans hold more than the limit."""
         return self.kept_bytes > KEPT_BYTES_MAX
 
     def create(self, vbucket: VBucket, plan: ScanPlan, now: float) -> RangeScan:
         """Begin a scan of the durable documents; `now`: seconds of a monotonic clock.
 
         Raises:
-            CommandRefused: there are too many scans. CorruptStore: some of the vbucket can't be read.
+            CommandRefused: there are too many scans. CorruptStore: a part of the vbucket can't be read.
         """
         self.forget_idle(now)
         if len(self._scans) >= SCANS_MAX:
@@ -389,7 +392,7 @@ class RangeScans:
         return scan
 
     def find(self, name: Name, vbucket: int, now: float) -> RangeScan:
-        """Return the scan of a name; raise CommandRefused(KEY_ENOENT) if the vbucket has no such scan (any more)."""
+        """Return the scan with an id; raise CommandRefused(KEY_ENOENT) if the vbucket has no such scan (any more)."""
         self.forget_idle(now)
         scan = self._scans.get(name)
         if scan is None or scan.vbucket.id != vbucket:

@@ -1,7 +1,8 @@
-"""The memory that all connections hold together, for incoming and outgoing bytes; over the limit one is dropped.
+"""The memory that all connections hold together, for incoming and outgoing bytes; above the limit a connection is
+dropped.
 
 The connection that holds most is dropped. A client that sends half a frame of 30 MiB on a hundred connections, or does
-not read its answers, loses one of them whenever another client needs a few bytes.
+not read its answers, loses one of its connections whenever another client needs a few bytes.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import Final, Protocol
 
 
 class Holder(Protocol):
-    """A connection, as far as a budget is concerned."""
+    """The interface of a connection that a budget needs."""
 
     def drop(self, cause: str) -> None:
-        """Close now; `release` follows from within."""
+        """Close now; calls `Budget.release` from within."""
 
 
 class Budget:
@@ -21,10 +22,10 @@ class Budget:
 
     Args:
         limit_bytes: the limit for all together; each_bytes: the limit for one.
-        whose: the group's name in the log line about a dropped connection.
+        whose: name of the group in the log line about a dropped connection.
 
     Attributes:
-        held_bytes: the bytes that they hold now. dropped: the number of dropped connections.
+        held_bytes: the bytes that all connections hold now. dropped: the number of dropped connections.
     """
 
     def __init__(self, limit_bytes: int, each_bytes: int, whose: str) -> None:
@@ -36,7 +37,7 @@ class Budget:
         self._held: dict[Holder, int] = {}
 
     def hold(self, holder: Holder, size_bytes: int) -> None:
-        """Note that a connection holds so many bytes now; this may drop it, or the connection that holds most."""
+        """Set the number of bytes that a connection holds; this may drop it, or the connection that holds most."""
         self.held_bytes += size_bytes - self._held.get(holder, 0)
         self._held[holder] = size_bytes
         if size_bytes > self.each_bytes:
@@ -49,7 +50,7 @@ class Budget:
             )
 
     def release(self, holder: Holder) -> None:
-        """Note that a connection holds nothing any more."""
+        """Remove a connection, which holds nothing any more."""
         self.held_bytes -= self._held.pop(holder, 0)
 
     def _drop(self, holder: Holder, cause: str) -> None:

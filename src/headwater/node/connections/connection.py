@@ -1,15 +1,15 @@
-"""One client: a non-blocking socket, its incoming and outgoing bytes, and the session that understands them.
+"""One client: a non-blocking socket, its incoming and outgoing bytes, and the session that interprets them.
 
-The connection moves bytes and keeps order; the session (key-value, DCP, ...) gives them meaning and may be replaced
-while the socket lives (DCP_OPEN does). Three promises:
+The connection moves bytes and keeps their order; the session (key-value, DCP, ...) interprets them, and may be replaced
+while the socket stays open (DCP_OPEN does). Three guarantees:
 
-* an item of output leaves only when the batch it is gated by is durable, and never before an item queued earlier;
-* output is bounded: over QUEUED_BYTES_MAX nothing more is read, and streams are pulled (`pump`), never pushed;
-* input is bounded: a buffer grows as bytes arrive, not as a header claims (inbox.py), and what all connections hold
+* an item of output is sent only once its batch is durable, and never before an item queued earlier; * output is
+bounded: above QUEUED_BYTES_MAX the connection stops reading, and streams are pulled (`pump`), never pushed; * input is
+bounded: a buffer grows as bytes arrive, not as a header claims (inbox.py), and the memory of all connections
   together is bounded as well (budget.py).
 
-A session that cannot go on (it waits for a vbucket, a password check, a commit) pauses reading; bytes that had arrived
-wait in the inbox and are handed over again on resume.
+A session that can't continue (it waits for a vbucket, a password check, a commit) pauses reading; bytes that have
+arrived wait in the inbox, and are passed to it again on resume.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class ConnectionSession(Protocol):
-    """The object that understands a connection's bytes; all calls come from the event loop's thread."""
+    """The object that interprets a connection's bytes; its methods are called from the event loop's thread."""
 
     deadline: float | None
     """The time (loop.time() seconds) for `tick`; None for never. Read again after every other call."""
@@ -64,31 +64,35 @@ class ConnectionSession(Protocol):
     """True if `pump` ever sends anything: else it is not called when the queue has drained."""
 
     def receive(self, data: memoryview) -> int:
-        """Take whole frames off the front of `data` (valid during the call only); returns the bytes consumed."""
+        """Handle whole frames at the beginning of `data` (valid during the call only); return the number of bytes
+        consumed.
+        """
 
     def pump(self) -> None:
-        """Send at most an arena's worth of waiting output.
+        """Send waiting output, at most as much as an arena holds.
 
-        This is called again after that output has left, until a call sends nothing although its turn is not over; then
-        `Connection.wake` asks for the next call.
+        Called again after that output has been sent, until a call sends nothing although its turn is not over; after
+        that, `Connection.wake` requests the next call.
         """
 
     def tick(self, now: float) -> None:
-        """Act on the deadline, which has passed (now: loop.time() seconds)."""
+        """Act on the deadline, which has passed; `now` is loop.time() in seconds."""
 
     def users_changed(self) -> None:
-        """Look up the peer's rights again, for users were added, removed or got other roles."""
+        """Look up the peer's rights again, because users were added or removed, or their roles changed."""
 
     def closed(self) -> None:
-        """End the session, for the socket is closed and nothing more can be sent."""
+        """End the session, because the socket is closed."""
 
     @property
     def written_gate(self) -> int:
-        """The newest batch with a write of this session; 0 for none. If it is lost, the connection is dropped."""
+        """The number of the newest batch with a write of this session; 0 for none. If it is lost, the connection is
+        dropped.
+        """
 
     @property
     def quick(self) -> QuickPath | None:
-        """The facts by which rounds may answer requests without this session; None if it has to see all of them."""
+        """The facts with which rounds may answer requests without this session; None if it must see all requests."""
 
 
 def _awaits_nobody() -> bool:
@@ -124,7 +128,7 @@ NOBODY = _Nobody()
 
 
 class Host(Protocol):
-    """The server's side that a connection needs."""
+    """The part of the server that a connection needs."""
 
     loop: asyncio.AbstractEventLoop
     budget: Budget
@@ -133,17 +137,17 @@ class Host(Protocol):
 
     @property
     def committer(self) -> Committer:
-        """The committer whose batches the output of a new connection waits for."""
+        """The committer for the output of a new connection."""
 
     @property
     def requests(self) -> Requests:
         """The counters of requests over a new connection."""
 
     def forget(self, connection: Connection) -> None:
-        """Drop the connection from the books."""
+        """Remove the connection from the server's list."""
 
     def end_trial(self, connection: Connection, *, is_trusted: bool) -> None:
-        """Find a place for a connection beyond the limit, or drop it."""
+        """Assign a place to a connection on trial whose peer has logged in, or drop it."""
 
     def warn(self, peer: str, cause: str) -> None:
         """Write one log line that names peer and cause."""
@@ -153,13 +157,14 @@ class Connection:
     """A socket with its queues. The owner sets `session` before `start`.
 
     Attributes:
-        is_paused: True if anything holds reading back; a session then stops between two frames.
+        is_paused: True while reading is paused; a session then stops between two frames.
         committer: the committer of the selected bucket, whose batches output waits for.
-        is_on_trial: True if the connection is beyond the limit, and has to log in soon as a member or administrator.
-        is_inner: True if another worker opened it for one of its clients, and closes it when that client leaves.
+        is_on_trial: True if the connection exceeds the limit, and must soon log in as a member or administrator.
+        is_inner: True if another worker opened the connection for one of its clients, and closes it when that client
+            leaves.
         is_common: True if the peer called the address that several workers have in common.
-        awaits_others: called when the peer has ended its input; True if other workers have yet to answer what came of
-            it, and `others_answered` tells when they have.
+        awaits_others: called when the peer has ended its input; returns True if other workers still have to answer it.
+            `others_answered` is called when they have.
     """
 
     session: ConnectionSession
@@ -202,7 +207,7 @@ class Connection:
 
     @property
     def stirred_at(self) -> float:
-        """The time at which the last whole message came, or output left (loop.time() seconds)."""
+        """The time (loop.time() seconds) at which the last whole message was received, or output was sent."""
         return self._watching.stirred_at(self._stirred_at)
 
     @property
@@ -219,9 +224,9 @@ class Connection:
         self._account()
 
     def serve(self, committer: Committer, requests: Requests) -> None:
-        """Wait for another bucket's batches from now on, and count requests as that bucket's.
+        """Change to another bucket: output waits for its committer's batches, and its counters count the requests.
 
-        No sent output may still wait for a batch of the former bucket.
+        No queued output may still wait for a batch of the former bucket.
         """
         if committer is not self.committer:
             # `settle` has waited for all of these batches; the new bucket's numbers would hold them back for nothing.
@@ -234,7 +239,7 @@ class Connection:
                 self._await_departure()
 
     def know(self, *, is_known: bool, is_trusted: bool = False) -> None:
-        """Note that the peer has logged in (`is_trusted`: as a member or administrator), or is a stranger with lower
+        """Note that the peer has logged in (`is_trusted`: as a member or administrator), or is a stranger, with lower
         limits.
         """
         if is_known and self.is_on_trial:
@@ -250,7 +255,9 @@ class Connection:
         self._account()
 
     def drop(self, cause: str, *, fault: bool = True) -> None:
-        """Close now, and discard unsent output. `cause` is logged if it is the peer's fault."""
+        """Close now, and discard unsent output. `cause` is logged as a warning if `fault` is True: the peer broke a
+        rule.
+        """
         if self.is_closed:
             return
         # First of all: everything below may lead back here.
@@ -274,24 +281,24 @@ class Connection:
         self.loop.call_soon(self._leave_session)  # never inside a call of the session's own
 
     def _leave_session(self) -> None:
-        """Tell the session; then drop the references between both, so that they are freed without the collector
-        (garbage.py).
+        """Call `closed` of the session; then drop the references between connection and session, so that both are freed
+        without the garbage collector (garbage.py).
         """
         session, self.session = self.session, NOBODY
         self.awaits_others = _awaits_nobody
         session.closed()
 
     def notice_reset(self) -> None:
-        """Close if the peer has reset the connection; to be called now and then.
+        """Close if the peer has reset the connection; the server calls it at intervals.
 
-        libuv reports a reset that comes together with the last data only once, with the data, and then watches the
-        socket no more.
+        libuv reports a reset that arrives together with the last data only once, with the data, and then stops watching
+        the socket.
         """
         if not self.is_closed and (error := self._raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
             self.drop(f"connection lost: {os.strerror(error)}", fault=False)
 
     def finish(self) -> None:
-        """Read no more; close when everything queued has left (or after FINISH_SECONDS)."""
+        """Stop reading; close when all queued output has been sent, or after FINISH_SECONDS."""
         if self.is_closed or self._finishing:
             return
         self._finishing = True
@@ -304,18 +311,20 @@ class Connection:
     # --- input --------------------------------------------------------------------------------------------------------
 
     def measures(self, measure: Callable[[memoryview], int]) -> None:
-        """Set the function that measures the next message (inbox.py), for a peer that does not speak frames."""
+        """Set the function that returns the size of the next message (inbox.py), for a peer whose messages are not
+        frames.
+        """
         self._inbox.measure = measure
 
     def pause(self, reason: str) -> None:
-        """Stop reading until `resume` was called for every reason given."""
+        """Stop reading until `resume` was called for every reason for which `pause` was called."""
         if not self._paused and not self.is_closed:
             self._unwatch()
         self._paused.add(reason)
         self.is_paused = True
 
     def resume(self, reason: str) -> None:
-        """Take back one reason; with the last reason, hand the bytes that arrived meanwhile to the session."""
+        """Remove one reason of a pause; after the last one, pass the bytes that arrived meanwhile to the session."""
         if reason not in self._paused:
             return
         self._paused.discard(reason)
@@ -327,11 +336,11 @@ class Connection:
 
     @property
     def owes_answer(self) -> bool:
-        """True if a request is under way, however long it takes: the peer waits for this node."""
+        """True while the session works on a request, however long it takes: the peer waits for this node."""
         return not _WORKING.isdisjoint(self._paused)
 
     def _listen(self) -> None:
-        """Read from the socket again, since nothing holds that back any more."""
+        """Read from the socket again, because no reason of a pause is left."""
         self.is_paused = False
         if not self._eof:
             self._watch_reading()
@@ -343,20 +352,22 @@ class Connection:
             self._look_at_rest()
 
     def _unwatch(self) -> None:
-        """Have nobody watch the socket for reading."""
+        """Stop watching the socket for reading."""
         self._take_back()
         # Kept while rounds still know it: the descriptor may be another connection's in a moment.
         self._stirred_at = self.stirred_at
         self._watching.end()
 
     def _follow_session(self) -> None:
-        """Have the socket watched as the session wants it now: it may be another one, or have other features."""
+        """Change the watching of the socket if the session, or the facts for rounds, have changed."""
         if self._watching.is_outdated(self):
             self._unwatch()
             self._watch_reading()
 
     def _look_at_rest(self) -> None:
-        """Let rounds answer what comes next if nothing of earlier requests is left here, else see to it in Python."""
+        """Allow rounds to answer the next requests if no earlier bytes or answers are left here; otherwise leave them
+        to Python.
+        """
         if self._watching.rounds is not None:
             self._watching.allow(
                 is_at_rest=not self._inbox.held_bytes
@@ -367,7 +378,9 @@ class Connection:
             )
 
     def _take_back(self) -> None:
-        """Take back an answer that rounds keep until its batch is on disk: what comes next has to stand behind it."""
+        """Take back an answer that rounds keep until its batch is durable, so that later answers are queued
+        after it.
+        """
         if self._watching.rounds is not None and (kept := self._watching.take_back()) is not None:
             if self.is_closed:
                 return
@@ -376,10 +389,10 @@ class Connection:
             self._await_departure()
 
     def _watch(self, add: Callable[..., None], work: Callable[[], None]) -> None:
-        """Have the loop watch the socket.
+        """Watch the socket with the event loop.
 
-        libuv reports a reset once to both watchers and closes its handle; uvloop remembers that for the descriptor
-        until nobody watches it any more.
+        libuv reports a reset once to both watchers and closes its handle; uvloop remembers this for the descriptor as
+        long as the loop watches it, and raises RuntimeError.
         """
         try:
             add(self._fd, work)
@@ -387,16 +400,16 @@ class Connection:
             self.drop("connection lost: the peer has reset it", fault=False)
 
     def turn_is_over(self) -> bool:
-        """Return True if this connection has kept the others waiting for long enough, by the clock."""
+        """Return True if this connection has used up its time slice."""
         return self._time() >= self._turn_ends
 
     def begin_turn(self) -> None:
-        """Begin the turn now."""
+        """Begin a new time slice."""
         self._turn_ends = self._time() + self._run_queue.slice_seconds
 
     def gives_way(self) -> bool:
-        """Return True if the session has to stop here; it goes on after the requests that others have sent
-        meanwhile.
+        """Return True if the session must stop here, because its time slice is used up; it continues after the others'
+        turns.
         """
         if not self.turn_is_over():
             return False
@@ -404,16 +417,18 @@ class Connection:
         return True
 
     def others_wait(self) -> bool:
-        """Return True if other connections wait in line, and this one has not waited behind them in this turn."""
+        """Return True if other connections are in the run queue, and this one has not yet waited for them in
+        this turn.
+        """
         return len(self._run_queue) > 0 and not self._has_stood
 
     def stand_behind(self) -> None:
-        """Stop the session here, and let it go on behind all that wait in line."""
+        """Stop the session here, and continue it after all connections in the run queue."""
         self.pause("turn")
         self._run_queue.behind(self._have_turn)
 
     def _have_turn(self) -> None:
-        """Go on at the point where this connection had to wait in line."""
+        """Continue where this connection stopped to wait in the run queue."""
         if self._paused != {"turn"} or self.is_closed:
             self.resume("turn")
             return
@@ -428,20 +443,20 @@ class Connection:
         return self.host.budget if self.is_known else self.host.strangers
 
     def keeps(self, session_bytes: int) -> None:
-        """Note the memory that the session keeps, beside incoming and outgoing bytes."""
+        """Set the memory that the session holds in bytes, besides incoming and outgoing bytes."""
         if session_bytes != self._session_bytes:
             self._session_bytes = session_bytes
             self._account()
 
     def keeps_relayed(self, relayed_bytes: int) -> None:
-        """Note the memory of what waits for other workers or came of them, which a session keeps beside its own."""
+        """Set the memory, in bytes, of messages to and from other workers, which a session holds besides its own."""
         if relayed_bytes != self._relayed_bytes:
             self._relayed_bytes = relayed_bytes
             self._account()
 
     def weigh_kernel(self) -> int:
-        """Measure the memory that the system keeps for the socket in both directions, and count it as held; return the
-        bytes.
+        """Measure the memory that the operating system holds for the socket, in both directions; count it, and return
+        the bytes.
         """
         if not self.is_closed:
             self.kernel_bytes = socket_bytes(self._raw)
@@ -449,7 +464,9 @@ class Connection:
         return self.kernel_bytes
 
     def _account(self) -> None:
-        """Tell the budget if the bytes held have changed by more than a grain; this may drop the connection."""
+        """Report the bytes held to the budget if they have changed by GRAIN_BYTES or more; this may drop the
+        connection.
+        """
         held = (
             self._inbox.memory_bytes
             + self._outbox.queued_bytes
@@ -463,16 +480,16 @@ class Connection:
             self._budget.hold(self, held)
 
     def _stir(self, now: float) -> None:
-        """Note that a whole message came, or that output left: the peer is alive."""
+        """Note that a whole message was received, or output was sent: the peer is alive."""
         self._stirred_at, self._stirred_bytes = now, 0
 
     def _read_on(self) -> None:
-        """Read the bytes that TLS still holds, unless that was done meanwhile."""
+        """Read the bytes that TLS still holds, unless that happened meanwhile."""
         if self.tls is not None and self.tls.has_more and not self._paused and not self.is_closed:
             self._receive()
 
     def readable(self) -> None:
-        """Read what has come, or wait in line if others were kept waiting for long enough."""
+        """Read from the socket, or first wait in the run queue if this connection's time slice is used up."""
         if self._run_queue.is_spent:
             self.pause("line")
             # Who asked for much the last time waits behind those who did not: one long request each, of hundreds of
@@ -483,7 +500,7 @@ class Connection:
             self._receive()
 
     def _read_now(self) -> None:
-        """Read the bytes that came while this connection waited in line."""
+        """Read the bytes that arrived while this connection waited in the run queue."""
         self._paused.discard("line")
         if self._paused or self.is_closed:
             return
@@ -494,7 +511,7 @@ class Connection:
             self._has_stood = False
 
     def take(self, count: int) -> None:
-        """Take bytes that a round has received into the memory that all connections receive into."""
+        """Handle `count` bytes that a round has received into the shared receive buffer."""
         self._receive(count)
 
     def _receive(self, count: int = 0) -> None:
@@ -545,7 +562,7 @@ class Connection:
             self._run_queue.first(self._read_on)
 
     def _end_of_input(self) -> None:
-        """Handle the end of the peer's bytes: answer the requests still under way, then close the socket."""
+        """Handle the end of the peer's input: answer the requests under way, then close the socket."""
         self._eof = True
         if self._paused:
             self.loop.remove_reader(self._fd)
@@ -553,7 +570,7 @@ class Connection:
             self._feed_pending()
 
     def _end(self) -> None:
-        """Close, for the peer has ended its input: once other workers have answered it, or FINISH_SECONDS are over."""
+        """Close after the end of the peer's input, once other workers have answered it, or after FINISH_SECONDS."""
         if self.awaits_others():
             self.pause("others")
             self.loop.call_later(FINISH_SECONDS, self.finish)
@@ -561,7 +578,7 @@ class Connection:
             self.finish()
 
     def others_answered(self) -> None:
-        """Go on to close, if the peer has ended its input."""
+        """Close, if the peer has ended its input: other workers have answered it."""
         self.resume("others")
 
     def _feed_pending(self) -> None:
@@ -598,7 +615,7 @@ class Connection:
             self._follow_session()
 
     def _consume(self, data: memoryview) -> int:
-        """Hand bytes to the session; if DCP_OPEN replaced it, hand the rest to its successor."""
+        """Pass bytes to the session; if DCP_OPEN replaced the session, pass the rest to its successor."""
         session = self.session
         consumed = session.receive(data)
         # DCP_OPEN and TAP_CONNECT hand the connection over in the middle of a buffer: the rest of it is the new
@@ -609,7 +626,7 @@ class Connection:
         return consumed
 
     def _safely(self, work: Callable[..., T], *arguments: object) -> T | None:
-        """Call into the session; an error ends this connection only, and returns None."""
+        """Call a method of the session; an error ends this connection only, and returns None."""
         try:
             return work(*arguments)
         except Exception as error:  # `_fail` takes every kind
@@ -617,7 +634,7 @@ class Connection:
             return None
 
     def _fail(self, error: Exception) -> None:
-        """End this connection only, for an error that its session raised."""
+        """End this connection only, after its session raised an error."""
         if isinstance(error, ProtocolError | CorruptStore):
             self.drop(str(error))
         elif isinstance(error, MemoryError):
@@ -630,19 +647,19 @@ class Connection:
 
     @property
     def writable(self) -> bool:
-        """True if nothing waits in the queue, so that new output goes out at once."""
+        """True if no output waits, so that new output is sent at once."""
         is_held_up = self.tls is not None and self.tls.unsent_bytes > 0  # as `_is_held_up`: asked after each send
         return not self._outbox.queued_bytes and not self.is_closed and not is_held_up
 
     @property
     def _is_held_up(self) -> bool:
-        """True if bytes that TLS has sealed still wait for room in the socket."""
+        """True if encrypted bytes still wait for room in the socket."""
         return self.tls is not None and self.tls.unsent_bytes > 0
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
-        """Queue bytes behind everything sent before; they leave once batch `gate` is durable (0: at once).
+        """Queue bytes after all earlier output; they are sent once batch `gate` is durable (0: at once).
 
-        The buffer is free again when the call returns.
+        The caller may reuse the buffer when the call returns.
         """
         if self.is_closed or not data:
             return
@@ -680,13 +697,13 @@ class Connection:
             self.pause("output")
 
     def wake(self) -> None:
-        """Ask for a `pump` soon; asking twice is asking once."""
+        """Request a `pump` soon; several requests cause one call."""
         if not self._woken and not self.is_closed:
             self._woken = True
             self._run_queue.first(self._pump)
 
     def flush(self) -> None:
-        """Send soon the output that may leave (a batch became durable, or the socket takes bytes again)."""
+        """Send output soon, as far as it may be sent (a batch became durable, or the socket has room again)."""
         if self._outbox.gate > self.committer.durable and not self._writing:
             self.committer.waiting.add(self)  # it was somebody else's batch
         elif not self._run_queue.is_spent:
@@ -696,7 +713,7 @@ class Connection:
             self._run_queue.first(self.flush_now)
 
     def flush_now(self) -> None:
-        """Send the output that may leave as far as the socket takes it, however long others have been kept waiting."""
+        """Send output now, as far as it may be sent and the socket has room, whatever the time slice."""
         self._flushes = False
         begun = self._time()
         self._send_queued(begun)
@@ -749,7 +766,7 @@ class Connection:
             return 0
 
     def _await_departure(self) -> None:
-        """Wait for the batch, or the socket, that holds back the head of the queue."""
+        """Wait for the batch, or the room in the socket, that the first queued item needs."""
         # The head decides: with a writer on the socket while a batch holds the head back, the loop would spin.
         if self.tls is not None:
             self._tls_bytes = ENGINE_BYTES + self.tls.unsent_bytes
@@ -789,7 +806,7 @@ class Connection:
         self._run_queue.spend(self._time() - begun)
 
     def _pump_again(self) -> None:
-        """Ask for a `pump` as `wake` does, but behind all connections that have not been pumped yet."""
+        """Request a `pump` as `wake` does, but after the connections that have not been pumped yet."""
         if not self._woken and not self.is_closed:
             self._woken = True
             self._run_queue.behind(self._pump)
@@ -797,11 +814,11 @@ class Connection:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def rearm(self) -> None:
-        """Set the timer again, for the session's deadline changed without a call from this connection."""
+        """Set the timer again after the session's deadline changed outside of a call by this connection."""
         self._arm()
 
     def _arm(self) -> None:
-        """Keep one timer, at or before the session's deadline; when it fires, a later deadline is noticed."""
+        """Keep one timer, at or before the session's deadline; if the deadline is later when it fires, set it again."""
         deadline = self.session.deadline
         if deadline is None or self.is_closed:
             return

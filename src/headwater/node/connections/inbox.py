@@ -1,9 +1,9 @@
 """The bytes that arrived and are not consumed: at most one incomplete message, or more while a session pauses.
 
-Bytes are received behind the leftover ones, so a frame is always contiguous. Small leftovers go to the head of the
-server's shared arena and come straight back (the usual case: a chunk ends inside a frame of some hundred bytes). A
-larger frame gets a buffer of its own that doubles as bytes really arrive, up to the size its header claims: a peer
-that claims 30 MiB and sends one byte costs one byte.
+New bytes are received after the leftover ones, so a frame is always contiguous. A small rest is kept aside, and copied
+to the beginning of the server's shared arena before the next receive (the usual case: a chunk ends inside a frame of
+some hundred bytes). A larger frame gets its own buffer, which doubles as bytes arrive, up to the size in its header: a
+peer that announces 30 MiB and sends one byte costs one byte.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ OWN_BYTES_MIN = 64 << 10
 
 
 class ConnectionInbox:
-    """The input of one connection. `arena` is shared by all connections and only touched between room() and keep().
+    """The input of one connection. `arena` is shared by all connections, and used only between room() and keep().
 
     Attributes:
-        memory_bytes: the memory that the waiting bytes take.
-        measure: returns the size of the first message in bytes; if it is not known yet, more than there are. Raises
-            RemoteProtocolError if the message is too long.
+        memory_bytes: the memory of the waiting bytes.
+        measure: returns the size of the first message in bytes, or, while it is unknown, a number above that of the
+            bytes received. Raises RemoteProtocolError if the message is too long.
     """
 
     def __init__(self, arena: memoryview) -> None:
@@ -60,8 +60,8 @@ class ConnectionInbox:
     def received(self, count: int) -> memoryview:
         """Return all waiting bytes after `count` more arrived; empty while a large frame is incomplete.
 
-        Raises RemoteProtocolError when a header claims more than BODY_BYTES_MAX (wire.md 1.3): nothing is buffered
-        for it.
+        Raises RemoteProtocolError if a header announces more than BODY_BYTES_MAX (wire.md 1.3), before any buffer is
+        allocated.
         """
         if not self._growing:
             return self._arena[: self._used + count]
@@ -70,12 +70,12 @@ class ConnectionInbox:
         return memoryview(self._held)[: self._used] if whole else memoryview(b"")
 
     def pending(self) -> memoryview:
-        """Return all waiting bytes, when no new ones have arrived."""
+        """Return all waiting bytes, without new ones."""
         self._growing = True
         return memoryview(self._held)[: self._used]
 
     def keep(self, data: memoryview, consumed: int) -> None:
-        """Keep the bytes that the session left of `data`, which came from `received` or `pending`."""
+        """Keep the rest of `data`, which came from `received` or `pending`, after the first `consumed` bytes."""
         rest = len(data) - consumed
         if not rest:
             if self._used:
@@ -91,11 +91,11 @@ class ConnectionInbox:
             self._wanted()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all bytes."""
         self._held, self._used, self.memory_bytes = bytearray(), 0, 0
 
     def _wanted(self) -> int:
-        """Return the size of the first message, as far as it is known."""
+        """Return the size of the first message as far as it is known."""
         return self.measure(memoryview(self._held)[: self._used])
 
     def _grow(self) -> None:
@@ -116,7 +116,7 @@ def _buffer(size: int) -> bytearray | mmap.mmap:
 
 
 def _resized(held: mmap.mmap, size: int) -> bool:
-    """Enlarge a buffer in place, where the system can move pages without copying: 10 MiB take 0.1 ms instead of 10.
+    """Enlarge a buffer in place, where the system can move pages without copying: 0.1 ms instead of 10 ms for 10 MiB.
 
     Returns False if the system can't, or a view of the buffer still exists.
     """
@@ -140,9 +140,7 @@ def _frame_wanted(data: memoryview) -> int:
 
 
 def whole_frame(data: memoryview, offset: int) -> int:
-    """Return the size of the frame at `offset`, or 0 while it is incomplete; BadFrame if the stream is beyond
-    repair.
-    """
+    """Return the size of the frame at `offset`, 0 while it is incomplete; BadFrame if its header is invalid."""
     if len(data) - offset < HEADER_BYTES:
         return 0
     size = lengths(data, offset).frame
@@ -150,7 +148,7 @@ def whole_frame(data: memoryview, offset: int) -> int:
 
 
 def next_frame(data: memoryview, offset: int) -> Frame | None:
-    """Return the frame at `offset` with copied sections, or None while it is incomplete; BadFrame as
+    """Return the frame at `offset`, its sections copied, or None while it is incomplete; BadFrame as for
     `whole_frame`.
     """
     if len(data) - offset < HEADER_BYTES:

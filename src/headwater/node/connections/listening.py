@@ -16,10 +16,10 @@ BACKLOG = 1024
 
 
 def bound(option: str, host: str, port: int, check: Callable[[str], None] = lambda host: None) -> socket.socket:
-    """Return a socket that is bound to an address, which `check` may refuse once its name is looked up.
+    """Return a socket bound to an address; `check` may refuse the address once its name is looked up.
 
     Raises:
-        OptionError: it names the option, if the address can't be bound.
+        OptionError: the address can't be bound; the error names the option.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -41,11 +41,10 @@ def bound(option: str, host: str, port: int, check: Callable[[str], None] = lamb
 
 
 def queue_up(listener: socket.socket, option: str, host: str, port: int) -> None:
-    """Let connections to a bound socket queue up; a connection that is accepted inherits the buffer sizes of the
-    socket.
+    """Listen on a bound socket; accepted connections inherit its buffer sizes.
 
     Raises:
-        OptionError: it names the option, if another process has the address.
+        OptionError: another process has the address; the error names the option.
     """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
@@ -63,7 +62,7 @@ def address_error(option: str, host: str, port: int, error: OSError) -> OptionEr
 
 
 def try_addresses(config: NodeConfig) -> None:
-    """Bind each address for a moment, to report a bad one before a store is opened and kernels are compiled.
+    """Bind each address for a moment, to report a bad one before the store is opened and kernels are compiled.
 
     Raises: as `bound`.
     """

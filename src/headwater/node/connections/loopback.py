@@ -1,4 +1,4 @@
-"""Loopback addresses, which other machines can neither listen on nor call."""
+"""Loopback addresses, which other machines can neither listen on nor connect to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["is_local", "is_loopback", "loopback_like"]
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a numeric address is a loopback address, also one of IPv4 in the form of IPv6."""
+    """Return True if a numeric address is a loopback address, including those of IPv4 in IPv6 form."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -18,7 +18,9 @@ def is_loopback(host: str) -> bool:
 
 
 def loopback_like(host: str) -> str:
-    """Return the loopback address of the same family as an address to listen on; the address itself if it is one."""
+    """Return the loopback address of the same family as a listening address; the address itself if it is a loopback
+    address.
+    """
     if is_loopback(host):
         return host
     return "::1" if ":" in host else "127.0.0.1"

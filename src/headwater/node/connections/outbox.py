@@ -1,7 +1,7 @@
-"""A queue of outgoing items in order, each behind its gate.
+"""A queue of outgoing items in order, each with the batch that it waits for (its gate).
 
-An item whose batch is not durable holds back everything behind it: answers come in the order of their requests, and an
-early answer would confirm a write that a crash could still take away.
+An item whose batch is not durable holds back all later items: answers are sent in the order of their requests, and an
+early answer would confirm a write that a crash could still undo.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Return True if nothing waits."""
+        """True if no item waits."""
         return not self._items
 
     @property
     def gate(self) -> int:
-        """The batch that the first item waits for; 0 when nothing waits or it needs none."""
+        """The batch that the first item waits for; 0 if it waits for none, or there is no item."""
         return self._items[0][1] if self._items else 0
 
     def push(self, data: bytes | memoryview, gate: int) -> None:
@@ -35,7 +35,7 @@ class Outbox:
         self.queued_bytes += len(data)
 
     def ready(self, durable: int, limit: int) -> bytes | memoryview:
-        """Return the next bytes that may leave once batch `durable` is on disk, about `limit` at most; empty if there
+        """Return the next bytes that may be sent once batch `durable` is on disk, about `limit` at most; empty if there
         are none.
         """
         # The head alone decides: an item behind it may be free, but its answer would vouch for the write in front.
@@ -56,7 +56,7 @@ class Outbox:
         return b"".join(pieces)
 
     def sent(self, count: int) -> None:
-        """Remove `count` bytes from the front, which have left."""
+        """Remove the first `count` bytes, which have been sent."""
         node_invariant(0 <= count <= self.queued_bytes, "{} bytes left of {}", count, self.queued_bytes)
         if count == self.queued_bytes:
             self.clear()
@@ -68,7 +68,7 @@ class Outbox:
         self._offset = count
 
     def ungate(self) -> None:
-        """Let all waiting output leave, whatever the number of its batch: all of it is on disk by now."""
+        """Allow all waiting output to be sent, because the batches that it waits for are on disk."""
         self._items = deque((data, 0) for data, _ in self._items)
 
     def clear(self) -> None:

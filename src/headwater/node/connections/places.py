@@ -1,8 +1,9 @@
-"""The places of a node's connections: common ones, and a few that are kept for members and administrators.
+"""The places of a node's connections: common ones, and a few reserved for members and administrators.
 
-Clients that fill `--connections-max` must not keep out replication, moves and failovers: durable writes would wait for
-replicas that can't connect, and no operator could help. So there are more places beyond that limit. Only a login shows
-that a connection may have one; until then a connection beyond the limit is on trial, for a short time.
+Clients that use up `--connections-max` must not block replication, moves and failovers: durable writes would wait for
+replicas that can't connect, and no operator could intervene. So there are reserved places beyond that limit. Only the
+login shows that a connection may use a reserved place; until then a connection beyond the limit is on trial, for a
+short time.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class PlaceKind(Enum):
 
 
 class ConnectionPlaces:
-    """Counts the places that are taken, and finds one for each connection that comes.
+    """Counts the places in use, and assigns one to each new connection.
 
     Args:
         most: the number of common places.
-        has_pages: True if there is a listener for the HTTP pages alone.
-        workers: the number of processes that share an address. For a client of one worker, that worker may open a
-            connection to each other one, which takes a descriptor at both ends, and none of these places.
+        has_pages: True if a separate listener serves the HTTP pages.
+        workers: number of processes that share an address. A worker may open a connection to each other worker for each
+            of its clients; such a connection takes a descriptor at both ends, and none of these places.
     """
 
     def __init__(self, most: int, *, has_pages: bool, workers: int = 1) -> None:
@@ -51,9 +52,9 @@ class ConnectionPlaces:
         self._trials: dict[Connection, None] = {}  # the one that has been there longest first
 
     def find(self, open_count: int, *, has_pages_only: bool, has_users: bool) -> PlaceKind | None:
-        """Return the kind of place for one more connection beside `open_count`; None if there is no place.
+        """Return the kind of place for one more connection besides `open_count` others; None if there is no place.
 
-        On a node without users no connection can prove to be a member's, so no places are kept for members.
+        A node without users reserves no places for members, because no connection can prove to be a member's.
         """
         common, trusted = self._room(has_users=has_users)
         if self._common(open_count) < common:
@@ -63,19 +64,19 @@ class ConnectionPlaces:
         return PlaceKind.TRUSTED if len(self._trusted) < trusted else None
 
     def has_inner_room(self, *, has_users: bool) -> bool:
-        """Return True if there is room for one more call of another worker: as many as clients, and those who ask for
-        pages, have places there.
+        """Return True if there is room for one more connection from another worker: these may use as many descriptors
+        as the places of the other worker's clients and page readers.
         """
         places = sum(self._room(has_users=has_users)) + self._pages_room
         return len(self._inner) < (self._workers - 1) * places
 
     def take_inner(self, connection: Connection) -> None:
-        """Count a call of another worker, for one of its clients."""
+        """Count a connection that another worker opened for one of its clients."""
         self._inner.add(connection)
 
     def take(self, connection: Connection, kind: PlaceKind) -> Connection | None:
-        """Give a connection its place. Return the connection on trial that has to make room for it, if any: the oldest,
-        which had the most time to log in.
+        """Assign a place to a connection. Return the connection on trial that must be dropped for it, if any: the
+        oldest one, which had the most time to log in.
         """
         if kind is PlaceKind.PAGES:
             self._pages.add(connection)
@@ -88,8 +89,8 @@ class ConnectionPlaces:
         return None
 
     def end_trial(self, connection: Connection, open_count: int, *, is_trusted: bool) -> bool:
-        """Judge a connection on trial whose user is known now; return False if it has to go, for lack of a common
-        place.
+        """End the trial of a connection whose user is known now; return False if it must be dropped, for lack of a
+        common place.
         """
         del self._trials[connection]
         connection.is_on_trial = False
@@ -109,10 +110,10 @@ class ConnectionPlaces:
         return open_count - len(self._inner) - len(self._pages) - len(self._trusted) - len(self._trials)
 
     def _room(self, *, has_users: bool) -> tuple[int, int]:
-        """Return the number of common places, and of those for members and administrators.
+        """Return the number of common places, and of places for members and administrators.
 
-        Both are bounded by the descriptors that the system allows: each of N workers needs N for a client of its own,
-        and one for each client of the others.
+        The system's limit of descriptors bounds both: with N workers, each needs N descriptors for each of its own
+        clients, and one for each client of the others.
         """
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         trusted = max(TRUSTED_PLACES_MIN, self._most // TRUSTED_PART) if has_users else 0

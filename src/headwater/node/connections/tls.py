@@ -1,8 +1,8 @@
-"""TLS at a node: its certificate, the CAs that it trusts, and the user that a client's certificate stands for.
+"""TLS at a node: its certificate, the CAs that it trusts, and the user named by a client's certificate.
 
-The files are read at the start and whenever they have changed, or SIGHUP comes. A bad file is refused with one log line
-and the former pair stays in use; open connections keep theirs. The user is found by Couchbase's rule: the first of the
-configured places in the certificate that holds a name, cut as docs/howto/tls.md describes.
+The files are read at the start, after SIGHUP, and whenever they have changed. A bad file is refused with one log line,
+and the former files stay in use; open connections keep theirs. The user is determined by Couchbase's rule: the first of
+the configured places in the certificate that has a name, cut as docs/howto/tls.md describes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _PLACES: dict[str, Callable[[Certificate], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """The place of a user's name in a certificate: the field `place`, after `prefix`, up to the first letter of
-    `until`.
+    """The place of a user's name in a certificate: in the field `place`, after `prefix`, up to the first character that
+    is in `until`.
     """
 
     place: str
@@ -77,7 +77,7 @@ def name_rules(text: str) -> tuple[NameRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The content of the files when they were read."""
+    """The contexts and the certificate, from the last successful reading of the files."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -85,10 +85,10 @@ class _Loaded:
 
 
 class NodeTls:
-    """The node's end of TLS, of connections in both directions.
+    """The node's end of TLS, for incoming and outgoing connections.
 
     Args:
-        config: the settings with the paths of the files; a certificate is among them.
+        config: the settings with the paths of the files; a certificate must be configured.
         clock: Unix seconds.
 
     Raises:
@@ -116,10 +116,10 @@ class NodeTls:
         return f"the TLS certificate {certificate} expires in {days:.0f} days" if days * 86_400 < SOON_SECONDS else ""
 
     def refresh(self, *, on_request: bool = False) -> bool:
-        """Read the files if they have changed, or on request; return True if new ones are in use.
+        """Read the files if they have changed or `on_request` is True; return True if new ones are in use.
 
         Raises:
-            OptionError: they can't be used, so the former files stay in use. Raised once for each change.
+            OptionError: the files can't be used, and the former ones stay in use. Raised once for each change.
         """
         seen = self._signature()
         if seen == self._last_signature and not on_request:
@@ -133,13 +133,15 @@ class NodeTls:
         return True
 
     def accept(self, sock: socket, peer: str, plain_port: int | None) -> TlsSocket:
-        """Speak TLS with a client that has called."""
+        """Return the server's end of TLS on an accepted socket."""
         loaded = self._loaded
         engine = TlsEngine(loaded.server, is_server=True, end_point=loaded.certificate.end_point)
         return TlsSocket(sock, engine, peer, self._arena, plain_port)
 
     def call(self, sock: socket, host: str, peer: str) -> TlsSocket:
-        """Speak TLS with a node that this one has called, which must prove to be `host`."""
+        """Return the client's end of TLS on a socket to another node, whose certificate must contain the name
+        `host`.
+        """
         return TlsSocket(sock, TlsEngine(self._loaded.client, is_server=False, host=host), peer, self._arena)
 
     def user(self, sock: TlsSocket) -> str | None:

@@ -1,10 +1,10 @@
-"""The watching of a connection's socket: by the event loop, or by rounds of a kernel where the session lets them.
+"""Watches a connection's socket: by the event loop, or, if the session allows it, by rounds of a kernel.
 
     Connection --begin, end--> SocketWatch --join, leave, allow, take_back--> Rounds (node/kv/rounds.py)
                                            --add_reader, remove_reader--> the event loop
 
-Rounds answer requests without Python, and call it when it is needed: for a request that they don't know, and for what
-comes while an answer of the connection is left here.
+Rounds answer requests without Python. They call Python for a request that the kernel does not know, and for bytes that
+arrive while the kernel keeps an answer of the connection.
 """
 
 from __future__ import annotations
@@ -17,86 +17,86 @@ __all__ = ["QuickPath", "Rounds", "SocketWatch", "Watched"]
 
 
 class QuickSession(Protocol):
-    """The session of a connection, by what rounds ask of it."""
+    """The interface of a connection's session that rounds need."""
 
     @property
     def quick(self) -> QuickPath | None:
-        """The facts by which rounds may answer requests without this session; None if it has to see all of them."""
+        """The facts with which rounds may answer requests without this session; None if it must see all requests."""
 
 
 class Watched(Protocol):
-    """A connection, by what rounds ask of it."""
+    """The interface of a connection that rounds need."""
 
     @property
     def session(self) -> QuickSession:
-        """Its session of now."""
+        """The current session of the connection."""
 
     def readable(self) -> None:
-        """Read what has come."""
+        """Read the bytes that have arrived."""
 
     def take(self, count: int) -> None:
-        """Take bytes that a round has received into the memory that all connections receive into."""
+        """Handle `count` bytes that a round has received into the shared receive buffer."""
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
-        """Queue bytes behind everything sent before; they leave once batch `gate` is durable (0: at once)."""
+        """Queue bytes after all earlier output; they are sent once batch `gate` is durable (0: at once)."""
 
     def drop(self, cause: str, *, fault: bool = True) -> None:
-        """Close now; `cause` is logged if it is the peer's fault."""
+        """Close now; `cause` is logged as a warning if `fault` is True: the peer broke a rule."""
 
 
 class Rounds(Protocol):
-    """The rounds of a kernel over all connections whose next request it may answer by itself (node/kv/rounds.py).
+    """The rounds of a kernel over all connections whose next request it may answer (node/kv/rounds.py).
 
-    A connection that has joined is watched there, instead of by the event loop, and called when Python is needed.
+    The rounds watch a joined connection instead of the event loop, and call it when Python is needed.
     """
 
     def join(self, connection: Watched, descriptor: int) -> bool:
-        """Watch a connection; return False if that can't be done here."""
+        """Watch a connection; return False if rounds can't."""
 
     def leave(self, descriptor: int) -> None:
-        """Watch a connection no more. No answer of it may be kept."""
+        """Stop watching a connection; the kernel must not keep an answer of it."""
 
     def allow(self, descriptor: int, features: int | None) -> None:
-        """Let the kernel answer a connection of these features; None: its next bytes are for Python."""
+        """Allow the kernel to answer a connection with these features; None leaves its next bytes to Python."""
 
     def take_back(self, descriptor: int) -> tuple[bytes, int] | None:
-        """Return the answer of a connection that is kept for a batch, and the batch; None if none is kept."""
+        """Return the answer of a connection that waits for a batch, and the batch's number; None if there is none."""
 
     def stirred_at(self, descriptor: int) -> float:
-        """Return the time at which a connection last sent a request that the kernel answered."""
+        """Return the time at which a connection last sent a request that the kernel answered (loop.time() seconds)."""
 
 
 class QuickPath(Protocol):
-    """The facts by which rounds answer requests without their session; another object when one of them changes.
+    """The facts with which rounds answer requests of a session; replaced by another object when one of them changes.
 
-    Attributes: rounds: those of its bucket.
+    Attributes: rounds: the rounds of the session's bucket.
     """
 
     rounds: Rounds | None
 
     @property
     def features(self) -> int:
-        """The features of the connection, as the kernel knows them, and whether it may write."""
+        """The connection's features in the kernel's encoding, including the right to write."""
 
     def resume(self, stop: int) -> None:
-        """Let the session begin its next bytes with what a round has done of them, and why it stopped."""
+        """Prepare the session for bytes that a round has executed in part; `stop` is the reason of its stop."""
 
     def wait_for(self, gate: int) -> None:
-        """Let later answers of the session wait for a batch, for one that a round has given does."""
+        """Make later answers of the session wait for batch `gate`, because an answer of a round waits for it."""
 
 
 class SocketWatch:
     """The watching of one socket for reading.
 
     Args:
-        loop: watches it where rounds don't.
-        descriptor: the socket's.
-        may_join: True if rounds can read it, which know no TLS.
+        loop: watches the socket if rounds don't.
+        descriptor: descriptor of the socket.
+        may_join: True if rounds can read the socket: they do not support TLS.
 
     Attributes:
-        is_on: True while anybody watches it.
-        rounds: those that watch it; None if the loop does, or nobody.
-        quick: the facts by which they answer.
+        is_on: True while the socket is watched.
+        rounds: the rounds that watch the socket; None if the loop does, or it is not watched.
+        quick: the facts with which they answer.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, *, may_join: bool) -> None:
@@ -106,10 +106,10 @@ class SocketWatch:
         self._loop, self._descriptor, self._may_join = loop, descriptor, may_join
 
     def begin(self, connection: Watched, watch: Callable[[Callable[..., None], Callable[[], None]], None]) -> bool:
-        """Have rounds watch the socket where the session lets them, else the loop.
+        """Watch the socket by rounds if the session allows it, otherwise by the loop; return True if rounds watch it.
 
         Args:
-            watch: adds a watcher of the loop. Returns True if rounds watch it.
+            watch: adds a watcher of the loop.
         """
         self.is_on = True
         self.quick = quick = connection.session.quick if self._may_join else None
@@ -120,7 +120,7 @@ class SocketWatch:
         return False
 
     def end(self) -> None:
-        """Have nobody watch the socket. No answer may be kept by rounds."""
+        """Stop watching the socket; rounds must not keep an answer of it."""
         self.is_on = False
         if self.rounds is None:
             self._loop.remove_reader(self._descriptor)
@@ -129,21 +129,24 @@ class SocketWatch:
             self.rounds = None
 
     def is_outdated(self, connection: Watched) -> bool:
-        """Return True if it is watched by other facts than the session has now."""
+        """Return True if the session now has other facts for rounds than those in use."""
         return self.is_on and self._may_join and connection.session.quick is not self.quick
 
     def stirred_at(self, seconds: float) -> float:
-        """Return the time at which a request last came, with those that rounds have answered."""
+        """Return the later of `seconds` and the time of the last request that rounds answered."""
         return seconds if self.rounds is None else max(seconds, self.rounds.stirred_at(self._descriptor))
 
     def allow(self, *, is_at_rest: bool) -> None:
-        """Let rounds answer what comes next, if nothing of earlier requests is left in Python."""
+        """Allow rounds to answer the next requests if `is_at_rest`: no bytes or answers of earlier requests are left in
+        Python.
+        """
         if self.rounds is not None and self.quick is not None:
             self.rounds.allow(self._descriptor, self.quick.features if is_at_rest else None)
 
     def take_back(self) -> tuple[bytes, int] | None:
-        """Return the answer that rounds keep for a batch, and the batch, which the session's later answers wait for as
-        well; None if they keep none.
+        """Return the answer that rounds keep for a batch, and the batch's number; None if they keep none.
+
+        Later answers of the session then wait for that batch as well.
         """
         kept = None if self.rounds is None else self.rounds.take_back(self._descriptor)
         if kept is not None and self.quick is not None:
@@ -151,5 +154,5 @@ class SocketWatch:
         return kept
 
     def forget_session(self) -> None:
-        """Drop the facts, which refer to the session, and that to its connection."""
+        """Drop the facts, which refer to the session and, through it, to the connection."""
         self.quick = None

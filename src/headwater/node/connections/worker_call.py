@@ -1,6 +1,6 @@
-"""A connection from here to another worker, over its unix socket, for one client: bytes out, whole frames in.
+"""A connection from this worker to another one, over its unix socket, for one client: bytes out, whole frames in.
 
-Who has one says by `_take` which of what came is whole, and by `_lost` what the end of it means.
+A subclass handles whole messages in `_take`, and the end of the connection in `_lost`.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ RECEIVE_BYTES: Final = 256 << 10
 
 
 def number_of(path: str) -> int:
-    """Return the number of the worker that is called at a path (workers/worker.py)."""
+    """Return the number of the worker that listens at a path (workers/worker.py)."""
     return int(path.rpartition("-")[2])
 
 
 def own_number(paths: Iterable[str]) -> int:
-    """Return this worker's number: the one that is missing among those of the others."""
+    """Return this worker's number: the one missing among the numbers of the others."""
     others = {number_of(each) for each in paths}
     return next(each for each in range(len(others) + 1) if each not in others)
 
 
 def own_path(paths: Iterable[str]) -> str:
-    """Return the path at which this worker itself is called, from those of the others."""
+    """Return the path at which this worker listens, derived from those of the others."""
     others = list(paths)
     return f"{others[0].rpartition('-')[0]}-{own_number(others)}"
 
 
 class WorkerCall(ABC):
-    """A call of another worker, begun with the frame that introduces the client.
+    """A connection to another worker, which begins with the frame that introduces the client.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: no worker listens at the path.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
@@ -55,17 +55,17 @@ class WorkerCall(ABC):
 
     @property
     def is_closed(self) -> bool:
-        """Return True if it was hung up, from here or there."""
+        """True if either worker has closed the connection."""
         return self._sock.fileno() < 0
 
     @property
     def waiting_bytes(self) -> int:
-        """Return the bytes that wait to leave."""
+        """The number of bytes that wait to be sent."""
         return len(self._out)
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes of the output that waits to be sent, and of a message that came in part."""
+        """The number of bytes held: output that waits to be sent, and an incomplete message."""
         return len(self._out) + len(self._in)
 
     def watch(self) -> None:
@@ -75,13 +75,13 @@ class WorkerCall(ABC):
             self._loop.add_reader(self._sock.fileno(), self._readable)
 
     def unwatch(self) -> None:
-        """Read nothing of it for now."""
+        """Stop reading for now."""
         if self._is_watched:
             self._is_watched = False
             self._loop.remove_reader(self._sock.fileno())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection, and drop unsent and unread bytes."""
         self.unwatch()
         if self._is_writing:
             self._loop.remove_writer(self._sock.fileno())
@@ -91,8 +91,11 @@ class WorkerCall(ABC):
         self._in.clear()
 
     def _write(self) -> None:
-        """Send what the socket takes. The end of the call is told by the loop, never from here: who asks has not put
-        down yet what it asked, and what was answered before the end is still to be read."""
+        """Send as much as the socket has room for.
+
+        A broken connection is handled later, by the loop, never within this call: the caller has not yet recorded its
+        request, and answers that arrived before the end are still to be read.
+        """
         if self.is_closed:
             return
         try:
@@ -137,16 +140,16 @@ class WorkerCall(ABC):
 
     @abstractmethod
     def _take(self, data: bytearray) -> int:
-        """Take whole frames off the front; returns the bytes of them. The call may be closed by it."""
+        """Handle whole frames at the beginning of `data`; return their size in bytes. May close the connection."""
 
     @abstractmethod
     def _taken(self) -> None:
-        """Go on, after frames were taken."""
+        """Continue after frames were handled."""
 
     @abstractmethod
     def _lost(self) -> None:
-        """The other worker has hung up, and all that it sent was taken."""
+        """Handle the end of the connection; everything that the other worker sent has been handled."""
 
     @abstractmethod
     def _wrote(self) -> None:
-        """Some of what waited has left."""
+        """Continue after waiting bytes were sent."""

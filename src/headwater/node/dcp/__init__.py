@@ -1,1 +1,1 @@
-"""DCP connections of this node: the opening of one, and the sessions of both ends."""
+"""DCP connections of this node: their opening, and the sessions of both ends."""

@@ -1,7 +1,7 @@
-"""The calls of one client's DCP connection to other workers, whichever end of DCP it is here.
+"""The connections to other workers for one client's DCP connection, for either end of DCP.
 
-DcpCall     a DCP connection to another worker: requests that it owes an answer to, streams that are open there
-DcpCalls    all of a client's, of which the slowest to read holds back the client
+DcpCall     a DCP connection to another worker: its unanswered requests, and its open streams DcpCalls    all such
+connections of a client; a worker that reads too slowly pauses the client
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class DcpCall(WorkerCall):
     """A DCP connection to another worker, for one client.
 
     Attributes:
-        streams: those that are open there.
+        streams: the open streams of the connection.
     """
 
     streams: Collection[object]
 
     def tell(self, data: bytes) -> None:
-        """Say something at once that has no answer."""
+        """Send a message that has no answer, at once."""
         self._out += data
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send waiting bytes, unless the socket had no room for earlier ones."""
         if self._out and not self._is_writing:
             self._write()
 
@@ -48,7 +48,7 @@ Call = TypeVar("Call", bound=DcpCall)
 
 
 class DcpCalls(Generic[Key, Call]):
-    """A client's calls to other workers, by what each is known by."""
+    """A client's connections to other workers, by key."""
 
     HELD_UP_BY: ClassVar[str]
     """The reason for which no more is read of the client, while a worker does not read."""
@@ -59,11 +59,11 @@ class DcpCalls(Generic[Key, Call]):
 
     @property
     def stream_count(self) -> int:
-        """Return how many streams of the client other workers have."""
+        """The number of the client's streams at other workers."""
         return sum(len(each.streams) for each in self._calls.values())
 
     def flush(self) -> None:
-        """The burst is over: send what was taken; read no more of the client while a worker does not read."""
+        """Send the requests of a burst; pause the client if too many bytes wait for a worker."""
         waiting_bytes = 0
         for call in tuple(self._calls.values()):
             call.flush()
@@ -72,16 +72,16 @@ class DcpCalls(Generic[Key, Call]):
             self._kv.connection.pause(self.HELD_UP_BY)
 
     def read_on(self) -> None:
-        """A worker has read what waited for it."""
+        """Resume the client after workers have read what waited for them."""
         if all(each.waiting_bytes <= REQUESTS_BYTES_MAX for each in self._calls.values()):
             self._kv.connection.resume(self.HELD_UP_BY)
 
     def refused(self, status: int) -> None:
-        """A worker does not let the client have the connection that this one has opened."""
+        """Drop the client's connection, because a worker refused the client's OPEN."""
         self._kv.connection.drop(f"another worker refused to open it: {name_of(status)}", fault=False)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections to other workers."""
         for call in tuple(self._calls.values()):
             call.close()
         self._calls.clear()

@@ -1,10 +1,10 @@
 """The session of a connection on which this node consumes: socket, protocol object and inbound streams together.
 
-Incoming bytes go through the kernel first, which stages every change that is plainly right. Where it stops, one frame
-goes to the protocol object, and its events to the vbuckets. An answer leaves when the change that it confirms is
-durable (`_gate`), so a producer may rely on "the snapshot is here" and "the state is set", and a mover on "the stream
-is open". Acknowledged bytes are those that were staged: a full staging arena, or a full disk, stops the reading, and so
-the producer. Source: dcp 1, 2.2, 7, 9.
+The kernel handles incoming bytes first, and stages every change that is in order. Where it stops, one frame goes to the
+protocol object, and its events go to the vbuckets. An answer is sent once the change that it confirms is durable
+(`_gate`), so a producer may rely on the answers "snapshot received" and "state set", and a mover on "stream open".
+Bytes are acknowledged once they are staged: a full staging arena, or a full disk, stops the reading, and so the
+producer. Source: dcp 1, 2.2, 7, 9.
 """
 
 from __future__ import annotations
@@ -76,32 +76,34 @@ log: Final = logging.getLogger(__name__)
 
 
 class StreamListener(Protocol):
-    """The owner of streams that no mover requested."""
+    """The owner of the streams that this node opened itself, without a mover."""
 
     def stream_opened(self, vbucket: int) -> None:
-        """Learn that the producer accepted a stream."""
+        """Note that the producer accepted a stream."""
 
     def fetches_again(self, vbucket: int, seqno: int) -> bool:
-        """Return True if a stream that is closed now will be opened again, since changes after `seqno` were refused."""
+        """Return True if the owner will open a stream, which is closed now, again to receive the refused change after
+        `seqno`.
+        """
 
     def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
-        """Learn that the stream was refused, or ended."""
+        """Note that a stream was refused, or ended."""
 
     def connection_lost(self) -> None:
-        """Learn that the socket is closed, and all streams with it."""
+        """Note that the socket is closed, and all streams with it."""
 
 
 class ConsumerSession(DcpEnd[Consumer]):
     """One connection on which this node consumes.
 
     Args:
-        listener: the owner of streams, on a connection that this node opened. opened: the client's OPEN, with which
-            other workers are called.
+        listener: the owner of the streams, on a connection that this node opened. opened: the client's OPEN, which is
+            sent to other workers as well.
 
     Attributes:
         consumer: the protocol's end of the connection.
         streams: the inbound streams of this connection, by vbucket.
-        intake: where changes enter the store in bulk.
+        intake: stages changes in bulk.
     """
 
     is_producer = False
@@ -142,24 +144,26 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._relay.close()
 
     def users_changed(self) -> None:
-        """Look up the user's rights again, as any session; a producer that this node called has no user."""
+        """Look up the user's rights again; on a connection that this node opened there is no user."""
         if self._listener is None:
             super().users_changed()
 
     def closed(self) -> None:
-        """Close what is open, and tell the listener that the socket is gone."""
+        """Close the streams, and call `connection_lost` of the listener."""
         super().closed()
         if self._listener is not None:
             self._listener.connection_lost()
 
     def batch_lost(self, error: BaseException) -> None:
-        """Drop the connection: a lost batch means that its streams are ahead of the disk; they begin anew."""
+        """Drop the connection: after a lost batch its streams are ahead of the disk, and must start again."""
         self.connection.drop(f"a batch could not be written: {error}", fault=False)
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def _take_many(self, data: memoryview, offset: int) -> int:
-        """Take the changes that the kernel knows, and frames of other workers; return the offset of the first other."""
+        """Stage the changes that the kernel accepts, and relay frames for other workers; return the offset of the first
+        other frame.
+        """
         relay, begun = self._relay, -1
         while offset > begun and not self.connection.is_paused:
             begun, offset = offset, self._take_own(data, offset)
@@ -170,7 +174,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         return offset
 
     def _take_own(self, data: memoryview, offset: int) -> int:
-        """Let the kernel take as many changes as it can; return the offset where it stopped."""
+        """Stage changes by the kernel until it stops; return the offset of that frame."""
         end = self.intake.take(data, offset, self._loop.time())
         if self.intake.is_full and end == offset and self._has_room(whole_frame(data, offset)):
             # Once more: asking the store for the room of this one change may have made it.
@@ -185,11 +189,11 @@ class ConsumerSession(DcpEnd[Consumer]):
         return end
 
     def _has_room(self, size: int) -> bool:
-        """Return True if `size` bytes fit into the batch that gathers.
+        """Return True if `size` bytes fit into the open batch.
 
-        One change may need more room than a batch usually gets. The store is asked for it; if the disk does not have
-        that room, the node knows that it is full for large changes, and compacts, while smaller changes are still
-        taken.
+        A single change may need more room than a batch usually gets; then the store tries to get it. If the disk does
+        not have the room, the node counts as full for large changes, and compacts, while it still accepts smaller
+        changes.
         """
         arena, used = self._bucket.store.staging.room()
         if size > len(arena):
@@ -199,7 +203,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         return size <= len(arena) - used
 
     def _wait_for_room(self) -> None:
-        """Read on after the next commit; if the disk is full, look again and again ("never skip it", dcp 9)."""
+        """Continue to read after the next commit; on a full disk try again at intervals ("never skip it", dcp 9)."""
         # Reading stops, and with it the acknowledgements: "hold back the ack: that is the back-pressure mechanism" (dcp
         # 7).
         if not self._bucket.store.full:
@@ -236,7 +240,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._relay.answer_controls()
 
     def _prepared_bytes(self, frame: Frame) -> int:
-        """Return the size of the document that a commit is about to make of its prepare."""
+        """Return the size of the document that a commit will write, from its prepare."""
         if frame.opcode != Opcode.DCP_COMMIT or frame.vbucket not in self.streams:
             return 0
         key = frame.key if self.consumer.negotiated.collections else b"\0" + frame.key
@@ -286,7 +290,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self.intake.marked(event, is_read=bool(inbound.vbucket.readers))
 
     def _add(self, wanted: StreamWanted) -> None:
-        """Add a stream; dcp 2.2: 07 if the vbucket is not here or is active, 02 if it has a stream already, on any
+        """Handle ADD_STREAM. dcp 2.2: status 07 if the vbucket is missing or active, 02 if it has a stream, on any
         connection.
         """
         status = self.why_not(wanted.vbucket)
@@ -296,14 +300,16 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.begin(wanted.vbucket, wanted.flags, wanted.frame)
 
     def why_not(self, vbucket: int) -> Status | None:
-        """Return the status for a vbucket that can't follow a producer now; None if it can."""
+        """Return the status to refuse a stream for a vbucket that can't follow a producer now; None if it can."""
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is None or vbucket_.state is State.ACTIVE:
             return Status.NOT_MY_VBUCKET
         return None if vbucket_.inbound is None else Status.KEY_EEXISTS
 
     def begin(self, vbucket: int, flags: int, mover: Frame | None = None) -> InboundStream:
-        """Begin a stream of a vbucket that can follow. A caller outside of this session calls `answer` afterwards."""
+        """Begin a stream of a vbucket that can follow a producer. A caller outside of this session calls `answer`
+        afterwards.
+        """
         vbucket_ = self._bucket.vbuckets[vbucket]
         inbound = InboundStream(vbucket_, self._bucket, self._vbucket_left, self._acknowledge_prepares)
         self.streams[vbucket] = inbound
@@ -323,7 +329,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.connection.rearm()
 
     def say(self) -> None:
-        """Send the output of the protocol object, for other workers have added to it."""
+        """Send the output of the protocol object, after other workers have added to it."""
         self.answer()
 
     def _answer(self) -> None:
@@ -359,8 +365,10 @@ class ConsumerSession(DcpEnd[Consumer]):
         self._close_gaps()
 
     def _change_durability(self, event: DurabilityChanged) -> None:
-        """dcp 10: "receiving COMMIT without prepare in a memory snapshot: KEY_ENOENT"; the prepare and the changes
-        after it are then fetched again.
+        """Apply a prepare, commit or abort.
+
+        dcp 10: "receiving COMMIT without prepare in a memory snapshot: KEY_ENOENT"; then the prepare and the changes
+        after it are fetched again.
         """
         aware = self.consumer.negotiated.collections
         if self.streams[event.stream.vbucket].change_durability(event.message, collections=aware):
@@ -371,8 +379,8 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._refuse(event.frame, Status.KEY_ENOENT, "the prepare of this commit is not here")
 
     def _settle_prepares(self) -> None:
-        """Forget prepares that ended without a commit or an abort: by a later document, or the drop of the
-        collection.
+        """Forget prepares that ended without a commit or abort: a later document, or the drop of the collection,
+        replaced them.
         """
         for vb in self._bucket.durable_writes.held & self.streams.keys():
             with suppress(ArenaFull, DiskFull):  # with the next document
@@ -399,11 +407,11 @@ class ConsumerSession(DcpEnd[Consumer]):
         self._hold_until(inbound.vbucket.gate)
 
     def _lack(self, frame: Frame) -> None:
-        """Handle a refused change: later changes would lie behind a gap.
+        """Handle a refused change, which leaves a gap before later changes.
 
-        If this node called the producer, the change is fetched again before any later one is taken: the stream ends
-        here, and its listener begins it again. If that does not help, or if a mover began the stream and would not know
-        of another, the gap is noted.
+        If this node called the producer, the stream is closed, and its listener opens it again to receive the change
+        before any later one. If that was tried already, or a mover began the stream (which would not know of another),
+        the gap is recorded.
         """
         lacking = self.consumer.lacking(frame)
         inbound = self.streams.get(lacking.vbucket) if lacking is not None else None
@@ -426,10 +434,11 @@ class ConsumerSession(DcpEnd[Consumer]):
             vbucket.roll_back(whole)
 
     def _miss(self, vbucket: VBucket, whole: int, frame: Frame, seqno: int) -> None:
-        """Note the gap, and write its key into the log: a newer version of the document closes the gap.
+        """Record the gap of a refused change, with the change's key in the log: a newer version of the document closes
+        the gap.
 
-        The key is kept only if its seqno is above all seqnos here: otherwise a version older than the change would
-        close the gap.
+        The key is recorded only if the change's seqno is above all seqnos here: otherwise an older version than the
+        change would close the gap.
         """
         key = None
         if frame.opcode in CHANGES and frame.vbucket == vbucket.id and seqno > vbucket.high_seqno:
@@ -451,7 +460,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             return None
 
     def _close_gaps(self) -> None:
-        """Close the gaps of refused changes whose newer versions have come."""
+        """Close the gaps of refused changes of whose documents newer versions have arrived."""
         for vb in tuple(self._gaps & self.streams.keys()):
             with suppress(ArenaFull, DiskFull):  # with the next change
                 vbucket = self.streams[vb].vbucket
@@ -461,10 +470,10 @@ class ConsumerSession(DcpEnd[Consumer]):
                     log.info("vbucket %d lacks nothing any more that it refused", vb, extra=whole)
 
     def _holds(self, vbucket: VBucket, frame: Frame) -> bool:
-        """Return True if the vbucket lacks nothing without a refused change.
+        """Return True if the vbucket lacks nothing although the change was refused.
 
-        That is so if the change came twice, or lies below a state that its producer has declared whole (seqnos of a
-        stream only rise).
+        So it is if the change came twice, or lies below a state that its producer declared whole (seqnos of a stream
+        only rise).
         """
         at = SEQNO_BYTES * (frame.opcode in NAMES_ITS_PREPARE)
         if len(frame.extras) < at + SEQNO_BYTES:
@@ -489,7 +498,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._listener.stream_over(vb, event)
 
     def _vbucket_left(self, inbound: InboundStream, reason: str) -> None:
-        """End a stream that its vbucket has no more use for."""
+        """End a stream that its vbucket no longer needs."""
         if self.streams.get(inbound.vbucket.id) is inbound:
             for event in self.consumer.close(inbound.entry):
                 self._handle(event)

@@ -1,19 +1,20 @@
-"""Messages for other workers' vbuckets, on a client's DCP connection on which the node consumes.
+"""Relays messages for other workers' vbuckets, on a client's DCP connection on which the node consumes.
 
-    ADD_STREAM, CLOSE_STREAM    --as they came--> the worker that has the vbucket, over a unix socket: a DCP connection
-                                                  of the same name, user, bucket, features and OPEN, which consumes
-    its requests and answers    --as they come--> the client
-    messages, the client's answers --by opaque--> the worker that chose the opaque
-    its controls                <--answered here, as the client has answered those of this worker
-    its acknowledgements        --> the window of this connection, the client's only one
+    ADD_STREAM, CLOSE_STREAM            --unchanged--> the worker with the vbucket, over a unix socket: a DCP connection
+                                                       with the same name, user, bucket, features and OPEN, on which
+                                                       that worker consumes
+    that worker's requests and answers  --unchanged--> the client
+    the client's messages and answers   --by opaque--> the worker that chose the opaque
+    that worker's controls              are answered here, as the client answered those of this worker
+    that worker's acknowledgements      count in the window of this connection, the only one of the client
 
-The client is mover and producer in one, and knows one node. Each worker chooses opaques from a range of its own: so the
-opaque shows whose stream a message is about, and no byte of a message is changed. A no-op is answered once all workers
-have handled what came before it; the end of the client's input waits for the same.
+The client is mover and producer at once, and sees one node. Each worker chooses opaques from its own range, so the
+opaque determines the worker of a message, and no byte of a message is changed. A no-op is answered once all workers
+have handled the messages before it; the end of the client's input waits for the same.
 
-A worker that could not take the call has done nothing: ADD_STREAM fails for now. The client of one that is lost loses
-its connection, as the client of a node does that is lost: a consumer has no message that ends a stream, and a producer
-that heard nothing would send on, or take a vbucket for handed over.
+If a worker can't accept the connection, it has had no effect: ADD_STREAM fails temporarily. If a connection to a worker
+is lost, the client's connection is closed, as for a lost node: a consumer has no message that ends a stream, and the
+producer would otherwise continue to send, or consider a vbucket handed over.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _HERE: Final = frozenset({NOOP, NOOP_INTERVAL})
 
 
 class _Head(NamedTuple):
-    """The fields of a frame's header by which it finds its worker; an answer has its status for a vbucket."""
+    """The header fields that determine the worker of a frame; in an answer `vbucket` is the status."""
 
     magic: int
     opcode: int
@@ -62,25 +63,29 @@ class _Head(NamedTuple):
 
 
 class RelayingConsumer(Protocol):
-    """The part of a session that sends what its consumer has to say."""
+    """The interface of a session that sends the output of its consumer."""
 
     def say(self) -> None:
-        """Send it."""
+        """Send the output of the consumer."""
 
 
 @dataclass(slots=True, eq=False)
 class _Barrier:
-    """A no-op of the client's, or the end of its input (None), until all workers have handled what came before it."""
+    """A no-op of the client (None: the end of its input) that waits until all workers have handled the messages before
+    it.
+
+    `awaited` is the number of workers that have not.
+    """
 
     noop: Frame | None
     awaited: int
 
 
 class ConsumerRelay(DcpCalls[int, "_Call"]):
-    """The calls of a client's consumer connection to other workers, by their numbers.
+    """The connections to other workers for a client's consumer connection, by the number of their opaque range.
 
     Args:
-        kv: the session that the connection began as. consumer: this end's. opened: the OPEN request.
+        kv: the session with which the connection began. consumer: this worker's end. opened: the OPEN request.
     """
 
     HELD_UP_BY = "changes of others"
@@ -97,14 +102,16 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
 
     @property
     def memory_bytes(self) -> int:
-        """Return the memory of what waits here, both ways, and of what is known of streams."""
+        """The memory of waiting messages, in both directions, and of the state of streams, in bytes."""
         entries = len(self._places) + len(self._barriers) + sum(len(each.owed) for each in self._calls.values())
         return sum(each.kept_bytes for each in self._calls.values()) + ENTRY_BYTES * entries
 
     # --- what the client says -----------------------------------------------------------------------------------------
 
     def take_run(self, data: memoryview, offset: int) -> int:
-        """Take whole frames for other workers, one behind the other; return the offset of the first that is not."""
+        """Relay whole frames for other workers, one after the other; return the offset of the first frame for this
+        worker.
+        """
         begun = offset
         while (size := whole_frame(data, offset)) and self._takes(data[offset : offset + size]):
             offset += size
@@ -133,8 +140,12 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         return call is not None
 
     def _of_stream(self, head: _Head) -> _Call | None:
-        """Return the worker whose stream a message is about: the one that chose its opaque, whatever vbucket it names,
-        for that stream lacks the message if it is refused. With an opaque of nobody's it is the vbucket's."""
+        """Return the connection to the worker of a stream message: the worker that chose its opaque, whatever its
+        vbucket.
+
+        A refused message is missing in the stream with its opaque, so that worker must handle it. If no worker knows
+        the opaque, the vbucket determines the worker; None if the message is for this one.
+        """
         call = self._calls.get(head.opaque // OPAQUES_EACH)
         if call is not None or head.vbucket in self._consumer.streams or self._consumer.knows(head.opaque):
             return call
@@ -153,8 +164,9 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         return True
 
     def _waits(self, noop: Frame | None) -> bool:
-        """Let a no-op, or the end of the input, wait for all workers that have something to handle; False if it need
-        not wait."""
+        """Make a no-op, or the end of the input (None), wait for all workers in use; return False if there is nothing
+        to wait for.
+        """
         calls = [each for each in self._calls.values() if each.is_used]
         if not calls and not self._barriers:
             return False
@@ -165,7 +177,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         return True
 
     def ended(self) -> bool:
-        """Return True if the client, which has ended its input, is to wait for what other workers say to it."""
+        """Note that the client has ended its input; return True if it must wait until other workers have handled it."""
         if not self._has_ended:
             self._has_ended = True
             self._waits(None)
@@ -173,7 +185,9 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         return bool(self._barriers)
 
     def answer_controls(self) -> None:
-        """Answer the controls of other workers, once the client has answered all of this one's, which are the same."""
+        """Answer the controls of other workers, once the client has answered all of this worker's, which are
+        the same.
+        """
         accepted = self._consumer.controls
         if accepted is None:
             return
@@ -182,7 +196,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
                 call.tell(response(frame, _control_status(frame, accepted)).encode())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections to other workers."""
         super().close()
         self._places.clear()
         self._barriers.clear()
@@ -192,7 +206,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         return self._kv.server.loop.time()
 
     def _call(self, path: str) -> _Call | None:
-        """Return the connection to a worker; None if it can't be had."""
+        """Return the connection to a worker, opened if need be; None if the worker can't be reached."""
         number = number_of(path) + 1
         if number not in self._calls:
             begin = introduction(self._kv, first_opaque=number * OPAQUES_EACH) + self._opened.encode()
@@ -207,20 +221,22 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
     # --- what the others say ------------------------------------------------------------------------------------------
 
     def pass_on(self, data: bytes) -> None:
-        """Send what another worker has to say to the client."""
+        """Send a message of another worker to the client."""
         self._kv.connection.send(data)
 
     def controls_asked(self) -> None:
-        """Another worker asks for controls, for it begins its first stream."""
+        """Begin the controls with the client, because another worker requests some: it begins its first stream."""
         self._consumer.negotiate()
         self.answer_controls()
 
     def acknowledged(self, counted_bytes: int) -> None:
-        """Acknowledge messages that another worker has processed."""
+        """Acknowledge `counted_bytes` of messages that another worker has processed."""
         self._consumer.counted_elsewhere(counted_bytes, self._now)
 
     def passed(self, barrier: _Barrier) -> None:
-        """A worker has handled all that came before; answer the no-ops for which all have."""
+        """Note that one worker has handled all messages before a barrier; answer the no-ops for which all
+        workers have.
+        """
         barrier.awaited -= 1
         # In their order: an answered no-op says that all before it was handled.
         while self._barriers and not self._barriers[0].awaited:
@@ -231,11 +247,11 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
             self._kv.connection.others_answered()
 
     def say(self) -> None:
-        """Send what this worker has to say by now."""
+        """Send the output of this worker's consumer."""
         self._relaying.say()
 
     def turned_away(self, call: _Call) -> None:
-        """A worker could not take the call, and has done nothing of what was asked."""
+        """Refuse the requests on a connection that a worker did not accept; they have had no effect."""
         self._forget(call)
         for frame in call.owed:
             if frame.opcode == Opcode.DCP_ADD_STREAM:
@@ -250,7 +266,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         self.say()
 
     def lost(self, call: _Call) -> None:
-        """A call has ended: the client's connection does, too, unless nothing of its was there."""
+        """Handle the end of a connection to a worker: drop the client's connection if it was used."""
         self._forget(call)
         if call.is_used:
             self._kv.connection.drop("the worker that had vbuckets of its streams is gone", fault=False)
@@ -261,24 +277,25 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
 
 
 def opaques_from(first: int) -> range:
-    """Return the opaques of the worker whose range begins with `first`, which itself is never chosen."""
+    """Return the opaques of the worker whose range begins with `first`; `first` itself is not used."""
     return range(first + 1, first + OPAQUES_EACH)
 
 
 def _control_status(control: Frame, accepted: Mapping[str, str]) -> Status:
-    """Return the answer to a control of another worker: what the client has answered to the same of this one."""
+    """Return the answer to a control of another worker: the client's answer to the same control of this worker."""
     key, value = control.key.decode("latin-1"), control.value.decode("latin-1")
     is_taken = key not in _HERE and key in accepted and (key == WINDOW or accepted[key] == value)
     return Status.SUCCESS if is_taken else Status.EINVAL
 
 
 class _Call(DcpCall):
-    """A DCP connection to another worker, which consumes, for one client.
+    """A DCP connection to another worker, on which that worker consumes, for one client.
 
     Attributes:
-        is_used: True once something of the client's went there. owed: the requests that are not answered yet.
-        streams: the vbuckets of those that are open. barriers: what waits until it has handled what came before.
-        unacknowledged_bytes: of messages that went there, as flow control counts them.
+        is_used: True once a message of the client was sent to the worker. owed: the unanswered requests.
+        streams: the vbuckets of open streams. barriers: the barriers that the worker has not passed yet.
+        unacknowledged_bytes: bytes of relayed messages that the worker has not acknowledged, as flow control counts
+            them.
     """
 
     def __init__(self, relay: ConsumerRelay, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
@@ -294,7 +311,7 @@ class _Call(DcpCall):
     # --- what is said there -------------------------------------------------------------------------------------------
 
     def put(self, head: _Head, data: memoryview) -> None:
-        """Put a frame behind the others; it leaves with `flush`."""
+        """Queue a frame; `flush` sends it."""
         if head.opcode == Opcode.DCP_CLOSE_STREAM and head.magic not in ANSWERS:
             self.ask(Frame.decode(bytes(data)), data)
             return
@@ -306,13 +323,13 @@ class _Call(DcpCall):
         self._out += data
 
     def ask(self, frame: Frame, data: bytes | memoryview) -> None:
-        """Put a request behind the others that is to be answered."""
+        """Queue a request, and record that its answer is due."""
         self.is_used = True
         self.owed.append(frame)
         self._out += data
 
     def wait_at(self, barrier: _Barrier) -> None:
-        """Have it say when it has handled all that went there."""
+        """Queue a no-op; its answer reports that the worker has handled all messages before the barrier."""
         self.barriers.append(barrier)
         self._out += Frame(Magic.CLIENT_REQUEST, Opcode.DCP_NOOP).encode()
 

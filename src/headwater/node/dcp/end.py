@@ -1,8 +1,8 @@
 """A DCP connection of this node, as producer or as consumer.
 
-Whole frames go to one protocol object, and its answers leave behind their gate; frames of other protocols go on to the
-key-value session, which keeps serving. `ProducerSession` (dcp/producer.py) is the end that produces, `ConsumerSession`
-(dcp/consumer.py) the one that consumes: they differ in what their events mean. Source: dcp 1, 2.1.
+Whole frames go to one protocol object, whose answers are sent once their batch is durable; frames of other protocols go
+to the key-value session of the connection, which continues to serve. `ProducerSession` (dcp/producer.py) and
+`ConsumerSession` (dcp/consumer.py) differ in how they handle the events. Source: dcp 1, 2.1.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ connection is an error (EINVAL)" (tap 6)."""
 
 
 class Spoken(Protocol):
-    """The interface of a protocol object, at either end."""
+    """The interface of a protocol object, for either end."""
 
     negotiated: Negotiated
     refusals: Refusals
 
     @property
     def deadline(self) -> float | None:
-        """The time of the next `tick`, on the monotonic clock; None for never."""
+        """The time of the next `tick`, in seconds of the monotonic clock; None for never."""
 
     def data_to_send(self) -> bytes:
-        """Take the bytes that wait to be sent."""
+        """Return the bytes to send, and forget them."""
 
 
 End = TypeVar("End", bound=Spoken)
@@ -85,7 +85,9 @@ class DcpEnd(ABC, Generic[End]):
     # --- what the connection calls ----------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Take every whole frame; stop early if something pauses the connection."""
+        """Handle every whole frame; stop early if something pauses the connection. Return the number of bytes
+        consumed.
+        """
         offset, connection = 0, self.connection
         try:
             while not connection.is_paused and not connection.is_closed:
@@ -105,17 +107,17 @@ class DcpEnd(ABC, Generic[End]):
         return offset
 
     def pump(self) -> None:
-        """Send at most an arena's worth of waiting output."""
+        """Send waiting output, at most as much as an arena holds."""
         self._kv.pump()
 
     @abstractmethod
     def tick(self, now: float) -> None:
-        """Act on the deadline that has come."""
+        """Act on the deadline, which has passed."""
 
     @property
     def key_value(self) -> Session:
-        """The key-value session that the connection began as, with the features of its HELLO; it answers all
-        but DCP.
+        """The key-value session with which the connection began, with the features of its HELLO; it answers all
+        requests but DCP's.
         """
         return self._kv
 
@@ -126,18 +128,18 @@ class DcpEnd(ABC, Generic[End]):
 
     @property
     def user(self) -> str | None:
-        """The user who opened the connection; None for one that this node opened, or without users."""
+        """The user who opened the connection; None if this node opened it, or has no users."""
         return self._kv.user
 
     @property
     def named_at(self) -> int:
-        """The time at which the client took the name; 0 for a connection that this node opened."""
+        """The time at which the client opened the connection under its name; 0 if this node opened it."""
         return self._kv.named_at
 
     def users_changed(self) -> None:
         """Close the connection of a user who was removed, or lost the right to open it.
 
-        Without any right in the bucket none is selected, and the rights that are looked up are those in other buckets.
+        A user without any right in the bucket has no bucket selected; then the rights in other buckets are checked.
         """
         self._kv.users_changed()
         rights = 0 if self._kv.bucket is None else self._kv.access.anywhere
@@ -146,7 +148,7 @@ class DcpEnd(ABC, Generic[End]):
             self.connection.drop(f"user {self.user!r} has no right to it any more", fault=False)
 
     def closed(self) -> None:
-        """Close everything that belongs to the connection, for its socket is closed."""
+        """Close everything that belongs to the connection, because its socket is closed."""
         self._close_streams()
         self._hub.leave(self._name, self)
         self._kv.closed()
@@ -156,11 +158,11 @@ class DcpEnd(ABC, Generic[End]):
         """Return this connection's part of STAT dcp."""
 
     def backlog(self) -> Iterable[int]:
-        """Yield the number of changes that each stream has yet to send; nothing at a consumer."""
+        """Yield the number of changes that each stream still has to send; a consumer yields nothing."""
         return ()
 
     def oldest_unsent_ns(self) -> int | None:
-        """Return the Unix time in ns of the oldest change that is not sent yet; None if there is none."""
+        """Return the Unix time in nanoseconds of the oldest change that is not sent yet; None if there is none."""
         return None
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
@@ -168,20 +170,20 @@ class DcpEnd(ABC, Generic[End]):
         return None
 
     def batch_lost(self, error: BaseException) -> None:
-        """Do nothing, unless changes are staged over this connection: sent changes were durable before."""
+        """Do nothing: changes were durable before they were sent. A consumer overrides this."""
 
     # --- input ------------------------------------------------------------------------------------------------------
 
     def _take_many(self, data: memoryview, offset: int) -> int:
-        """Take frames that need no look at each of them; return the offset of the first that does."""
+        """Handle frames in bulk; return the offset of the first frame that must be handled by itself."""
         return offset
 
     @abstractmethod
     def _take(self, frame: Frame) -> None:
-        """Take one frame. NoRoom: call this again with it after the next commit."""
+        """Handle one frame. After NoRoom, call again with it after the next commit."""
 
     def _wait_for_room(self) -> None:
-        """Read on after the next commit."""
+        """Continue to read after the next commit."""
         self._kv.parking.wait_for_room(self._kv.server.committer)
 
     @abstractmethod
@@ -189,7 +191,7 @@ class DcpEnd(ABC, Generic[End]):
         """Close all streams, in both directions."""
 
     def _pass_on(self, frame: Frame) -> None:
-        """Let the key-value session answer other protocols' frames, but refuse those that would change the connection's
+        """Pass a frame of another protocol to the key-value session; refuse frames that would change the connection's
         user.
         """
         self._answer()
@@ -200,9 +202,10 @@ class DcpEnd(ABC, Generic[End]):
             self._kv.give(frame)
 
     def _may(self, frame: Frame, rule: Rule | None = None) -> bool:
-        """Return True if the user may send this (by the rule of its opcode, or `rule`); if not, send the refusal.
+        """Return True if the user may send this frame (by the rule of its opcode, or `rule`); otherwise send the
+        refusal.
 
-        Most rights are checked when the connection is opened; a user who loses them is cut.
+        Most rights are checked when the connection is opened; a user who loses them is disconnected.
         """
         try:
             check_rights(self._kv, frame, rule or COMMANDS[frame.opcode].rule)
@@ -218,11 +221,11 @@ class DcpEnd(ABC, Generic[End]):
     # --- output -----------------------------------------------------------------------------------------------------
 
     def _hold_until(self, gate: int) -> None:
-        """Hold the protocol object's next output until this batch is durable."""
+        """Hold back the protocol object's next output until batch `gate` is durable."""
         self._gate = max(self._gate, gate)
 
     def _answer(self) -> None:
-        """Send the output of the protocol object; it leaves when the batch that it depends on is on disk."""
+        """Send the output of the protocol object; it waits for the batch that it depends on."""
         if self._end.refusals:
             self._log_refusals()
         data = self._end.data_to_send()

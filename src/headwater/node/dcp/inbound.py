@@ -1,9 +1,8 @@
-"""One replica's inbound stream: apply the producer's messages to the vbucket.
+"""One replica's inbound stream: applies the producer's messages to the vbucket.
 
-The protocol object (protocol/dcp/consumer.py) has checked every message; this file applies it. All changes are staged
-in the order of the wire, markers between the changes they announce, so that a replica comes back from a crash with
-exactly what a producer needs to go on: seqno, snapshot, failover log (dcp 9: "persist ... atomically with the data").
-Source: dcp 9; failover 3 and 4.
+The protocol object (protocol/dcp/consumer.py) has checked every message. Changes and markers are staged in the order of
+the wire, so that after a crash a replica has exactly the numbers with which it can resume: seqno, snapshot, failover
+log (dcp 9: "persist ... atomically with the data"). Source: dcp 9; failover 3 and 4.
 """
 
 from __future__ import annotations
@@ -32,10 +31,11 @@ if TYPE_CHECKING:
 
 
 def wants_versions(bucket: Bucket, consumer_name: str) -> bool:
-    """Return True if a connection by which a bucket follows another node is to carry every version.
+    """Return True if a connection by which a bucket follows another node must carry every version.
 
-    A member of a cluster always asks: its producer sends them while the bucket keeps a history, which may begin later.
-    Another node's producer knows nothing of the history here, and would send them in any case.
+    A member of a cluster always requests it: its producer sends all versions only while the bucket keeps a history,
+    which may begin later. A producer that is no member does not know about the history here, and would send them
+    always.
     """
     return bool(consumer_name or bucket.store.declarations.history)
 
@@ -44,16 +44,16 @@ class InboundStream:
     """The stream by which one vbucket follows its producer.
 
     Args:
-        vbucket: the replica; the stream is its `inbound` until it is over.
+        vbucket: the replica; its `inbound` is this stream until the stream is over.
         bucket: the bucket of the vbucket.
-        left: called when the vbucket has no more use for the stream, with the reason.
+        left: called with the reason when the vbucket no longer needs the stream.
         acknowledge: called with the seqno up to which every prepare is on disk.
 
     Attributes:
-        entry: the stream in the protocol object, set as soon as it knows the stream.
-        refetches: True if all changes behind the gap must come anew, since nothing else closes it.
-        rollbacks: the number of rollbacks that the producer asked for; changes: the number of changes that Python
-            applied one by one.
+        entry: the stream in the protocol object, set when it was added there.
+        refetches: True if all changes after the gap must be sent again, because nothing else closes it.
+        rollbacks: number of rollbacks that the producer demanded; changes: number of changes that Python applied one by
+            one.
     """
 
     entry: ConsumerStream
@@ -78,7 +78,7 @@ class InboundStream:
 
     @property
     def takes_over(self) -> bool:
-        """Return True if the mover asked for a takeover."""
+        """True if the mover requested a takeover."""
         return bool(self.entry.flags & StreamFlag.TAKEOVER)
 
     @property
@@ -87,23 +87,23 @@ class InboundStream:
         return self.vbucket.position_before_gap if self.refetches else self.vbucket.resume_position
 
     def vbucket_left(self, reason: str) -> None:
-        """End the stream, for the vbucket became active, was dropped, or lost staged changes."""
+        """End the stream, because the vbucket became active, was dropped, or lost staged changes."""
         self._left(self, reason)
 
     def close(self) -> None:
-        """End the stream; the vbucket is free for another."""
+        """End the stream; the vbucket may have another one."""
         if self.vbucket.inbound is self:
             self.vbucket.inbound = None
 
     def follow(self, log: FailoverLog) -> None:
-        """Begin to follow a producer that accepted: "a replica overwrites its table with the log" (failover 1,
-        replace).
+        """Begin to follow a producer that accepted the request: "a replica overwrites its table with the log" (failover
+        1, replace).
 
-        Only now the changes behind a gap are given up: a producer that refuses would send nothing in their place.
+        The changes after a gap are undone only now: a producer that refuses would send nothing to replace them.
 
         Raises:
-            StorageError: the store can't go back to the start of the stream (a compaction removed it). Nothing is given
-                up, and the next stream begins elsewhere.
+            StorageError: the store can't roll back to the start of the stream (a compaction removed the state). Nothing
+                is undone, and the next stream starts from another seqno.
         """
         if self.refetches:
             # A compaction since the request has raised the floor: rolled back further than the stream begins, the copy
@@ -119,15 +119,15 @@ class InboundStream:
         self.prepares_durable()
 
     def roll_back(self, seqno: int) -> None:
-        """Give up the changes that the producer does not have."""
+        """Undo the changes after `seqno`, which the producer does not share."""
         self.rollbacks += 1
         self.refetches = False  # given up is what lies behind the gap, and more
         self.vbucket.roll_back(seqno)
 
     def obey(self, event: Marked | Boundary | Flushed) -> None:
-        """Move the consistent state: a snapshot begins, or (UPR) one is over, or all data is dropped.
+        """Record a new consistent state: a snapshot begins, or (UPR) a snapshot is complete, or all data is dropped.
 
-        In a vbucket that was taken over nothing moves: its stream may still end, and an end is a boundary in UPR.
+        Does nothing after a takeover: the stream of the vbucket may still end, and in UPR an end is a boundary.
         """
         # A marker from the former owner would open the way for its changes over those of clients here.
         if self.vbucket.state is State.ACTIVE:
@@ -151,7 +151,7 @@ class InboundStream:
         stage(self._bucket, self.vbucket.id, change)
 
     def change_collections(self, message: SystemEvent) -> None:
-        """Apply a system event: documents of a dropped collection are not shown from here on."""
+        """Apply a system event; documents of a dropped collection are hidden from its seqno on."""
         vb = self.vbucket.id
         self.vbucket.add_event(message, self._bucket.next_cas(vb))
         # A replica learns of a manifest by system events alone (kv.md 4); the node's own list must follow, or a
@@ -161,8 +161,8 @@ class InboundStream:
     def change_durability(self, message: Prepare | Commit | Abort, *, collections: bool) -> bool:
         """Apply a prepare, a commit or an abort.
 
-        Returns False for the commit of a prepare that is missing (an older one of its key may be here) or was found
-        damaged, so that it is fetched again.
+        Returns False for the commit of a prepare that is missing (an older one of its key may exist) or damaged, so
+        that the prepare is fetched again.
         """
         if not collections:
             message = replace(message, key=b"\0" + message.key)
@@ -187,8 +187,8 @@ class InboundStream:
     def prepares_durable(self) -> None:
         """Acknowledge the prepares that are on disk and lie in whole snapshots (dcp 10).
 
-        Acknowledgements stop before a change that was refused or found damaged: it may be a prepare, and a failover
-        ranks this copy no higher (decision 0107).
+        Acknowledgements stop before a change that was refused or is damaged: it may be a prepare. A failover ranks this
+        copy by the same seqno (decision 0107).
         """
         # Up to the last whole snapshot on the disk: "a replica acks a snapshot only when the complete snapshot was
         # received" (dcp 10).
@@ -199,7 +199,7 @@ class InboundStream:
 
     @property
     def lacks(self) -> str:
-        """The producer's changes that the replica lacks, for people; empty for none."""
+        """A description of the producer's changes that the replica lacks, for people; empty if it lacks none."""
         if lost := self.vbucket.damaged_changes:
             return f"{lost} changes are damaged on its disk"
         refused = self.vbucket.refused_changes

@@ -1,7 +1,7 @@
-"""Changes in bulk: those that a kernel takes from a received buffer, before Python looks at single frames.
+"""Stages changes in bulk: those that a kernel accepts from a received buffer, before Python handles single frames.
 
-One call of the kernel takes all changes in the buffer, of all vbuckets; the index grows by the numbers that the
-producer announced. Source: dcp 9; 7 (acknowledgements).
+One call of the kernel stages all changes in the buffer, of all vbuckets; the index grows by the numbers of changes that
+the producer announced. Source: dcp 9; 7 (acknowledgements).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ BULK_BYTES = 128 << 10
 
 
 class Intake:
-    """The way by which a connection's changes enter the store.
+    """Stages the changes of a connection by a kernel.
 
     Attributes:
-        changes, bytes: the totals that the kernel took since the connection was opened.
+        changes, bytes: totals staged by the kernel since the connection was opened.
         is_full: True if the last call of `take` stopped because the staging arena, or the disk, is full.
     """
 
@@ -42,11 +42,11 @@ class Intake:
         self._loading: set[int] = set()  # vbuckets in the midst of a snapshot from the producer's disk
 
     def take(self, data: memoryview, offset: int, now: float) -> int:
-        """Stage changes of data[offset:]; return the offset of the first frame that the kernel leaves to Python, or
-        where the connection has to give way: it takes long when many vbuckets outgrow their columns together.
+        """Stage changes of data[offset:]; return the offset of the first frame that the kernel leaves to Python, or at
+        which the connection gives way to others: growing the columns of many vbuckets takes long.
 
         Args:
-            data: whole frames, perhaps a part of one at the end.
+            data: frames; the last may be incomplete.
             now: seconds of a monotonic clock.
         """
         store, rows, frames = self._bucket.store, self._consumer.table.rows, np.frombuffer(data, np.uint8)
@@ -83,8 +83,8 @@ class Intake:
     def marked(self, event: Marked, *, is_read: bool) -> None:
         """Note that a snapshot begins.
 
-        A snapshot from the producer's disk comes in bulk, each key once; if the vbucket has no readers (`is_read`),
-        nobody will look at it here soon.
+        A snapshot from the producer's disk has each key once, in bulk. If the vbucket has no readers (`is_read` is
+        False), its changes will hardly be read here soon.
         """
         if event.flags & SnapshotFlag.DISK and not is_read:
             self._loading.add(event.stream.vbucket)

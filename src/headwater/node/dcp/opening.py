@@ -1,8 +1,8 @@
-"""Turn a connection into a DCP connection.
+"""Turns a connection into a DCP connection.
 
-DCP_OPEN replaces a connection's key-value session by another one: by a `ProducerSession` (producer.py) if this node is
-to produce, by a `ConsumerSession` (consumer.py) if it is to consume. All later bytes go to the new session, the rest of
-the same receive included. Source: dcp 1, 2.1.
+DCP_OPEN replaces a connection's key-value session: by a `ProducerSession` (producer.py) if this node is to produce, by
+a `ConsumerSession` (consumer.py) if it is to consume. All later bytes go to the new session, including the rest of the
+received buffer. Source: dcp 1, 2.1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @passes(Opcode.DCP_OPEN, anywhere=True)
 def open_session(session: Session, frame: Frame) -> None:
-    """Handle DCP_OPEN: from here on this is a DCP connection."""
+    """Handle DCP_OPEN: replace the session by one of DCP."""
     if session.has(Feature.UNORDERED_EXECUTION):
         raise CommandRefused(Status.NOT_SUPPORTED, "DCP and UnorderedExecution exclude each other")
     try:

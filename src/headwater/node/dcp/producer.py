@@ -1,8 +1,8 @@
-"""The session of a DCP connection that produces: socket, the protocol's producer and the streams together.
+"""The session of a DCP connection on which this node produces: socket, protocol object and streams together.
 
-Incoming bytes go into the protocol object; its events are answered from the vbuckets. Output is pulled: when the
-connection's queue is empty it asks (`pump`), and the streams with changes to send take turns, an arena's worth each. So
-a slow client holds views of the store and one arena of bytes, and nothing grows behind it. Source: dcp 1, 8.6, 13.
+Incoming bytes go to the protocol object; its events are answered from the vbuckets. Output is pulled: when the
+connection's queue is empty it calls `pump`, and the streams with changes to send take turns, an arena's worth each. So
+a slow client occupies views of the store and one arena of bytes, and no queue grows. Source: dcp 1, 8.6, 13.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ class ProducerSession(DcpEnd[Producer]):
     # --- what the connection calls ----------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send at most an arena's worth: the streams take turns; one that fills an arena has it alone."""
+        """Send at most an arena's worth of changes: streams take turns, and one that can fill an arena fills it
+        alone.
+        """
         super().pump()
         relay, sent_bytes = self._relay, self.producer.flow.sent_bytes
         # The two sides take turns at being first: with a small window the first one would use all of it each time, and
@@ -139,7 +141,7 @@ class ProducerSession(DcpEnd[Producer]):
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def users_changed(self) -> None:
-        """End the streams that carry what the user may not read any more."""
+        """End the streams with collections that the user may no longer read."""
         super().users_changed()
         if self.connection.is_closed:
             return
@@ -149,7 +151,7 @@ class ProducerSession(DcpEnd[Producer]):
         self._answer()
 
     def _take_many(self, data: memoryview, offset: int) -> int:
-        """Take ordinary stream requests, which come by the thousand, straight from the bytes."""
+        """Handle ordinary stream requests, which come by the thousand, directly from the bytes."""
         connection, now = self.connection, self._loop.time()
         while not connection.is_paused and not connection.is_closed:
             request = self.producer.receive_plain_request(data, offset, now)
@@ -183,7 +185,7 @@ class ProducerSession(DcpEnd[Producer]):
         self._keep_busy()
 
     def _is_of_others(self, relay: StreamRelay, frame: Frame) -> bool:
-        """Let another worker have what is about a stream of its own."""
+        """Relay a frame about a vbucket of another worker; return False if it is about one of this worker's."""
         if frame.is_response:
             return False
         if frame.opcode == Opcode.DCP_CLOSE_STREAM:
@@ -191,7 +193,9 @@ class ProducerSession(DcpEnd[Producer]):
         return self.producer.settings.acknowledges and relay.tells(frame)
 
     def _keep_busy(self) -> None:
-        """Send changes while more streams are opened, so that a consumer which asks for a thousand does not wait."""
+        """Send changes while more streams are opened, so that a consumer that requests a thousand need not wait for the
+        last.
+        """
         if self._opened < STREAMS_OPENED_AT_ONCE and self.producer.waiting_bytes <= ANSWERS_BYTES_MAX:
             return
         self._answer()
@@ -290,7 +294,9 @@ class ProducerSession(DcpEnd[Producer]):
         )
 
     def _denied(self, choice: StreamFilter) -> tuple[str, Status] | None:
-        """Return the reason why the user may not read what a stream chooses; None if he may."""
+        """Return the reason and the status if the user may not read the collections that a stream chooses; None if the
+        user may.
+        """
         places = self._kv.access.places
         manifest = self._bucket.collections.manifest
         if places is None:
@@ -327,7 +333,7 @@ class ProducerSession(DcpEnd[Producer]):
         return Wanted(aware, choice.collections, choice.scope)
 
     def _encoding(self, entry: ProducerStream) -> Encoding:
-        """Return the encoding of a stream that begins now: that of the last stream, unless a CONTROL came since."""
+        """Return the encoding for a new stream: that of the last stream, or a new one after a CONTROL."""
         producer = self.producer
         key = (producer.controls_obeyed, entry.framing, entry.dialect)
         if self._latest_encoding is None or self._latest_encoding[0] != key:
@@ -346,7 +352,9 @@ class ProducerSession(DcpEnd[Producer]):
             what(stream)
 
     def _failover_log(self, vb: int) -> bytes | None:
-        """Return a vbucket's failover log; the answer waits until the record that holds it is durable."""
+        """Return a vbucket's failover log, encoded; the answer with it waits until the record that contains it is
+        durable.
+        """
         vbucket = self._bucket.vbuckets.get(vb)
         if vbucket is None:
             return None
@@ -357,15 +365,15 @@ class ProducerSession(DcpEnd[Producer]):
         self.producer.refuse(frame, status, reason)
 
     def _send_output(self) -> None:
-        """Send the output of the protocol object, and count the memory of the open streams, and of ends that a full
-        window holds back.
+        """Send the output of the protocol object; count the memory of open streams, and of stream ends that wait for
+        the window.
         """
         super()._answer()
         others = 0 if self._relay is None else self._relay.memory_bytes
         self.connection.keeps(STREAM_BYTES * len(self.streams) + END_BYTES * self.producer.ends_waiting + others)
 
     def say(self) -> None:
-        """Send what the protocol object has to say, and ask for a turn if there is more."""
+        """Send the output of the protocol object, and request a `pump` if changes wait."""
         self._answer()
 
     def _answer(self) -> None:
@@ -394,7 +402,7 @@ class ProducerSession(DcpEnd[Producer]):
         self._hub.outlet.leave(self.connection)
 
     def _ready(self, stream: Stream) -> None:
-        """Let a stream that has something to send wait for its turn, behind the others."""
+        """Add a stream with changes to send to the end of the turn queue."""
         self._turns.add(stream)
         if not self.producer.flow.is_full:
             self.connection.wake()
@@ -408,15 +416,17 @@ class ProducerSession(DcpEnd[Producer]):
         self.connection.wake()
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
-        """Return the stream on which a vbucket is sent, None if there is none."""
+        """Return the stream on which a vbucket is sent; None if there is none."""
         return next((each for each in self.streams.values() if each.vbucket is vbucket), None)
 
     def backlog(self) -> Iterable[int]:
-        """Yield the number of changes that each stream has yet to send."""
+        """Yield the number of changes that each stream still has to send."""
         return [stream.items_remaining for stream in self.streams.values()]
 
     def oldest_unsent_ns(self) -> int | None:
-        """Return the time at which the oldest unsent change was written, of the LOOKED_AT streams with most to send."""
+        """Return the Unix time in nanoseconds of the oldest unsent change; only the LOOKED_AT streams with the most
+        changes count.
+        """
         most = nlargest(LOOKED_AT, self.streams.values(), key=lambda stream: stream.items_remaining)
         return min((nanoseconds for each in most if (nanoseconds := each.oldest_unsent_ns()) is not None), default=None)
 

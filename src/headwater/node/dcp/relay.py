@@ -1,18 +1,18 @@
-"""Streams of other workers' vbuckets, on a client's DCP connection at the address that workers have in common.
+"""Relays streams of other workers' vbuckets, on a client's DCP connection at the address that workers share.
 
-    request on another worker's vbucket --as it came--> that worker, over a unix socket: a DCP connection of the same
-                                                        name, user, bucket, features, OPEN and CONTROLs
-    its answers                         --at once--------> the client
-    messages of its streams             --as the client's window has room, worker by worker--> the client
+    request about another worker's vbucket --unchanged--> that worker, over a unix socket: a DCP connection with the
+                                                          same name, user, bucket, features, OPEN and CONTROLs
+    its answers                            --at once----> the client
+    messages of its streams                --in turns, as the client's window has room--> the client
 
-There is one ledger of the client's window, this connection's: what others send counts in it as what is sent from here.
-To each other worker this end is a consumer with a window of its own. That bounds what waits here, and its answers never
-wait behind streams that the client does not take. NOOPs are answered here, and the client's are this end's matter; a
-worker that sends none any more is given up.
+There is one ledger of the client's window, on this connection; relayed messages count in it like this worker's own. For
+each other worker this end is a consumer with another window, which bounds the relayed bytes that wait here; answers of
+workers never wait for streams that the client does not read. No-ops of workers and of the client are answered here; a
+worker that sends none any more is disconnected.
 
-The calls are made when the client opens its connection, for a name that it takes is taken at all workers. A worker that
-can't be called is called again with the next request; until then that fails for now. When one is lost its streams end
-as disconnected, and the others go on.
+The connections are opened together with the client's, because its name must be taken at all workers. If a worker can't
+be reached, the next request tries again, and fails temporarily. If a connection to a worker is lost, its streams end as
+disconnected; all others continue.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ StreamKey = tuple[int, bytes]
 
 
 class RelayingProducer(Protocol):
-    """The part of a session that sends what its producer has to say."""
+    """The interface of a session that sends the output of its producer."""
 
     def say(self) -> None:
-        """Send what the producer has to say, and ask for a turn if there is more."""
+        """Send the output of the producer, and request a `pump` if changes wait."""
 
 
 class _Held:
-    """Messages of a worker's streams that wait for the client's window."""
+    """Messages of a worker's streams that wait for room in the client's window."""
 
     __slots__ = ("_counted", "_data", "_ends", "_left", "size_bytes")
 
     def __init__(self, data: bytes, ends: NDArray[np.int64]) -> None:
-        """Args: whole messages one behind the other; where each of them ends."""
+        """Args: whole messages one after the other; the offset of the end of each."""
         starts = np.concatenate(([0], ends[:-1]))
         # "PREPARE: 57, 2 more than the wire size; both ends use 57" (dcp 7): counted otherwise, the client's window
         # would drift until it stalls.
@@ -82,12 +82,12 @@ class _Held:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if all has left."""
+        """True if all messages were taken."""
         return self._left == len(self._ends)
 
     @property
     def counted_bytes(self) -> int:
-        """Return what is left as flow control counts it."""
+        """The bytes of the remaining messages, as flow control counts them."""
         return int(self._counted[-1]) - self._counted_before
 
     @property
@@ -95,7 +95,11 @@ class _Held:
         return int(self._counted[self._left - 1]) if self._left else 0
 
     def take(self, budget_bytes: int | None) -> tuple[memoryview, int]:
-        """Take the messages that may be sent while fewer bytes than the budget are sent, and what they count."""
+        """Take the messages that the budget (None: no limit) allows; return them, and their bytes as flow control
+        counts them.
+
+        The last message may exceed the budget.
+        """
         begin, before = int(self._ends[self._left - 1]) if self._left else 0, self._counted_before
         self._left = (
             len(self._ends)
@@ -105,7 +109,7 @@ class _Held:
         return memoryview(self._data)[begin : int(self._ends[self._left - 1])], self._counted_before - before
 
     def without(self, key: StreamKey, opaque: int) -> _Held | None:
-        """Return what is left but for the messages of a stream; None if that is nothing."""
+        """Return the remaining messages without those of a stream; None if none remain."""
         kept, at = [], int(self._ends[self._left - 1]) if self._left else 0
         for end in self._ends[self._left :].tolist():
             message = Frame.decode(self._data[at:end])
@@ -121,17 +125,19 @@ def _held(messages: list[bytes]) -> _Held | None:
 
 
 def _framing_of(request: Frame) -> bytes:
-    """Return the framing extras of the messages of a stream by the request that opened it; empty without a stream id.
-    The settings do not tell: they may have changed since it was asked for."""
+    """Return the framing extras of a stream's messages, from its request; empty without a stream id.
+
+    The connection's settings may have changed since the request.
+    """
     stream_id = read_json(request.value).get("sid") if request.value else None
     return b"" if stream_id is None else stream_id_framing(stream_id)
 
 
 class StreamRelay(DcpCalls[str, "_Call"]):
-    """The calls of a client's DCP connection to other workers, by their paths.
+    """The connections to other workers for a client's DCP connection, by their paths.
 
     Args:
-        kv: the session that the connection began as. producer: this end's. opened: the OPEN request.
+        kv: the session with which the connection began. producer: this worker's end. opened: the OPEN request.
     """
 
     HELD_UP_BY = "stream requests"
@@ -148,28 +154,31 @@ class StreamRelay(DcpCalls[str, "_Call"]):
 
     @property
     def memory_bytes(self) -> int:
-        """Return the memory of what waits here, both ways, and of what is known of streams."""
+        """The memory of waiting messages, in both directions, and of the state of streams, in bytes."""
         return sum(each.memory_bytes for each in {*self._calls.values(), *self._turns})
 
     @property
     def is_ready(self) -> bool:
-        """Return True if something waits for the client's window."""
+        """True if messages wait for room in the client's window."""
         return bool(self._turns)
 
     def awaits_answers(self) -> bool:
-        """Return True if a worker owes the client an answer."""
+        """Return True if a worker has not answered a request of the client."""
         return any(frame.opcode in FOR_THE_CLIENT for each in self._calls.values() for frame in each.owed)
 
     @property
     def deadline(self) -> float | None:
-        """The time at which `tick` is to be called; None for never."""
+        """The time at which to call `tick`; None for never."""
         if not self._producer.noop.enabled or not self._calls:
             return None
         return min(each.heard_at for each in self._calls.values()) + self._silence_seconds_max
 
     def tick(self, now: float) -> None:
-        """Give up workers that are silent for as long as the client may be: its no-ops come from here, and would hide
-        that one hangs. What was not read because this process was stopped itself counts as heard."""
+        """Disconnect workers that have been silent for too long; the client's no-ops are answered here, so they do not
+        reveal a worker that hangs.
+
+        If the deadline passed long ago, this process was stopped itself, and all workers count as heard.
+        """
         deadline = self.deadline
         for call in tuple(self._calls.values()):
             if deadline is not None and now >= deadline + SILENCE_SECONDS_MIN:
@@ -185,7 +194,9 @@ class StreamRelay(DcpCalls[str, "_Call"]):
     # --- what the client says -----------------------------------------------------------------------------------------
 
     def takes(self, frame: Frame) -> bool:
-        """Take a request on another worker's vbucket, or refuse it for that one is away; False if it is ours."""
+        """Relay a request about another worker's vbucket, or refuse it if that worker can't be reached; return False if
+        the vbucket is this worker's.
+        """
         path = self._path_of(frame.vbucket)
         if path is None:
             return False
@@ -197,7 +208,7 @@ class StreamRelay(DcpCalls[str, "_Call"]):
         return True
 
     def control(self, frame: Frame) -> None:
-        """Pass a setting on that was accepted here."""
+        """Relay a CONTROL that was accepted here."""
         if frame.key not in _OWN_CONTROLS:
             # Kept for a worker that is called later: it must get the same settings, in the order in which the client
             # made them.
@@ -208,33 +219,36 @@ class StreamRelay(DcpCalls[str, "_Call"]):
                     call.heard_at = self._kv.server.loop.time()
 
     def answered(self, frame: Frame) -> None:
-        """Pass an answer of the client's on to the workers whose streams have its opaque."""
+        """Relay an answer of the client to the workers with a stream of its opaque."""
         if frame.opcode != Opcode.DCP_NOOP:
             for call in self._calls.values():
                 call.answered(frame)
 
     def tells(self, frame: Frame) -> bool:
-        """Pass something on that is not answered, about another worker's vbucket; False if it is ours."""
+        """Relay a message without answer about another worker's vbucket; return False if the vbucket is this
+        worker's.
+        """
         call = self._calls.get(self._path_of(frame.vbucket) or "")
         if call is not None:
             call.tell(frame.encode())
         return call is not None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections to other workers."""
         super().close()
         self._turns.clear()
 
     def _path_of(self, vbucket: int) -> str | None:
-        """Return the path at which the worker is called that streams a vbucket, or has it by the map; None if this is
-        the one, or it is none of them."""
+        """Return the path of the worker that streams a vbucket, or else has it by the map; None if it is this one or no
+        worker.
+        """
         for path, call in self._calls.items():
             if call.has_stream_of(vbucket):
                 return path
         return path_of(self._kv, vbucket)
 
     def _call(self, path: str) -> _Call | None:
-        """Return the connection to a worker; None if it can't be had."""
+        """Return the connection to a worker, opened if need be; None if the worker can't be reached."""
         if path not in self._calls:
             try:
                 call = _Call(self, self._kv.server.loop, path, self._begin)
@@ -249,7 +263,7 @@ class StreamRelay(DcpCalls[str, "_Call"]):
     # --- what the others say ------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send of what waits here as much as the client's window and socket take, in this turn."""
+        """Send waiting messages, as many as the client's window and socket accept in this turn."""
         connection, flow = self._kv.connection, self._producer.flow
         while self._turns and connection.writable and not flow.is_full:
             call = self._turns.popleft()
@@ -265,12 +279,12 @@ class StreamRelay(DcpCalls[str, "_Call"]):
                 break
 
     def wait_for_turn(self, call: _Call) -> None:
-        """Something of a worker's waits for the client's window."""
+        """Add a worker with messages to send to the turn queue."""
         if call not in self._turns:
             self._turns.append(call)
 
     def say(self) -> None:
-        """Send what was refused here, and ask for a turn if something waits."""
+        """Send refusals of this worker, and request a `pump` if messages wait."""
         self._relaying.say()
         if not self.awaits_answers():
             self._kv.connection.others_answered()
@@ -280,7 +294,9 @@ class StreamRelay(DcpCalls[str, "_Call"]):
         self._kv.connection.send(answer.encode())
 
     def over(self, call: _Call) -> None:
-        """A call has ended, or was never taken: what it owed fails for now, its streams end behind what came."""
+        """Handle the end of a connection to a worker: its unanswered requests fail temporarily, its streams end after
+        their received messages.
+        """
         self._forget(call)
         for frame in call.owed:
             if frame.opcode in FOR_THE_CLIENT:
@@ -306,9 +322,9 @@ class _Call(DcpCall):
     """A DCP connection to another worker, for one client.
 
     Attributes:
-        owed: the requests that are not answered yet. streams: the opaques of those that are open.
-        held: messages of its streams that wait for the client's window; held_bytes: the memory they take.
-        heard_at: the time at which something came.
+        owed: the unanswered requests. streams: the opaques of open streams, by vbucket and stream id.
+        held: messages of its streams that wait for the client's window; held_bytes: their memory.
+        heard_at: the time of the last message from the worker.
     """
 
     def __init__(self, relay: StreamRelay, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
@@ -324,24 +340,24 @@ class _Call(DcpCall):
 
     @property
     def memory_bytes(self) -> int:
-        """Return the memory of what waits here, both ways, and of what is known of streams."""
+        """The memory of waiting messages, in both directions, and of the state of streams, in bytes."""
         return self.kept_bytes + self.held_bytes + ENTRY_BYTES * (len(self.streams) + len(self.owed))
 
     def has_stream_of(self, vbucket: int) -> bool:
-        """Return True if it streams a vbucket, or was asked to."""
+        """Return True if the worker streams a vbucket, or a stream was requested from it."""
         return self._vbuckets[vbucket] > 0
 
     # --- what is said there -------------------------------------------------------------------------------------------
 
     def ask(self, frame: Frame) -> None:
-        """Put a request behind the others; it leaves with `flush`."""
+        """Queue a request; `flush` sends it."""
         if frame.opcode == Opcode.DCP_STREAM_REQ:
             self._vbuckets[frame.vbucket] += 1
         self.owed.append(frame)
         self._out += frame.encode()
 
     def acknowledge(self, counted_bytes: int) -> None:
-        """Count so much of what it sent as the client's, or nobody's."""
+        """Acknowledge bytes of relayed or discarded messages to the worker, once enough have gathered."""
         self._unacknowledged_bytes += counted_bytes
         # A quarter of the window at a time, so the worker never waits while the client reads.
         if self._unacknowledged_bytes >= ACKNOWLEDGED_BYTES and not self.is_closed:
@@ -351,7 +367,7 @@ class _Call(DcpCall):
     # --- what it says -------------------------------------------------------------------------------------------------
 
     def _take(self, data: bytearray) -> int:
-        """Keep the messages of streams as one piece of bytes; handle the answers and no-ops between them at once."""
+        """Keep the messages of streams as contiguous bytes; handle the answers and no-ops between them at once."""
         scanned = scan(data)
         offsets, consumed = scanned.offsets, scanned.consumed
         whole = bytes(memoryview(data)[:consumed])
@@ -386,7 +402,7 @@ class _Call(DcpCall):
         self._relay.wait_for_turn(self)
 
     def next(self, budget_bytes: int | None) -> tuple[memoryview, int]:
-        """Take of what is held what may be sent while fewer bytes than the budget are sent, and what it counts."""
+        """Take waiting messages that the budget allows; return them, and their bytes as flow control counts them."""
         first = self.held[0]
         data, counted = first.take(budget_bytes)
         if first.is_empty:
@@ -425,12 +441,12 @@ class _Call(DcpCall):
             self._vbuckets[request.vbucket] -= 1
 
     def _forget(self, key: StreamKey) -> None:
-        """A stream is over."""
+        """Forget a stream that is over."""
         if self.streams.pop(key, None) is not None:
             self._vbuckets[key[0]] -= 1
 
     def answered(self, frame: Frame) -> None:
-        """Pass an answer of the client on to this worker, if one of the worker's streams has its opaque."""
+        """Relay an answer of the client to this worker, if one of its streams has the opaque."""
         keys = [key for key, opaque in self.streams.items() if opaque == frame.opaque]
         if keys:
             self.tell(frame.encode())
@@ -439,7 +455,7 @@ class _Call(DcpCall):
                 self._forget(each)
 
     def _discard(self, key: StreamKey) -> None:
-        """Drop what is held of a stream that the client has closed: after the answer it hears no more of it."""
+        """Drop the waiting messages of a stream that the client has closed: it must get none after the answer."""
         opaque = self.streams.get(key)
         if opaque is None:
             return

@@ -1,7 +1,7 @@
 """The rights of a connection's user, as a value, and the checks that refuse requests without them.
 
-A user has privileges in a bucket, and perhaps others in scopes and collections of it (`Places`). A collection in which
-he has none at all is refused as if it did not exist, so that its name is not given away.
+A user has privileges in a bucket, and possibly others in its scopes and collections (`Places`). A collection without
+any privilege is refused as if it did not exist, so that its name is not revealed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def rights_in(session: Session, collection: int) -> int:
 
 
 def check_rights(session: Session, frame: Frame, rule: Rule, rights: int | None = None) -> None:
-    """Refuse (EACCESS) a request that the user has no right to, and write it to the audit log; all rights are checked
-    here.
+    """Refuse (EACCESS) a request for which the user lacks a privilege, and write the attempt to the audit log. All
+    checks of rights call this.
 
     Args:
-        rights: the user's privileges; by default those in the bucket.
+        rights: the user's privileges; None for those in the bucket.
     """
     needed = rule.needed(frame) if rule.cases else rule.privilege
     missing = needed & ~(session.access.rights if rights is None else rights)
@@ -47,7 +47,7 @@ def check_rights(session: Session, frame: Frame, rule: Rule, rights: int | None 
 
 
 def check_collection(session: Session, collection: int, needed: Privilege) -> None:
-    """Refuse a request that names a collection outside of its key, if the user lacks a privilege there."""
+    """Refuse a request with a collection outside of its key, if the user lacks a privilege in that collection."""
     if session.access.places is None or not needed & ~(rights := rights_in(session, collection)):
         return
     if rights <= _LOGIN:
@@ -57,7 +57,7 @@ def check_collection(session: Session, collection: int, needed: Privilege) -> No
 
 
 def check_place(session: Session, frame: Frame, rule: Rule) -> None:
-    """Refuse a request that the user has no right to in the collection of its key."""
+    """Refuse a request for which the user lacks a privilege in the collection of its key."""
     collection = session.collection if session.knows_collections else 0
     rights = rights_in(session, collection)
     if rights <= _LOGIN and session.knows_collections:
@@ -66,6 +66,6 @@ def check_place(session: Session, frame: Frame, rule: Rule) -> None:
 
 
 def _hidden_refusal(session: Session, collection: int, what: str) -> CommandRefused:
-    """Return the refusal of a collection in which the user has no right at all: as if it did not exist."""
+    """Return the refusal of a collection without any privilege of the user: as if it did not exist."""
     session.server.audit(session, f"may not {what} in collection 0x{collection:x}")
     return session.store_bucket.collections.unknown_collection(collection)

@@ -28,7 +28,7 @@ LIMIT_DIGITS_MAX = 18
 
 @handles(bootstrap.Noop)
 def noop(session: Session, request: bootstrap.Noop) -> Done:
-    """Answer a no-op: both messages are empty."""
+    """Answer a no-op; request and answer are empty."""
     return Done()
 
 
@@ -77,8 +77,8 @@ def flush(session: Session, request: documents.Flush) -> Done:
 
 
 def check_decided(session: Session) -> None:
-    """Refuse a flush while another node may own vbuckets, or one is handed over: spared, their documents would be there
-    again once that is decided.
+    """Refuse a flush while another node may own vbuckets, or a vbucket is handed over: their documents would not be
+    deleted, and would be visible again afterwards.
     """
     if waiting := undecided(session.server):
         cause = f"nothing is deleted: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
@@ -96,17 +96,18 @@ def traffic(session: Session, request: admin.EnableTraffic | admin.DisableTraffi
 
 @handles(admin.StartPersistence)
 def start_persistence(session: Session, request: admin.StartPersistence) -> Done:
-    """Answer success: persistence never stops here."""
+    """Answer success: persistence can't be stopped here."""
     return Done()
 
 
 @handles(admin.SetParam, lasts=True)
 async def set_param(session: Session, request: admin.SetParam) -> Done:
-    """Set a limit of the selected bucket, as the other server's tools do: `max_size` of flush, its quota in bytes, and
-    `history_retention_seconds` and `history_retention_bytes`, how far back it keeps superseded versions; 0 for none.
+    """Set a limit of the selected bucket: `max_size` of the group flush, its quota in bytes, or
+    `history_retention_seconds` and `history_retention_bytes`, its retention of superseded versions; 0 for none. These
+    are the names of Couchbase's tools.
 
-    There are no other parameters. A user who administers only this bucket may not change them: they take room that
-    other buckets lack.
+    There are no other parameters. A user who administers only this bucket may not change them: they take disk space
+    from other buckets.
     """
     limit = _LIMITS.get(request.key) if request.param_type == FLUSH_PARAMETERS else None
     if limit is None:
@@ -127,8 +128,8 @@ async def set_param(session: Session, request: admin.SetParam) -> Done:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """A limit of a bucket: what it is called, the unit of its numbers, of which only multiples of `step` are taken, and
-    what sets it.
+    """A limit of a bucket: its description, the unit of its numbers, which must be multiples of `step`, and the
+    function that sets it.
     """
 
     noun: str

@@ -1,8 +1,8 @@
 """The checks of a request before its handler: every general rule, in the order of kv.md.
 
-`admit` is that order. Clients can see the order, for a request that breaks two rules gets the answer of the first;
-tests hold it byte for byte. A rule that raises NoRoom has paused the connection, and the request is admitted again
-later.
+`admit` has that order. Clients can see it, because a request that breaks two rules gets the answer of the first; tests
+compare the answers byte for byte. A rule that raises NoRoom has paused the connection, and the request is admitted
+again later.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ _NEEDED_FEATURE = {Datatype.JSON: Feature.JSON, Datatype.SNAPPY: Feature.SNAPPY,
 def admit(session: Session, frame: Frame) -> tuple[Command, Request | Frame]:
     """Find the command of a frame, and check the frame against every general rule.
 
-    The numbered order decides which of several errors a client gets. Sets `session.durability`, and for a command
-    that needs a bucket `session.collection`.
+    The numbered order determines which of several errors a client gets. Sets `session.durability`, and for a command
+    that needs a bucket also `session.collection`.
 
     Returns: the command, and the argument of its handler.
 
     Raises:
         CommandRefused: a rule is broken.
-        NoRoom: the connection waits for the vbucket's state, or for its turn; call this again with the frame.
+        NoRoom: the connection waits for another state of the vbucket, or for its turn; call `admit` with the frame
+            again.
     """
     command = _command_of(session, frame)  # 1. a handler; a stranger is not told which there are
     if session.access.places is None and not command.of_node:  # 2. the rights in the bucket
@@ -106,7 +107,7 @@ def _command_of(session: Session, frame: Frame) -> Command:
 
 
 def _check_rights_elsewhere(session: Session, frame: Frame, command: Command) -> None:
-    """Check the rights to a request that concerns the node, or of a user with rights in parts of the bucket only.
+    """Check the rights to a request about the node, or of a user with rights in parts of the bucket only.
 
     The rights to a document are checked later, once its collection is known.
     """
@@ -119,7 +120,7 @@ def _check_rights_elsewhere(session: Session, frame: Frame, command: Command) ->
 
 
 def _check_datatype(session: Session, frame: Frame) -> None:
-    """Check the datatype. wire.md 4: legal values are 0..7, and a bit needs its feature; a violation is EINVAL."""
+    """Check the datatype. wire.md 4: values are 0 to 7, and each bit needs its HELLO feature; otherwise EINVAL."""
     if not legal(frame.datatype):
         raise CommandRefused(Status.EINVAL, f"datatype 0x{frame.datatype:02x} has unknown bits")
     for bit, feature in _NEEDED_FEATURE.items():
@@ -135,7 +136,9 @@ def _durability_of(frame: Frame, command: Command) -> DurabilityInfo | None:
 
 
 def _without_collection(session: Session, frame: Frame) -> Frame:
-    """Take the collection's id off a key; an id that is cut, overlong or beyond 32 bits is EINVAL (wire.md 8)."""
+    """Return the frame with its key without the collection id; an id that is incomplete, overlong or above 32 bits is
+    EINVAL (wire.md 8).
+    """
     if not frame.key:
         return frame  # which the declaration may allow, or not
     if len(frame.key) > KEY_BYTES_MAX + 1:
@@ -150,8 +153,8 @@ def _without_collection(session: Session, frame: Frame) -> Frame:
 
 
 def _check_vbucket(session: Session, bucket: Bucket, frame: Frame) -> None:
-    """Check the vbucket's state. kv.md: not on this node: 07; active: proceed; pending: park until the state changes;
-    replica, dead: 07.
+    """Check the vbucket's state. kv.md: missing, replica or dead: status 07; active: accept; pending: wait for another
+    state.
     """
     state = bucket.state(frame.vbucket)
     wanted = State.REPLICA if frame.opcode == Opcode.GET_REPLICA else State.ACTIVE
@@ -168,7 +171,7 @@ def _check_vbucket(session: Session, bucket: Bucket, frame: Frame) -> None:
 
 
 def _check_durability(session: Session, bucket: Bucket, command: Command, request: Request | Frame) -> None:
-    """Check a request on a document against durable writes: its own durability, and the writes that wait."""
+    """Check a request on a document against durable writes: its own durability, and the writes in flight."""
     writes = bucket.durable_writes
     if session.durability is not None:
         writes.check_possible(request.vbucket)
@@ -185,9 +188,9 @@ def _check_room(bucket: Bucket, command: Command) -> None:
 
 
 def _let_short_ones_first(session: Session, bucket: Bucket, request: Request) -> None:
-    """Put off a request for a large document while other connections wait in line.
+    """Postpone a request for a large document while other connections wait in the run queue.
 
-    Hundreds of clients may ask for one each, and a short request would wait for seconds.
+    If hundreds of clients each requested such a document, a short request would wait for seconds.
     """
     connection = session.connection
     if session.preparation.done is not None or not request.key or not connection.others_wait():

@@ -1,4 +1,6 @@
-"""The answers of a plain connection: of a change, of several parts, and refusals in words that the client knows."""
+"""The answers of a plain connection: to a change, in several parts, and refusals with a status that the client
+knows.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +39,18 @@ class StagedChange(NamedTuple):
 
     @property
     def outcome(self) -> Stored | Awaitable[Stored]:
-        """The answer of a handler that adds nothing to it."""
+        """The answer of a handler that adds no fields to it."""
         return self.answer(self.stored)
 
     def answer(self, answer: Answered) -> Answered | Awaitable[Answered]:
-        """Return a handler's result: the answer, or for a durable write one that waits for the commit."""
+        """Return a handler's result: `answer`, or for a durable write an awaitable that waits for the commit."""
         return answer if self.write is None else Committed(self.write, answer)
 
 
 class Committed(Awaitable[Answered]):
-    """The answer of a durable write, to be awaited; its seqno is that of the commit.
+    """The awaitable answer of a durable write, with the seqno of its commit.
 
-    It is no coroutine: if the connection is gone, nobody awaits it, and a coroutine would warn.
+    It is not a coroutine: if the connection is gone it is never awaited, and a coroutine would then warn.
     """
 
     def __init__(self, write: DurableWrite, answer: Answered) -> None:
@@ -62,9 +64,9 @@ class Committed(Awaitable[Answered]):
 
 
 def failure_of(session: Session, frame: Frame, refused: CommandRefused) -> Failure | None:
-    """Return a refusal in words that this client knows (wire.md 3.1 for those without XERROR).
+    """Return the answer for a refusal, with a status that this client knows (wire.md 3.1 for clients without XERROR).
 
-    Returns: the answer; None if the client knows no such word, and the connection was dropped.
+    Returns: the answer; None if no such status exists, and the connection was dropped.
     """
     status = refused.status
     before_login = status == Status.EACCESS and not session.access.is_logged_in  # "always sent as 0x24"
@@ -94,9 +96,9 @@ def answer_with(session: Session, frame: Frame, answer: Answers) -> None:
 
 
 def send_some(session: Session, frame: Frame, answers: Iterator[Answer]) -> bool:
-    """Send as many answers as this turn has time for; return True if those were all.
+    """Send as many answers as this turn has time for; return True if none are left.
 
-    The clock is looked at behind each: STAT collections counts all rows of a vbucket for one answer.
+    The clock is checked after each answer: for one answer, STAT collections counts all rows of a vbucket.
     """
     out = bytearray()
     for each in answers:
@@ -109,7 +111,7 @@ def send_some(session: Session, frame: Frame, answers: Iterator[Answer]) -> bool
 
 
 async def send_rest(session: Session, frame: Frame, answers: Iterator[Answer]) -> None:
-    """Send all remaining answers, and let other work run in between."""
+    """Send all remaining answers, letting other work run in between."""
     is_done = False
     while not is_done:
         await session.server.run_queue.turn()  # others first
@@ -118,12 +120,12 @@ async def send_rest(session: Session, frame: Frame, answers: Iterator[Answer]) -
 
 
 def is_held_back(session: Session) -> bool:
-    """Return True if answers may wait for a batch of the bucket."""
+    """Return True if answers may still wait for a batch of the bucket."""
     return bool(session.gate or session.server.committer.gate())
 
 
 async def settle(session: Session) -> None:
-    """Wait until all answers of this bucket may leave: behind another bucket their gates mean nothing."""
+    """Wait until all answers of this bucket may be sent: their batch numbers mean nothing for another bucket."""
     committer = session.server.committer
     if not await committer.wait(max(committer.gate(), session.gate)):
         raise CommandRefused(Status.ETMPFAIL, "what was written before could not be")

@@ -1,7 +1,8 @@
-"""The interfaces that a command's handler sees: its session, and through it the node.
+"""The interfaces that a command's handler uses: its session, and through it the node.
 
-Handlers, and the sessions that a key-value session turns into (DCP, TAP), know these two interfaces only. `KvSession`
-(session.py) and `Server` (node/server.py) implement them; no file below imports either, so no imports go in a circle.
+Handlers, and the sessions that replace a key-value session (DCP, TAP), use these two interfaces only. `KvSession`
+(session.py) and `Server` (node/server.py) implement them; modules of lower layers import neither, so there is no
+circular import.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ Kept = TypeVar("Kept")
 
 
 class FastRequests(Protocol):
-    """The kernels' part of a session's requests, which is its connection's `QuickPath` as well.
+    """The kernels' part of a session's requests; also the `QuickPath` of its connection.
 
-    Attributes: rounds: those of the bucket; None where there are none.
+    Attributes: rounds: the rounds of the bucket; None if there are none.
     """
 
     rounds: Rounds | None
 
     @property
     def features(self) -> int:
-        """The features of the connection, as the kernels know them, and whether it may write."""
+        """The connection's features in the kernels' encoding, including the right to write."""
 
     def resume(self, stop: int) -> None:
-        """Let the next `run` begin with what a round has done of its bytes, and why it stopped."""
+        """Prepare the next `run` for bytes that a round has executed in part; `stop` is the reason of its stop."""
 
     def wait_for(self, gate: int) -> None:
-        """Let later answers wait for a batch."""
+        """Make later answers wait for batch `gate`."""
 
     def run(self, data: memoryview, offset: int) -> int:
-        """Answer the requests of `data` from `offset` on; return the offset of the first one that was not taken."""
+        """Answer the requests of `data` from `offset` on; return the offset of the first request left to Python."""
 
 
 class UserSession(Protocol):
@@ -77,35 +78,35 @@ class TapSessions(Protocol):
     """The TAP sessions of the node's bucket."""
 
     def fenced(self, options: TapOptions) -> list[int]:
-        """Return the vbuckets that a session would lack because it is not known yet whether this node owns them."""
+        """Return the vbuckets that a session would lack because they are fenced: another node may own them."""
 
     def left_behind(self, options: TapOptions) -> list[str]:
-        """Return the collections that a takeover would not bring along."""
+        """Return the names of the collections that a takeover by TAP would lose."""
 
     def connect(self, kv: Session, options: TapOptions) -> object:
-        """Turn a connection into a TAP session: a new one, or the kept one of its name."""
+        """Turn a connection into a TAP session: a new one, or the kept one with its name."""
 
     def deregister(self, name: bytes) -> bool:
-        """Drop a session; False if there is none of that name."""
+        """Drop the session with a name; return False if there is none."""
 
     def change_filter(self, name: bytes, checkpoints: dict[int, int]) -> bool:
-        """Let a live session follow these vbuckets, by checkpoint; False if there is none of that name."""
+        """Set the vbuckets of a live session, with their checkpoints; return False if no session has the name."""
 
 
 class Follower(Protocol):
-    """The connections that this node opened to follow producers."""
+    """The connections that this node opened to producers."""
 
     def following(self) -> Iterable[tuple[str, FollowProgress]]:
-        """Return each producer (host:port/bucket), and the progress of the vbuckets that follow it."""
+        """Return each producer (host:port/bucket) and the progress of the vbuckets that follow it."""
 
     def start(self, source: ProducerAddress, vbuckets: list[int], *, takeover: bool) -> None:
-        """Let vbuckets follow a producer; they leave another producer that this node called."""
+        """Make vbuckets follow a producer; they leave any other producer that this node has connected to."""
 
     def leave(self, source: ProducerAddress, vbuckets: list[int] | None) -> bool:
-        """Let vbuckets (None: all) stop following a producer; return False if it was never called."""
+        """Make vbuckets (None: all) stop following a producer; return False if this node has no connection to it."""
 
     def wants(self, vbucket: int) -> bool:
-        """Return True if a vbucket follows a producer, or is about to."""
+        """Return True if a vbucket follows a producer, or is going to."""
 
 
 class Member(Protocol):
@@ -113,56 +114,64 @@ class Member(Protocol):
 
     @property
     def map(self) -> ClusterMap | None:
-        """The newest map that names this node."""
+        """The newest map that contains this node."""
 
     def concerns(self, map_: object) -> bool:
-        """Return True if a cluster map (as JSON) is one that the member keeps and obeys, and does not only hand out."""
+        """Return True if the member must keep and obey a cluster map (as JSON), not only pass it to clients."""
 
     async def take(self, version: tuple[int, int], config: bytes, content: Any = None) -> None:
-        """Keep an operator's map (`content`: its JSON, read) and obey it; CommandRefused if it is invalid."""
+        """Keep and obey an operator's map; CommandRefused if it is invalid. `content` is the parsed JSON of
+        `config`.
+        """
 
     def state_set(self, vbucket: int) -> None:
-        """Learn that an operator has set a vbucket's state, which overrides the map."""
+        """Note that an operator has set a vbucket's state, which overrides the map."""
 
     def hold(self, host: str, port: int, vbuckets: Iterable[int] | None) -> bool:
-        """Keep vbuckets (None: all that follow this node) from following a node by the map; return True if
-        any would.
+        """Keep vbuckets (None: all that follow this node) from following a node by the map; return True if any of them
+        would.
         """
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
-        """Learn that an operator makes these vbuckets follow a producer."""
+        """Note that an operator makes these vbuckets follow a producer."""
 
 
 class SharedUsers(Protocol):
-    """The users of the cluster, as the members share them."""
+    """The users of the cluster, which all members share."""
 
     def text(self, known: bytes = b"") -> bytes:
-        """Return the list of users; empty for a caller who has it already."""
+        """Return the list of users; empty if `known` is the digest of the current list."""
 
     async def take(self, text: bytes) -> None:
-        """Take an administrator's list; on return it is on disk and in force. Raises UserListRefused, StorageError."""
+        """Put an administrator's list into force; on return it is on disk. Raises UserListRefused, StorageError."""
 
 
 class BucketCatalog(Protocol):
-    """The buckets of a node beside its first."""
+    """The buckets of a node besides its first."""
 
     async def create(self, wish: NewBucket) -> None:
-        """Make a bucket; on return it is durable and served. CommandRefused if it is invalid, or exists."""
+        """Create a bucket; on return it is durable and served. CommandRefused if the request is invalid, or the bucket
+        exists.
+        """
 
     async def drop(self, name: str, only: Bucket | None = None) -> None:
-        """Drop a bucket with all of its documents; on return it is gone for good. CommandRefused if there is none, if
-        it is the first, or if it is not the one (`only`) that is meant.
+        """Drop a bucket with all of its documents; on return the drop is durable.
+
+        Raises:
+            CommandRefused: there is no such bucket, it is the node's first, or it is not `only`.
         """
 
     def quota_mib(self, name: str) -> int:
-        """The quota of a bucket; 0 for none."""
+        """Return the quota of a bucket in MiB; 0 for none."""
 
     async def set_quota(self, name: str, quota_mib: int) -> None:
-        """Set the quota of a bucket; on return it is durable and in force. CommandRefused if it is invalid."""
+        """Set the quota of a bucket in MiB; on return it is durable and in force. CommandRefused if it is invalid."""
 
     async def keep_history(self, bucket: Bucket, seconds: int | None = None, size: int | None = None) -> None:
-        """Set how far back a bucket keeps superseded versions; on return it is durable and in force. CommandRefused if
-        it is invalid.
+        """Set the retention of superseded versions in seconds and bytes; on return it is durable and in force.
+
+        Raises:
+            CommandRefused: a number is invalid.
         """
 
 
@@ -173,12 +182,12 @@ class Services(Protocol):
         bucket, committer, config, loop: the bucket, its committer, the settings, the event loop.
         run_queue: the queue of the sessions that run next on that loop.
         users, failures: the users, and failed logins by address.
-        cluster: the bucket's map, as clients get it.
+        cluster: the bucket's map in the form for clients.
         dcp: the DCP connections.
         lease: the lease of the operator who moves vbuckets.
         compactor: the compactor of the bucket's files.
         requests: counts and durations of requests. loop_watch: the delay of the event loop.
-        tls: the node's end of TLS; None where it is not spoken.
+        tls: the node's end of TLS; None without TLS.
     """
 
     bucket: Bucket
@@ -198,11 +207,11 @@ class Services(Protocol):
 
     @property
     def tls_port(self) -> int | None:
-        """The port at which TLS is spoken; None where it is not."""
+        """The port for TLS; None if there is none."""
 
     @property
     def buckets(self) -> Mapping[str, Services]:
-        """All buckets of the node by name; a connection has the first of them until it selects another."""
+        """All buckets of the node by name; a connection uses the first of them until it selects another."""
 
     @property
     def sharing(self) -> SharedUsers:
@@ -210,7 +219,7 @@ class Services(Protocol):
 
     @property
     def catalog(self) -> BucketCatalog:
-        """The catalog, which makes and drops the buckets."""
+        """The catalog, which creates and drops the buckets."""
 
     @property
     def tap(self) -> TapSessions:
@@ -218,68 +227,71 @@ class Services(Protocol):
 
     @property
     def replication(self) -> Follower:
-        """The producers that are followed."""
+        """The connections to producers that vbuckets follow."""
 
     @property
     def membership(self) -> Member:
-        """The member of a cluster that this node is, or could become."""
+        """The node as a member of a cluster, present or future."""
 
     @property
     def is_spare(self) -> bool:
-        """True if this is a worker without vbuckets that is to join the others, or has left them."""
+        """True if this is a worker without vbuckets, which is going to join the others or has left them."""
 
     def figures(self) -> Iterable[tuple[str, str]]:
-        """Return the node's own part of STAT: connections, their memory, and the upkeep of files."""
+        """Return the statistics of the node itself: connections, their memory, and the upkeep of files."""
 
     def warn(self, peer: str, cause: str) -> None:
-        """Write the one line that names peer and cause."""
+        """Log a warning that names peer and cause, in one line."""
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
-        """Log a refused login, with the name of the user; an empty name if none was sent."""
+        """Log a refused login, with the name of the user; empty if the peer sent none."""
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
-        """Log what a user has changed, and from where; `moves` marks work that is done for a thousand vbuckets."""
+        """Log a change by a user, with the user's address; `moves` is True for work that is repeated for a thousand
+        vbuckets.
+        """
 
     def is_client_there(self, agent: str) -> bool:
         """Return True if a client whose HELLO gave this agent name is connected."""
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Return True if a peer may send a password in clear: by PLAIN or an HTTP login."""
+        """Return True if a peer may send a password in clear, by PLAIN or an HTTP login."""
 
     def audit(self, session: UserSession, what: str) -> None:
-        """Log an attempt that a user had no right to."""
+        """Log an attempt for which a user had no right."""
 
     def fast_path(self, session: Session) -> FastRequests | None:
         """Return the kernel's fast path for a session with a bucket."""
 
     def flush_later(self, at_seconds: int) -> None:
-        """Empty the bucket at a Unix time; a later call replaces an earlier one."""
+        """Delete the bucket's documents at a Unix time; a later call replaces an earlier one."""
 
     def tell_of_map(self) -> None:
-        """Send the cluster map to the clients that asked for it and have not seen it."""
+        """Send the cluster map to the clients that requested map changes and do not have it yet."""
 
 
 class Session(Protocol):
-    """A plain connection: who has logged in, what HELLO granted, which bucket is selected.
+    """A plain connection: its user, the features of its HELLO, its selected bucket.
 
     Attributes:
         connection: the socket.
-        features, agent: what HELLO granted, and who said it.
-        user: who has logged in; None for nobody. login: a SASL exchange in progress.
-        access: the user's privileges as they are now. knows_collections: whether keys begin with a collection's id.
-        bucket: the selected one (`select`, `deselect`). Call `refresh_access` after a change of `features` or `user`.
-        collection: the id of the collection that the request being handled names by its key; 0 without Collections.
+        features, agent: the features that HELLO granted, and the client's name in it.
+        user: the user who has logged in, or None. login: a SASL exchange in progress.
+        access: the user's current privileges. knows_collections: True if keys begin with a collection's id.
+        bucket: the selected bucket (`select`, `deselect`). Call `refresh_access` after a change of `features` or
+            `user`.
+        collection: collection id in the key of the current request; 0 without Collections.
         config_seen: the (epoch, revision) of the cluster map that the client knows.
-        written_gate: the newest batch with a write of this connection's; later answers wait for it.
-        preparation: the work that is done before a request is handled. parking: its waits.
-        durability: what the request being handled asks for; None for nothing.
-        named_at: the time at which the client's DCP connection took its name, at whichever worker: monotonic
-            nanoseconds; 0 as long as it has none.
-        first_opaque: the opaques of this node's requests on the client's DCP connection are above this one: on a call
-            of another worker they differ from those of all others.
-        others: the answers of other workers that belong to the request being handled.
-        relays: the path at which each other worker is called for this client, by its address; none, unless workers
-            share the address at which the client called.
+        written_gate: number of the newest batch with a write of this connection; later answers wait for it.
+        preparation: work done before a request is handled. parking: the waits of requests.
+        durability: durability of the current request; None for none.
+        named_at: time at which the client's DCP connection was opened under its name, at any worker, in monotonic
+            nanoseconds; 0 before.
+        first_opaque: this node's requests on the client's DCP connection have opaques above this one; on a connection
+            from another worker, the ranges of all workers differ.
+        others: the answers of other workers to their shares of the current request.
+        relays: path of each other worker's socket, by the worker's address; empty unless the client uses the address
+            that workers share.
     """
 
     connection: Connection
@@ -303,18 +315,18 @@ class Session(Protocol):
 
     @property
     def server(self) -> Services:
-        """The node with the selected bucket; without one, with the last selected, or the first."""
+        """The node with the selected bucket; without one, with the bucket selected last, or the first."""
 
     @property
     def gate(self) -> int:
-        """The batch that answers wait for now; 0 if everything that they show is on disk."""
+        """The number of the batch for which answers wait now; 0 if everything that they depend on is on disk."""
 
     @property
     def store_bucket(self) -> Bucket:
-        """The selected bucket; CommandRefused(NO_BUCKET) without one."""
+        """The selected bucket; raises CommandRefused(NO_BUCKET) without one."""
 
     def select(self, server: Services) -> None:
-        """Select a bucket; no output may wait for another bucket's batches by then."""
+        """Select a bucket; no output may still wait for a batch of the former one."""
 
     def deselect(self) -> None:
         """Select no bucket."""
@@ -323,52 +335,52 @@ class Session(Protocol):
         """Return True if HELLO granted the feature."""
 
     def refresh_access(self) -> None:
-        """Look up the user's rights again, by the present features, user and bucket."""
+        """Look up the user's rights again, after a change of features, user or bucket."""
 
     def state_of(self, kind: type[Kept]) -> Kept:
-        """Return the state that a part of the node keeps with this connection; `kind()` makes it on first use."""
+        """Return the state that a part of the node keeps with this connection; created by `kind()` on first use."""
 
     def wrote(self) -> None:
-        """Let later answers wait for the batch with the changes that the handler staged."""
+        """Make later answers wait for the batch with the changes that the handler staged."""
 
     def saw_unstable(self) -> None:
-        """Let this and later answers wait for the changes that the handler read and that are not durable yet."""
+        """Make this and later answers wait for the changes that the handler read and that are not durable yet."""
 
     def wait_for(self, gate: int) -> None:
-        """Let later answers wait for a batch."""
+        """Make later answers wait for batch `gate`."""
 
     def saw(self, vbucket: VBucket) -> None:
-        """Let this and later answers wait until the vbucket's record is on disk."""
+        """Make this and later answers wait until the vbucket's record is on disk."""
 
     def not_my_vbucket(self) -> CommandRefused:
-        """Return the refusal that carries the current map, so that the client finds the owner."""
+        """Return the refusal with the current map, in which the client finds the owner."""
 
     def give(self, frame: Frame) -> None:
-        """Have whichever workers answer one request; NoRoom when it must be given again."""
+        """Answer one request by the workers that it concerns; after NoRoom, call again with it."""
 
     def end_burst(self) -> None:
-        """Send what other workers were asked: no more has come."""
+        """Send the queued requests to other workers, at the end of a burst."""
 
     def pump(self) -> None:
-        """Go on with what other workers answer: the client has taken all."""
+        """Continue with the answers of other workers, because the client has read all earlier output."""
 
     def handle(self, frame: Frame) -> None:
         """Answer one request; NoRoom if it must be handled again after the next commit."""
 
     def reply(self, frame: Frame, answer: Answer) -> None:
-        """Queue the answer of one request, unless its quiet form leaves it out."""
+        """Queue the answer of one request, unless its quiet form omits it."""
 
     def encoded(self, frame: Frame, answer: Answer) -> bytes:
-        """Return the bytes of an answer in this connection's protocol."""
+        """Return an answer in the encoding of this connection's protocol."""
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
-        """Queue answers; they leave after batch `gate` and after this connection's own writes."""
+        """Queue answers; they are sent after batch `gate` and after this connection's own writes are durable."""
 
     def finish(self) -> None:
-        """Close the connection once the request being handled is answered."""
+        """Close the connection after the answer to the current request."""
 
     def users_changed(self) -> None:
-        """Look up the user and the roles again; a user who was removed has to leave."""
+        """Look up the user and the roles again; disconnect a user who was removed."""
 
     def closed(self) -> None:
-        """Learn that the socket is closed."""
+        """Note that the socket is closed."""

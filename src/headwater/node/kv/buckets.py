@@ -1,4 +1,4 @@
-"""The commands that make, drop and list the buckets of a node (kv.md 1.6)."""
+"""The commands that create, drop and list the buckets of a node (kv.md 1.6)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def list_buckets(session: Session, request: ListBuckets) -> ListBucketsResponse:
 
 @handles(CreateBucket, of_node=True, lasts=True, value_bytes_max=CONFIG_BYTES_MAX)
 async def create_bucket(session: Session, request: CreateBucket) -> Done:
-    """Make a bucket; the answer means that it is durable and served."""
+    """Create a bucket; it is durable and served before the answer is sent."""
     try:
         await session.server.catalog.create(asked_of(request.key, request.value))
     except StorageError as error:
@@ -41,7 +41,7 @@ async def create_bucket(session: Session, request: CreateBucket) -> Done:
 
 @handles(DeleteBucket, of_node=True, lasts=True, value_bytes_max=CONFIG_BYTES_MAX)
 async def delete_bucket(session: Session, request: DeleteBucket) -> Done:
-    """Drop a bucket with all of its documents; the other server's option `force=true` changes nothing here."""
+    """Drop a bucket with all of its documents; Couchbase's option `force=true` has no effect here."""
     name = request.key.decode("utf-8", "replace")
     if request.value not in (b"", b"force=true", b"force=false"):
         raise CommandRefused(Status.EINVAL, "the value is empty, force=true or force=false")
@@ -61,10 +61,10 @@ async def delete_bucket(session: Session, request: DeleteBucket) -> Done:
 
 
 def asked_of(key: bytes, value: bytes) -> NewBucket:
-    """Read a request to make a bucket: its value is `module 00 name=value;...`, and the module is not looked at.
+    """Read a request to create a bucket: its value is `module 00 name=value;...`, and the module is ignored.
 
-    Known are `vbuckets` (and `max_vbuckets`), `quota_mib`, and `state`: active, or none for a bucket without vbuckets,
-    as a node that joins a cluster begins. Raises CommandRefused(EINVAL).
+    Names are `vbuckets` (and `max_vbuckets`), `quota_mib`, and `state`: active, or none for a bucket without vbuckets,
+    with which a node begins that joins a cluster. Raises CommandRefused(EINVAL).
     """
     options: dict[str, Any] = {}
     for each in filter(None, value.partition(b"\0")[2].decode("utf-8", "replace").split(";")):

@@ -1,6 +1,6 @@
 """The commands by which clients get the cluster map, and orchestrators set it (kv.md 1.4).
 
-The map itself is in node/ownership/cluster_map.py; how a node obeys a map that names it: node/membership/.
+node/ownership/cluster_map.py holds the map; node/membership/ obeys a map that contains this node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @handles(GetClusterConfig)
 def get_cluster_config(session: Session, request: GetClusterConfig) -> GetClusterConfigResponse:
-    """Return the selected bucket's map; empty if the client says that it knows this map."""
+    """Return the selected bucket's map; empty if the client's request shows that it has this map."""
     _, cluster = session.store_bucket, session.server.cluster
     if request.epoch is not None and request.revision is not None:
         known = request.epoch, request.revision
@@ -40,11 +40,11 @@ def get_cluster_config(session: Session, request: GetClusterConfig) -> GetCluste
 
 @handles(SetClusterConfig, of_node=True, lasts=True)
 def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Awaitable[Done]:
-    """Take an orchestrator's map, which clients get as it is, with every NOT_MY_VBUCKET as well. The node keeps and
-    obeys a map that names it (node/membership/).
+    """Take an orchestrator's map, which is passed on to clients unchanged, also with NOT_MY_VBUCKET. The node keeps and
+    obeys a map that contains it (node/membership/).
 
-    A map decides where all clients go, which nodes this one calls and where its users come from, so it takes
-    `administer` in all buckets, not in this one alone.
+    A map decides where all clients connect, which nodes this one connects to and where its users come from, so the
+    command needs `administer` in all buckets, not only in this one.
     """
     bucket = session.store_bucket
     try:
@@ -66,7 +66,7 @@ def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Aw
 
 
 def _check_whole(text: bytes) -> None:
-    """Refuse a map that does not name this node, and is only for clients, if they could not read it."""
+    """Refuse a map that does not contain this node, and is only for clients, if clients could not read it."""
     try:
         ClusterMap.from_json(text)
     except RemoteProtocolError as error:

@@ -1,9 +1,9 @@
 """The table from requests to the handlers that answer them.
 
-A handler is a function of (session, request), registered by the requests that it takes as `headwater.wire` declares
-them. The session reads a frame by that declaration before it calls (kv.md, "Wrong ext length / missing or forbidden key
-or value / CAS set where forbidden: EINVAL"), so handlers only see well-formed requests; what they return is a declared
-answer, which the session sends under the request's opcode and opaque.
+A handler is a function of (session, request), registered for requests that `headwater.wire` declares. The session
+decodes a frame by that declaration before it calls the handler (kv.md, "Wrong ext length / missing or forbidden key or
+value / CAS set where forbidden: EINVAL"), so handlers get well-formed requests only. They return a declared answer,
+which the session sends with the request's opcode and opaque.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Registered = TypeVar("Registered", bound="Callable[[Session, Any], Any]")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A handler and the forms of the requests that it takes; without forms it takes frames as they are.
+    """A handler and the forms of its requests; without forms it gets undecoded frames.
 
-    `rule` has the privileges that the sender needs, by the declared requests: in the selected bucket, or in all buckets
-    if the command is `of_node`; in the document's collection if it is a `document` command; in the bucket or any part
-    of it if it may be sent `anywhere`. A command that `lasts` goes on when its client is gone.
+    `rule` has the privileges that the sender needs, from the declarations: in the selected bucket, or in all buckets if
+    the command is `of_node`; in the document's collection if it is a `document` command; in the bucket or any part of
+    it if it is `anywhere`. A command that `lasts` runs to its end when its client disconnects.
     """
 
     handler: Handler
@@ -66,7 +66,7 @@ class Command:
         object.__setattr__(self, "needs_bucket", needs_bucket and not self.of_node)
 
     def read(self, frame: Frame) -> Request | Frame:
-        """Return the request that a frame holds; CommandRefused when it breaks a rule of its declaration."""
+        """Return the request in a frame; CommandRefused if it breaks a rule of its declaration."""
         if not self.forms:
             return frame
         if len(frame.value) > self.value_bytes_max:  # before it is taken apart
@@ -85,7 +85,7 @@ class Command:
         return request
 
     def loud(self, opcode: int) -> int:
-        """Return the opcode of the loud form of a request that came under `opcode`."""
+        """Return the opcode of the loud form of a request with this opcode."""
         return next((form.layout.opcode for form in self.forms if opcode == form.layout.quiet), opcode)
 
     def _form_of(self, frame: Frame) -> type[Request]:
@@ -103,7 +103,9 @@ _KNOWN = frozenset(int(opcode) for opcode in Opcode) | RETIRED
 
 
 def refusal_of(opcode: int) -> int:
-    """Return the status for a request without a handler, by its declaration, or by whether the opcode is known."""
+    """Return the status for a request without a handler: that of its declaration, or for an opcode without one, by
+    whether it is known.
+    """
     declared = (each.layout.refused for each in dialect.requests(opcode))
     return next(filter(None, declared), Status.NOT_SUPPORTED if opcode in _KNOWN else Status.UNKNOWN_COMMAND)
 
@@ -118,17 +120,19 @@ def handles(
     anywhere: bool = False,
     lasts: bool = False,
 ) -> Callable[[Registered], Registered]:
-    """Register the handler of declared requests, loud and quiet. Several of one opcode are forms of one request.
+    """Register the handler of declared requests, loud and quiet. Several requests with one opcode are forms of the same
+    request.
 
     Args:
         document: the command names a key of a vbucket that must be active here (kv.md, "vbucket checks").
         writes: the command stages records, so it is refused while the disk is full, and waits while the arena is full.
-        frees: the command makes the log smaller in the end, or changes ownership: the store keeps room for it on a full
-            disk.
+        frees: the command will make the log smaller, or changes ownership: it may use the room that the store reserves
+            on a full disk.
         of_node: the command concerns the node, not one bucket, so it needs its rights in all buckets.
-        anywhere: the command shows nothing of documents, so its rights in any one scope or collection are enough.
-        lasts: the command changes more than one thing, so it runs to its end even when its client is gone.
-        value_bytes_max: the most bytes of its value; 0: those of a document, or VALUE_BYTES_ELSEWHERE.
+        anywhere: the command reveals nothing of documents, so its rights in any one scope or collection are enough.
+        lasts: the command makes several changes, so it runs to its end even if its client disconnects.
+        value_bytes_max: limit of its value in bytes; 0 for that of documents, or VALUE_BYTES_ELSEWHERE for other
+            commands.
     """
 
     if refused := [each.__name__ for each in requests if each.layout.refused]:
@@ -147,7 +151,7 @@ def handles(
 
 
 def passes(*opcodes: int, anywhere: bool = False) -> Callable[[Registered], Registered]:
-    """Register a handler that takes frames as they are, for a core of headwater.protocol.
+    """Register a handler that gets undecoded frames, for a protocol object of headwater.protocol.
 
     Args:
         anywhere: as for `handles`.

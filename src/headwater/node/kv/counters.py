@@ -24,7 +24,9 @@ _DIGITS_MAX = 20
 
 
 def _number(body: bytes) -> int:
-    """Return the decimal number in a document: 1 to 20 digits, nothing else, below 2^64. Else DELTA_BADVAL."""
+    """Return the decimal number in a document (1 to 20 digits, nothing else, below 2^64); DELTA_BADVAL if it is
+    none.
+    """
     if not (1 <= len(body) <= _DIGITS_MAX and body.isdigit() and int(body) < _WRAP):
         raise CommandRefused(Status.DELTA_BADVAL)
     return int(body)
@@ -32,10 +34,10 @@ def _number(body: bytes) -> int:
 
 @handles(wire.Increment, wire.Decrement, document=True, writes=True)
 def count(session: Session, request: wire.Increment) -> wire.IncrementResponse | Awaitable[wire.IncrementResponse]:
-    """Count up or down. INCREMENT wraps at 2^64, DECREMENT stops at 0. A missing counter begins at `initial`, unless
-    the expiry is all ones.
+    """Add to or subtract from a counter. INCREMENT wraps at 2^64, DECREMENT stops at 0. A missing counter is created
+    with `initial`, unless the expiry is all ones.
 
-    The value is stored in decimal digits. Flags and expiry of an existing one stay.
+    The value is stored in decimal digits. Flags and expiry of an existing counter stay.
     """
     old = documents.newest(session, request)
     if old is None or old.deleted:
@@ -68,8 +70,7 @@ def _begun(session: Session, request: wire.Increment, old: StoredDocument | None
 def _touch_document(
     session: Session, request: wire.Touch | wire.GetAndTouch
 ) -> tuple[StoredDocument, StagedChange | None]:
-    """Give a document a new expiry: a change like any other (new seqno and CAS), unless the expiry stays the
-    same.
+    """Set the expiry of a document: a change like any other (new seqno and CAS), unless the expiry stays the same.
 
     Returns: the document before the change, and the change; None if nothing changes.
     """
@@ -86,7 +87,7 @@ def _touch_document(
 
 @handles(wire.Touch, document=True, writes=True)
 def touch(session: Session, request: wire.Touch) -> wire.TouchResponse | Awaitable[wire.TouchResponse]:
-    """TOUCH: a new expiry, no body in the answer."""
+    """Answer TOUCH: set the expiry, and return no body."""
     document, staged = _touch_document(session, request)
     if staged is None:
         return wire.TouchResponse(cas=document.cas)
@@ -95,7 +96,7 @@ def touch(session: Session, request: wire.Touch) -> wire.TouchResponse | Awaitab
 
 @handles(wire.GetAndTouch, document=True, writes=True)
 def get_and_touch(session: Session, request: wire.GetAndTouch) -> wire.GetResponse | Awaitable[wire.GetResponse]:
-    """GAT: TOUCH, then GET."""
+    """Answer GAT: set the expiry, and return the document."""
     document, staged = _touch_document(session, request)
     if staged is None:
         return documents.answer_hit(session, document, wire.GetResponse, cas=document.cas)

@@ -1,8 +1,7 @@
 """Documents one at a time: get, set, add, replace, delete, append, prepend (kv.md 2).
 
-The kernel answers most of these requests; here are their other forms, and the helpers that every command on a document
-uses: `live` (which notices that a document has expired), `store` and `remove` (which stage a change and make its
-answer).
+The kernel answers most of these requests; this module handles the rest, and has helpers for every command on a
+document: `live` (which expires documents), `store` and `remove` (which stage a change and return its answer).
 """
 
 from __future__ import annotations
@@ -43,25 +42,26 @@ EXPIRY_MAX = 0xFFFF_FFFF
 
 
 def sent_key(session: Session, key: bytes) -> bytes:
-    """Return a key as this connection writes it, in the collection of the request being handled."""
+    """Return a key in the encoding of this connection, in the collection of the current request."""
     return leb128.join_key(session.collection, key) if session.knows_collections else key
 
 
 def limited(session: Session, expiry: int) -> int:
-    """Return an expiry limited to the maximum TTL of the collection of the request being handled."""
+    """Return an expiry limited by the maximum TTL of the current request's collection."""
     bucket = session.store_bucket
     most = bucket.collections.ttl_max(session.collection)
     return expiry if most is None else min(expiry or EXPIRY_MAX, bucket.now() + most, EXPIRY_MAX)
 
 
 def is_expired(document: StoredDocument, now: int) -> bool:
-    """Return True if a live document's time is over."""
+    """Return True if a document is not deleted and its expiry has passed."""
     return not document.deleted and times.is_expired(document.expiry, now)
 
 
 def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -> None:
-    """Turn an expired document into its EXPIRATION record: new seqno and CAS, revision + 1, its expiry as delete
-    time."""
+    """Stage the expiration of a document: a tombstone with new seqno and CAS, revision + 1, and its expiry as delete
+    time.
+    """
     kept = values.system_attributes(document)
     bucket.store.staging.deletion(
         vbucket,
@@ -80,7 +80,11 @@ def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -
 
 
 def newest(session: Session, request: Request) -> StoredDocument | None:
-    """Return the newest version of the key, tombstones included; an expired document is made a tombstone first."""
+    """Return the newest version of the key, tombstones included; None if there is none.
+
+    An expired document is staged as a tombstone first. Without room for that, the result is the tombstone that it will
+    become; with a durable write in flight, None.
+    """
     bucket, vb = session.store_bucket, request.vbucket
     document = bucket.store.document(vb, request.key, session.collection)
     if document is not None and is_expired(document, bucket.now()):
@@ -102,20 +106,18 @@ def newest(session: Session, request: Request) -> StoredDocument | None:
 
 
 def _as_expired(document: StoredDocument) -> StoredDocument:
-    """Return the tombstone that an expired document becomes once there is room for it; until then it is no
-    failure.
-    """
+    """Return the tombstone that an expired document will become once there is room to stage it."""
     return replaced(document, deleted=True, value=b"", datatype=0, flags=0, expiry=0, delete_time=document.expiry)
 
 
 def live(session: Session, request: Request) -> StoredDocument | None:
-    """Return the document of the key, or None if there is none."""
+    """Return the document with the key; None if there is none, or it has expired."""
     document = newest(session, request)
     return None if document is None or document.deleted else document
 
 
 def existing(session: Session, request: Request) -> StoredDocument:
-    """Return the document of the key; raise CommandRefused(KEY_ENOENT) if there is none."""
+    """Return the document with the key; raise CommandRefused(KEY_ENOENT) if there is none."""
     document = live(session, request)
     if document is None:
         raise CommandRefused(Status.KEY_ENOENT)
@@ -131,15 +133,15 @@ def check_cas(request: Request, document: StoredDocument) -> None:
 def end_lock(session: Session, request: Request) -> None:
     """Forget the lock of a document that was changed (kv.md 2: "a mutation with the token unlocks").
 
-    A durable write changes the document when it is committed; the new CAS ends the lock then. An aborted write leaves
-    the document locked.
+    A durable write changes the document when it is committed, and the new CAS ends the lock then. An aborted write
+    leaves the document locked.
     """
     if session.durability is None:
         session.store_bucket.locks.release(request.vbucket, request.key, session.collection)
 
 
 def changed(session: Session, vbucket: int, seqno: int, cas: int) -> wire.Stored:
-    """Return the answer of a change; kv.md 2, "M": with MutationSeqno it has vb uuid and seqno."""
+    """Return the answer to a change; with MutationSeqno it has vb uuid and seqno (kv.md 2, "M")."""
     session.wrote()
     if not session.has(Feature.MUTATION_SEQNO):
         return wire.Stored(cas=cas)
@@ -159,7 +161,7 @@ def stage(
 ) -> tuple[int, DurableWrite | None]:
     """Stage a document, or its prepare if the request has a durability.
 
-    Returns: its seqno, and the durable write that the answer has to wait for.
+    Returns: the seqno, and the durable write for which the answer must wait, or None.
 
     Raises: ArenaFull, DiskFull.
     """
@@ -203,7 +205,7 @@ def _begin(session: Session, vbucket: int, prepare: Prepare, durability: Durabil
 def stage_tombstone(
     session: Session, request: Request, kept: bytes, *, cas: int, old: StoredDocument | None, datatype: int
 ) -> tuple[int, DurableWrite | None]:
-    """Stage a deletion as `stage` does a document; `kept` are the attributes that stay."""
+    """Stage a deletion as `stage` does a document; `kept` is the section of attributes that stay."""
     bucket, vb = session.store_bucket, request.vbucket
     revision, now = bucket.next_revision(vb, old), bucket.now()
     if session.durability is None:
@@ -269,8 +271,8 @@ def remove(session: Session, request: Request, old: StoredDocument) -> StagedCha
 def answer_hit(
     session: Session, document: StoredDocument, answer: type[Found], *, key: bytes = b"", cas: int | None = None
 ) -> Found:
-    """Return the answer of a hit: flags, the value as this connection may see it, and the document's CAS, or `cas` if
-    it is given.
+    """Return the answer with a document: its flags, its value in a form that the client accepts, and its CAS, or `cas`
+    if given.
     """
     value, datatype = values.representation(document, session.features)
     cas_ = document.cas if cas is None else cas
@@ -278,8 +280,8 @@ def answer_hit(
 
 
 def _merged_value(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[bytes, int]:
-    """Return the value of a plain write: a new body, with the old attributes that only attribute-aware writers may
-    change.
+    """Return value and datatype of a plain write: the new body, with the old attributes, which only clients that know
+    attributes may change.
     """
     if old is None or not old.datatype & Datatype.XATTR or datatype & Datatype.XATTR:
         return value, datatype
@@ -296,13 +298,13 @@ def _merged_value(old: StoredDocument | None, value: bytes, datatype: int) -> tu
 
 @handles(wire.Get, document=True)
 def get(session: Session, request: wire.Get) -> wire.GetResponse:
-    """Answer GET, and GETQ, which is silent if there is no document."""
+    """Answer GET, and GETQ, which has no answer if there is no document."""
     return answer_hit(session, _looked_up(session, request), wire.GetResponse, cas=shown_cas(session, request))
 
 
 @handles(wire.GetKey, document=True)
 def get_key(session: Session, request: wire.GetKey) -> wire.GetKeyResponse:
-    """Answer GETK and GETKQ, which repeat the key."""
+    """Answer GETK and GETKQ, whose answers contain the key."""
     document = _looked_up(session, request)
     return answer_hit(
         session, document, wire.GetKeyResponse, key=sent_key(session, request.key), cas=shown_cas(session, request)
@@ -318,13 +320,13 @@ def _looked_up(session: Session, request: wire.Get) -> StoredDocument:
 
 
 def shown_cas(session: Session, request: Request) -> int | None:
-    """Return the CAS that a locked document shows, so that its own can't be used; None if it is not locked."""
+    """Return the CAS to send for a locked document, so that its own can't be used; None if it is not locked."""
     return CAS_OF_LOCKED if session.store_bucket.lock_of(request.vbucket, request.key, session.collection) else None
 
 
 @handles(wire.GetReplica, document=True)
 def get_replica(session: Session, request: wire.GetReplica) -> wire.GetResponse:
-    """Answer GET on a replica, which never expires a document by itself."""
+    """Answer GET on a replica, which never expires a document itself."""
     bucket = session.store_bucket
     document = bucket.store.document(request.vbucket, request.key, session.collection)
     # "A replica never expires on its own" (dcp 9): it hides the document, and the owner's tombstone comes by the
@@ -341,7 +343,7 @@ def _new_expiry(session: Session, request: wire.Set, old: StoredDocument | None)
 
 
 def _put(session: Session, request: wire.Set, version: StoredDocument | None) -> StagedChange:
-    """Stage a SET; `version` is the newest one, a tombstone included."""
+    """Stage a SET; `version` is the newest version, a tombstone included."""
     alive = None if version is None or version.deleted else version
     datatype = values.accepted(request.value, request.datatype)
     value, datatype = _merged_value(version, request.value, datatype)
@@ -352,7 +354,7 @@ def _put(session: Session, request: wire.Set, version: StoredDocument | None) ->
 
 
 def stage_set(session: Session, request: wire.Set) -> StagedChange:
-    """Stage a SET: a CAS must be the current one (else 02), and then the document must exist (else 01)."""
+    """Stage a SET: with a CAS the document must exist (else 01) and have that CAS (else 02)."""
     version = newest(session, request)
     if request.cas:
         if version is None or version.deleted:
@@ -368,7 +370,7 @@ def set_(session: Session, request: wire.Set) -> wire.Stored | Awaitable[wire.St
 
 
 def stage_add(session: Session, request: wire.Add) -> StagedChange:
-    """Stage an ADD: 02 if there is a document."""
+    """Stage an ADD: status 02 if there is a document."""
     version = newest(session, request)
     if version is not None and not version.deleted:
         raise CommandRefused(Status.KEY_EEXISTS)
@@ -383,14 +385,14 @@ def add(session: Session, request: wire.Add) -> wire.Stored | Awaitable[wire.Sto
 
 @handles(wire.Replace, document=True, writes=True)
 def replace(session: Session, request: wire.Replace) -> wire.Stored | Awaitable[wire.Stored]:
-    """Answer REPLACE: 01 if there is no document."""
+    """Answer REPLACE: status 01 if there is no document."""
     document = existing(session, request)
     check_cas(request, document)
     return _put(session, request, document).outcome
 
 
 def stage_delete(session: Session, request: wire.Delete) -> StagedChange:
-    """Stage a DELETE: 01 if there is no document, 02 if it has another CAS than the request."""
+    """Stage a DELETE: status 01 if there is no document, 02 if the request has another CAS than the document."""
     document = existing(session, request)
     check_cas(request, document)
     return remove(session, request, document)
@@ -404,16 +406,16 @@ def delete(session: Session, request: wire.Delete) -> wire.Stored | Awaitable[wi
 
 @handles(wire.EvictKey, document=True)
 def evict_key(session: Session, request: wire.EvictKey) -> wire.EvictKeyResponse:
-    """Answer EVICT_KEY: the value is on disk, and in memory only where the system may take it back; always so
-    here.
-    """
+    """Answer EVICT_KEY with success: every value is on disk, and the system may reclaim its memory at any time."""
     existing(session, request)
     return wire.EvictKeyResponse(value=b"Already ejected.")
 
 
 @handles(wire.Append, wire.Prepend, document=True, writes=True)
 def extend(session: Session, request: wire.Append) -> wire.Stored | Awaitable[wire.Stored]:
-    """Answer APPEND and PREPEND, which extend the body; flags and expiry stay. Missing: NOT_STORED 05."""
+    """Answer APPEND and PREPEND, which extend the body; flags and expiry stay. NOT_STORED (05) if there is no
+    document.
+    """
     document = live(session, request)
     if document is None:
         raise CommandRefused(Status.NOT_STORED)

@@ -1,7 +1,7 @@
 """The fast path of one connection: chunks of bulk requests through the kernel of kernels/execute.py.
 
-Here is everything that the kernel needs and does not own: the bytes received, the shared arena for answers, the
-store's index and staging arena, the clock, the connection's features.
+This module passes the kernel everything that it needs: the received bytes, the shared arena for answers, the store's
+index and staging arena, the clock, the connection's features.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Workspace:
         self.scratch: Final = np.zeros(SCRATCH_BYTES, np.uint8)
 
     def begin(self, bucket: Bucket) -> None:
-        """Tell the kernel the time, and what there is of the arena for changes."""
+        """Set the kernel's inputs: the time, and the free part of the staging arena."""
         if bucket.needs_refresh:
             bucket.refresh()
         staging, fields, now = bucket.store.staging, self.fields, bucket.clock.time_ns()
@@ -62,7 +62,7 @@ class Workspace:
 
 
 class FastPath:
-    """Runs the kernels for one session on one bucket; made anew whenever features or bucket change."""
+    """Runs the kernels for one session on one bucket; replaced by a new object when features or bucket change."""
 
     def __init__(self, session: Session, bucket: Bucket, workspace: Workspace, rounds: Rounds | None = None) -> None:
         self.rounds = rounds
@@ -82,20 +82,22 @@ class FastPath:
 
     @property
     def features(self) -> int:
-        """The features of the connection, as the kernel knows them, and whether it may write."""
+        """The connection's features in the kernels' encoding, including the right to write."""
         return self._features | self._may_write
 
     def resume(self, stop: int) -> None:
-        """Let the next `run` begin with what a round has done with the same bytes, and why it stopped (STOP_*)."""
+        """Prepare the next `run` for bytes that a round has executed in part; `stop` is the reason of its stop
+        (STOP_*).
+        """
         self._stopped = stop
 
     def wait_for(self, gate: int) -> None:
-        """Let later answers of the session wait for a batch, for one that a round has given does."""
+        """Make later answers of the session wait for batch `gate`, because an answer of a round waits for it."""
         self._session.wait_for(gate)
 
     def run(self, data: memoryview, offset: int) -> int:
-        """Answer the requests of `data` from `offset` on; return the offset of the first one that the kernel did not
-        take.
+        """Answer the requests of `data` from `offset` on; return the offset of the first request that the kernel did
+        not execute.
         """
         bucket, ran = self._bucket, self._stopped
         self._stopped = None
@@ -130,7 +132,7 @@ class FastPath:
         return offset
 
     def _call(self, requests: np.ndarray[Any, np.dtype[np.uint8]], offset: int, looks_up: bool) -> int:
-        """Make one kernel call, and handle its results."""
+        """Call a kernel once, and handle its results."""
         work, bucket = self._workspace, self._bucket
         store, fields = bucket.store, work.fields
         work.begin(bucket)
@@ -148,7 +150,7 @@ class FastPath:
         return stop
 
     def _heed(self) -> None:
-        """Handle the results of a kernel's call: the arena's fill, the batch, the answers."""
+        """Handle the results of a kernel call: the staging arena's fill, the batch, the answers."""
         work, bucket = self._workspace, self._bucket
         fields = work.fields
         flags = fields[kernel.FLAGS]
@@ -165,7 +167,7 @@ class FastPath:
             self._session.send(work.out_view[:answered])
 
     def _count(self, seen: int) -> None:
-        """Count the requests of each opcode; mostly there is one opcode."""
+        """Count the requests of each opcode; most calls have one opcode."""
         fields, gate = self._workspace.fields, self._session.gate
         while seen:
             opcode = (seen & -seen).bit_length() - 1
@@ -174,7 +176,9 @@ class FastPath:
 
 
 def kernels_may_run(bucket: Bucket) -> bool:
-    """Return False while the plain path alone knows what must not be told or changed in a bucket."""
+    """Return False while requests on a bucket need checks that only the plain path makes (locks, fences, damage,
+    disabled traffic).
+    """
     # The kernel knows states, keys and CAS, and no more: whatever else may refuse a request is for the plain path.
     if bucket.traffic_disabled or bucket.fenced or bucket.store.quarantine.vbuckets:
         return False
@@ -189,7 +193,7 @@ def _begins_lookup(data: memoryview, offset: int) -> bool:
 
 
 def _is_simple(data: memoryview, offset: int) -> bool:
-    """Return True if a lookup's first path leads into the body: the kernel knows no attributes."""
+    """Return True if a lookup's first path has no flags: the kernel does not support attributes."""
     key = offset + KEY_LENGTH_AT
     first = offset + HEADER_BYTES + data[offset + EXTRAS_LENGTH_AT] + (data[key] << 8 | data[key + 1])
     return first + 1 < len(data) and not data[first + 1]

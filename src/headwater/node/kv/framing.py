@@ -1,7 +1,7 @@
-"""Framing extras of key-value requests: the ones that mean something here (wire.md 1.4).
+"""Framing extras of key-value requests: the objects that this node supports (wire.md 1.4).
 
-A barrier asks for commands one after the other, as this node runs them anyway. Durability makes a write wait for
-replicas (node/durable_writes.py); every write is on this node's own disk before it is answered.
+A barrier demands commands one after the other, which is this node's order anyway. Durability makes a write wait for
+replicas (node/durable_writes.py); every write is on this node's own disk before it is acknowledged.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _KEEPS_TTL = _SUBDOCS | frozenset(
 
 
 def check_framing(frame: Frame, loud: int) -> DurabilityInfo | None:
-    """Return the durability in the framing extras, None if there is none; refuse extras that this node does not
+    """Return the durability in the framing extras, None if there is none; refuse objects that this node does not
     support.
 
     Args:
         loud: the opcode of the request, in its loud form.
 
-    Raises: BadMessage if the extras are cut short.
+    Raises: BadMessage if the extras are incomplete.
     """
     durability = None
     for info in decode_framing(frame.framing) if frame.framing else ():
@@ -62,7 +62,7 @@ def check_framing(frame: Frame, loud: int) -> DurabilityInfo | None:
 
 
 def preserves_ttl(request: Request) -> bool:
-    """Return True if the request asks to keep the expiry of the document it replaces."""
+    """Return True if the request keeps the expiry of the document that it replaces."""
     return any(info.id == RequestInfo.PRESERVE_TTL for info in decode_framing(request.framing or b""))
 
 

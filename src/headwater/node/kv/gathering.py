@@ -1,7 +1,7 @@
-"""Requests that one worker can't answer alone, of a client at the address that workers have in common.
+"""Requests that need other workers' answers, from a client at the address that workers share.
 
-Some name a vbucket and no document, and go to the worker that has it. Others are about all vbuckets, or about documents
-of several: each of the other workers is asked its share first, and who answers adds what they said to its own.
+Some requests name a vbucket but no document, and go to the worker with the vbucket. Others concern all vbuckets, or
+documents in several: every other worker first answers its share, and the handling worker adds these answers to its own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SUMMED_ENDS: Final = (":items", ":data_size", ":tombstones")
 
 
 def vbucket_in(frame: Frame) -> int | None:
-    """Return the vbucket that a request is about which names no document of an active one; None for none."""
+    """Return the vbucket of a request that is not about a document in an active vbucket; None if it has none."""
     if frame.opcode in OF_VBUCKETS or (frame.opcode == Opcode.TAP_OPAQUE and _remark(frame) in _REMARKS_ON_VBUCKETS):
         return frame.vbucket
     if frame.opcode == Opcode.STAT:
@@ -69,10 +69,11 @@ def vbucket_in(frame: Frame) -> int | None:
 def shares_of(
     frame: Frame, paths: Callable[[], Iterable[str]], path_of: Callable[[int], str | None]
 ) -> dict[str, Frame]:
-    """Return what has to be asked of other workers before a request is answered, by the path at which each is called.
+    """Return the requests to other workers that must be answered before a request, by the path of the worker.
 
     Args:
-        paths: returns those of all others. path_of: returns that of the worker that has a vbucket; None for this one.
+        paths: returns the paths of all other workers. path_of: returns the path of the worker with a vbucket; None for
+            this one.
     """
     if frame.opcode in _OF_ALL or (frame.opcode == Opcode.STAT and _is_of_node(frame)):
         return dict.fromkeys(paths(), frame)
@@ -82,7 +83,7 @@ def shares_of(
 
 
 def _remark(frame: Frame) -> int | None:
-    """Return the code of a TAP feed's remark; None if it has none, which is for the handler to say."""
+    """Return the code of a TAP_OPAQUE; None if the message is malformed, which the handler will report."""
     try:
         return tap.Opaque.decode(frame).code
     except BadMessage:
@@ -114,14 +115,14 @@ class Gathering:
     """The answers of other workers to their shares of a request.
 
     Attributes:
-        refused: why they were not asked; None if they were.
+        refused: the refusal if the workers could not be asked; None if they were.
     """
 
     refused: CommandRefused | None = None
     answers: list[Frame] = field(default_factory=list)
 
     def outcome(self) -> CommandRefused | None:
-        """Return why the request is refused, if one of them refuses its share."""
+        """Return the refusal of the request if a worker refused its share, or none could be asked; otherwise None."""
         if self.refused is not None:
             return self.refused
         status = next((each.status for each in self.answers if each.status and not _has_none(each)), Status.SUCCESS)
@@ -133,18 +134,21 @@ def _has_none(answer: Frame) -> bool:
 
 
 def seqnos_in(answers: Iterable[Frame]) -> list[tuple[int, int]]:
-    """Return the seqnos that others answered to GET_ALL_VB_SEQNOS."""
+    """Return the (vbucket, seqno) pairs in other workers' answers to GET_ALL_VB_SEQNOS."""
     return [pair for each in answers for pair in admin.GetAllVbSeqnosResponse.decode(each).seqnos]
 
 
 def states_in(answers: Iterable[Frame]) -> KeyStates:
-    """Return what others answered to OBSERVE: the state and CAS of keys, by vbucket and key."""
+    """Return the states in other workers' answers to OBSERVE: state and CAS, by vbucket and key."""
     rows = (row for each in answers for row in meta.ObserveResponse.decode(each).states)
     return {(vbucket, key): (state, cas) for vbucket, key, state, cas in rows}
 
 
 def merged(own: Iterable[tuple[str, str]], answers: Iterable[Frame]) -> Iterable[tuple[str, str]]:
-    """Yield the statistics of all workers: sums where they are sums, else each, or this one's of the same name."""
+    """Yield the statistics of all workers, each name once.
+
+    A statistic is summed if it is additive; otherwise this worker's value counts, or the first one of another worker.
+    """
     others: dict[str, list[str]] = {}
     for each in answers:
         if each.key:

@@ -83,7 +83,7 @@ _ONLY_IN_VERSION_2 = frozenset({"rate-limit", "system-constraint"})
 
 @handles(bootstrap.Hello, value_bytes_max=FEATURES_BYTES_MAX)
 def hello(session: Session, request: bootstrap.Hello) -> bootstrap.HelloResponse:
-    """Grant features; every HELLO first switches all of them off (kv.md 1.1)."""
+    """Grant features; every HELLO first revokes all of them (kv.md 1.1)."""
     if missing := missing_prerequisites(request.features):
         code, needed = next(iter(sorted(missing.items())))
         names = ", ".join(sorted(feature.name for feature in needed))
@@ -97,7 +97,7 @@ def hello(session: Session, request: bootstrap.Hello) -> bootstrap.HelloResponse
 
 @handles(bootstrap.SelectBucket)
 def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done | Awaitable[Done]:
-    """Select a bucket; no name deselects. The client counts as knowing no map then (kv.md 1.3)."""
+    """Select a bucket; an empty name deselects. The client then counts as having no map (kv.md 1.3)."""
     if request.key in NO_BUCKET_NAMES:
         session.deselect()
         return Done()
@@ -124,9 +124,7 @@ async def _select_later(session: Session, bucket: Services) -> Done:
 
 @handles(bootstrap.GetErrorMap)
 def get_error_map(session: Session, request: bootstrap.GetErrorMap) -> bootstrap.GetErrorMapResponse:
-    """Return the table of statuses and their meanings, in the highest version that both ends understand
-    (kv.md 1.5).
-    """
+    """Return the table of statuses and their meanings, in the highest version that both ends support (kv.md 1.5)."""
     if request.vbucket:
         raise CommandRefused(Status.EINVAL, "an error map is asked for with vbucket 0")
     version = min(request.version, _ERROR_MAP_VERSION)
@@ -137,7 +135,7 @@ def get_error_map(session: Session, request: bootstrap.GetErrorMap) -> bootstrap
 
 
 def error_map(version: int) -> dict[str, object]:
-    """The error map of a version (1 or 2) as a JSON object; codes are lower-case hex without leading zeros."""
+    """Return the error map of a version (1 or 2) as a JSON object; codes are lower-case hex without leading zeros."""
     errors = {}
     for codes, attributes in _ATTRIBUTES:
         known = [each for each in attributes if version > 1 or each not in _ONLY_IN_VERSION_2]

@@ -1,5 +1,5 @@
-"""GET_LOCKED, UNLOCK, and the requests that a lock refuses (kv.md 2, "Locked document"). Locks:
-node/buckets/locks.py.
+"""GET_LOCKED, UNLOCK, and the requests that a lock refuses (kv.md 2, "Locked document"). node/buckets/locks.py keeps
+the locks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SECONDS_MAX = 30
 
 
 def with_own_cas(session: Session, request: Asked) -> Asked:
-    """Return a change of a locked document with the document's own CAS if it brings the token in its place; else
-    LOCKED.
+    """Return a change of a locked document with the document's own CAS in place of the lock's token; LOCKED without the
+    token.
     """
     lock = session.store_bucket.lock_of(request.vbucket, request.key, session.collection)
     if lock is None:
@@ -40,7 +40,7 @@ def with_own_cas(session: Session, request: Asked) -> Asked:
 
 @handles(wire.GetLocked, document=True)
 def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
-    """Return the document and lock it; the CAS in the answer is the token. "0 or absent = 15, cap 30"."""
+    """Lock the document and return it; the CAS in the answer is the token. Seconds: "0 or absent = 15, cap 30"."""
     document, bucket, vbucket = documents.existing(session, request), session.store_bucket, request.vbucket
     if bucket.lock_of(vbucket, request.key, session.collection) is not None:
         raise _refused(session, Status.LOCKED, "the document is locked already")
@@ -65,5 +65,5 @@ def unlock(session: Session, request: wire.Unlock) -> Done:
 
 
 def _refused(session: Session, status: int, why: str) -> CommandRefused:
-    """Make the refusal of these two commands; clients without XERROR get status 86."""
+    """Return the refusal of these two commands; clients without XERROR get status 86."""
     return CommandRefused(status if session.has(Feature.XERROR) else Status.ETMPFAIL, why)

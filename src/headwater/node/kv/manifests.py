@@ -29,7 +29,7 @@ def get_manifest(session: Session, request: wire.GetManifest) -> wire.GetManifes
 
 @handles(wire.SetManifest, lasts=True)
 async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
-    """Take a manifest, and answer when it is durable in all active vbuckets.
+    """Set the manifest; it is durable in all active vbuckets before the answer is sent.
 
     "Invalid: EINVAL; uid not greater (and not identical): ERANGE; breaking rules: 8a" (kv.md 4).
     """
@@ -54,7 +54,7 @@ def status_of(error: ManifestRefused) -> Status:
 
 @handles(wire.GetCollectionId)
 def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.GetCollectionIdResponse:
-    """Return the id of `scope.collection`; an empty part stands for the default one."""
+    """Return the id of `scope.collection`; an empty part means the default one."""
     collections = session.store_bucket.collections
     scope, dot, name = _path(request).partition(".")
     if not dot:
@@ -70,7 +70,7 @@ def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.G
 
 @handles(wire.GetScopeId)
 def get_scope_id(session: Session, request: wire.GetScopeId) -> wire.GetScopeIdResponse:
-    """Return the id of a scope; ".collection" behind it is ignored."""
+    """Return the id of a scope; a following ".collection" is ignored."""
     collections = session.store_bucket.collections
     name = _part(_path(request).partition(".")[0])
     scope = _visible_manifest(session).scope(name)
@@ -80,13 +80,13 @@ def get_scope_id(session: Session, request: wire.GetScopeId) -> wire.GetScopeIdR
 
 
 def _visible_manifest(session: Session) -> CollectionsManifest:
-    """Return the manifest, as far as the user may see it."""
+    """Return the parts of the manifest that the user may see."""
     manifest, places = session.store_bucket.collections.manifest, session.access.places
     return manifest if places is None or session.access.rights > LOGIN else places.visible(manifest)
 
 
 def _path(request: wire.GetCollectionId | wire.GetScopeId) -> str:
-    """Return the names in the request: in the value, or from old clients in the key."""
+    """Return the names in the request: in the value, or in the key from old clients."""
     if bool(request.key) == bool(request.value) and request.key:
         raise CommandRefused(Status.EINVAL, "names both in the key and in the value")
     try:

@@ -1,7 +1,7 @@
 """Documents with their metadata: GET_META, RETURN_META, and SET, ADD, DEL_WITH_META with conflict resolution (kv.md 2).
 
-SET_, ADD_ and DEL_WITH_META move documents between clusters: the sender gives CAS, revision, expiry and flags, and the
-newer version wins. This bucket resolves by revision; last-write-wins buckets are not offered.
+SET_, ADD_ and DEL_WITH_META copy documents between clusters: the sender sets CAS, revision, expiry and flags, and the
+newer version wins. Buckets resolve conflicts by revision; there are no last-write-wins buckets.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _WITH_DATATYPE = 2
 
 @handles(wire.GetMeta, document=True)
 def get_meta(session: Session, request: wire.GetMeta) -> wire.GetMetaResponse:
-    """Return the metadata of a document or a tombstone (its expiry is the delete time); version 2 has the datatype,
-    too.
+    """Return the metadata of a document or a tombstone (its expiry is the delete time); version 2 includes the
+    datatype.
     """
     document = documents.newest(session, request)
     if document is None:
@@ -58,7 +58,7 @@ def _value(request: wire.SetWithMeta) -> bytes:
 
 
 def _check(request: wire.SetWithMeta, *, deletes: bool) -> None:
-    """Check the options: FORCE_ACCEPT is for last-write-wins buckets; REGENERATE_CAS needs
+    """Check the options: FORCE_ACCEPT is only for last-write-wins buckets; REGENERATE_CAS needs
     SKIP_CONFLICT_RESOLUTION.
     """
     # What a node may hold can be copied to another.
@@ -74,13 +74,13 @@ def _check(request: wire.SetWithMeta, *, deletes: bool) -> None:
 
 
 def _wins(request: wire.SetWithMeta, stored: StoredDocument | None, *, deletes: bool, is_limited: bool) -> bool:
-    """Return True if the incoming version wins. Revision mode compares (rev, cas, expiry, flags) of a set, (rev, cas)
-    of a deletion; the incoming one must be strictly greater.
+    """Return True if the incoming version wins. Resolution by revision compares (rev, cas, expiry, flags) for a set,
+    (rev, cas) for a deletion; the incoming version must be strictly greater.
 
-    Of one revision, an expiration loses against all else, whatever its CAS: nobody decided on it, and it has the
-    revision of a version that it never saw (decision 0157). It wins if nothing is stored; tombstones take part like
-    documents. If all are equal, a set still wins if it brings extended attributes that the stored version lacks.
-    `is_limited`: the collection has a maximum TTL.
+    Among versions with equal revisions an expiration loses, whatever its CAS: no client requested it, and a client may
+    have written a version with the same revision elsewhere (decision 0157). It wins if nothing is stored; tombstones
+    take part like documents. If all are equal, a set still wins if it brings extended attributes that the stored
+    version lacks. `is_limited` is True if the collection has a maximum TTL.
     """
     options = request.options or 0
     if stored is None or options & (MetaOption.FORCE | MetaOption.SKIP_CONFLICT_RESOLUTION):
@@ -143,9 +143,7 @@ def set_with_meta(session: Session, request: wire.SetWithMeta) -> Stored:
 
 @handles(wire.DelWithMeta, document=True, writes=True, frees=True)
 def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
-    """Store a tombstone with another cluster's metadata, also of an unknown key; its value may only hold
-    attributes.
-    """
+    """Store a tombstone with another cluster's metadata, even of an unknown key; its value may only have attributes."""
     value = _value(request)
     _admit(session, request, deletes=True)
     kept = values.inflate(value, request.datatype)
@@ -171,9 +169,9 @@ def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
 
 @handles(wire.ReturnMeta, document=True, writes=True)
 def return_meta(session: Session, request: wire.ReturnMeta) -> Stored:
-    """Answer SET, ADD or DELETE with vb uuid and seqno even if MutationSeqno was not negotiated.
+    """Answer SET, ADD or DELETE with vb uuid and seqno, even if MutationSeqno was not negotiated.
 
-    It takes no durability (framing.py), so it waits for no commit.
+    The request can't have a durability (framing.py), so it waits for no commit.
     """
     stored = _CHANGES[request.mutation_type](session, request)
     vbucket = session.store_bucket.vbuckets[request.vbucket]

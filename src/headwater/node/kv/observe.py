@@ -1,4 +1,4 @@
-"""Commands that watch durability or look around: OBSERVE, OBSERVE_SEQNO, GET_KEYS, GET_RANDOM_KEY (kv.md 2, 3)."""
+"""Commands that observe durability or list keys: OBSERVE, OBSERVE_SEQNO, GET_KEYS, GET_RANDOM_KEY (kv.md 2, 3)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _IN_MEMORY, _PERSISTED, _NOT_FOUND, _LOGICALLY_DELETED = 0x00, 0x01, 0x80, 0x81
 def observe_seqno(
     session: Session, request: meta.ObserveSeqno
 ) -> meta.ObserveSeqnoResponse | meta.ObserveSeqnoFailedOver:
-    """Return the persisted and the current seqno of a branch; in any state but dead.
+    """Return the persisted and the current seqno of a branch; the vbucket may have any state but dead.
 
-    A copy in the middle of a snapshot reports the part that it has on disk. A client with the feature COMPLETE_SEQNOS,
-    which wants to know how far a failover would go back, gets the seqno up to which the copy is complete (decision
-    0086); for a replica at most the one before its first damaged change, by which a failover ranks it (0107).
+    A copy in the middle of a snapshot reports the part that it has on disk. With the feature COMPLETE_SEQNOS it reports
+    the seqno to which a failover would go back: the one up to which the copy is complete (decision 0086), for a replica
+    at most the one before its first damaged change, by which a failover ranks it (0107).
 
-    Format 1 if the uuid in the request is an older entry of the failover table: it adds the last seqno of that branch.
+    The answer has format 1, with the last seqno of the branch, if the uuid is an older entry of the failover table.
     """
     vbucket_, vb_uuid = vbucket(session, request), request.vb_uuid
     if vbucket_.state is State.DEAD:
@@ -70,8 +70,8 @@ def observe_seqno(
 
 @handles(meta.Observe, value_bytes_max=OBSERVE_BYTES_MAX)
 def observe(session: Session, request: meta.Observe) -> meta.ObserveResponse | Awaitable[meta.ObserveResponse]:
-    """Return the state and CAS of keys. A change that is not durable is reported as such at once, which is the
-    command's purpose.
+    """Return the state and CAS of keys. A change that is not durable is reported as such, without waiting: this is the
+    purpose of the command.
     """
     others = states_in(session.others)
     if len(request.keys) > AT_ONCE:
@@ -88,7 +88,7 @@ async def _observe_many(session: Session, request: meta.Observe, others: KeyStat
 
 
 def _observed(session: Session, vb: int, key: bytes, others: KeyStates) -> tuple[int, bytes, int, int]:
-    """`others`: the states of keys that other workers have."""
+    """Return (vbucket, key, state, CAS); `others` has the states from other workers."""
     if (vb, key) in others:
         return vb, key, *others[vb, key]
     bucket = session.store_bucket
@@ -106,9 +106,7 @@ def _observed(session: Session, vb: int, key: bytes, others: KeyStates) -> tuple
 
 
 def _split(session: Session, key: bytes, *, is_start: bool = False) -> tuple[int, bytes]:
-    """Return the collection that a key within a request names, and the key; a start key (`is_start`) may be
-    empty.
-    """
+    """Return the collection and the logical key of a key inside a request; a start key (`is_start`) may be empty."""
     if not session.has(Feature.COLLECTIONS):
         return 0, key
     try:
@@ -131,7 +129,7 @@ def _observe_one(bucket: Bucket, vb: int, key: bytes, collection: int) -> tuple[
 
 @handles(GetKeys)
 def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[GetKeysResponse]:
-    """Return keys in order, from the start key on; 1,000 unless the request says otherwise."""
+    """Return keys in order from the start key on; 1,000 unless the request has another number."""
     bucket = session.store_bucket
     check_served(session, request.vbucket)
     wanted = min(KEYS_DEFAULT if request.count is None else request.count, KEYS_MAX)
@@ -164,7 +162,7 @@ async def _keys_of_many(session: Session, span: _KeySpan) -> GetKeysResponse:
 
 
 async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[bytes] | None:
-    """Return the first keys in order; None if the rows were rewritten meanwhile, so that keys may be missing."""
+    """Return the first keys in order; None if the rows were rewritten meanwhile, and keys may be missing."""
     vb, wanted, keys = span.vbucket, span.wanted, set[bytes]()
     columns = bucket.store.index.columns[vb]
     for key in bucket.live_keys(vb, 0, span.collection):
@@ -181,7 +179,7 @@ async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[by
 
 @handles(GetRandomKey)
 def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
-    """Return a document of a random active vbucket, whichever worker has it: the first live one after a random row."""
+    """Return a document of a random active vbucket, of any worker: the first live one after a random row."""
     bucket, collection = session.store_bucket, request.collection_id or 0
     if request.collection_id is not None and not session.has(Feature.COLLECTIONS):
         raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
@@ -205,8 +203,8 @@ def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
 
 
 def _random_of_others(session: Session, own_count: int) -> GetKeyResponse | None:
-    """Draw a vbucket among `own_count` of this worker's and those of the others that have answered with a document;
-    return the document if it is one of theirs.
+    """Draw a vbucket among `own_count` of this worker's and those of the workers that answered with a document; return
+    the document if the vbucket is another worker's, otherwise None.
     """
     answers = {where: each for where, each in zip(session.relays, session.others, strict=False) if not each.status}
     if not answers:

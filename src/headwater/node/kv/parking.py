@@ -1,7 +1,7 @@
 """The waits of a plain connection's request: for room, for another state of its vbucket, for a coroutine.
 
-Nothing is read of the connection meanwhile, so commands stay in order (kv.md, "Rules common to all commands"). Without
-an answer yet, the request is handled again afterwards.
+The connection is not read meanwhile, so commands stay in order (kv.md, "Rules common to all commands"). A request that
+has no answer after its wait is handled again.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ log: Final = logging.getLogger(__name__)
 
 
 class ParkedServer(Protocol):
-    """The node with a session's bucket, by what a wait asks of it."""
+    """The node with a session's bucket: the interface that a wait needs."""
 
     loop: asyncio.AbstractEventLoop
 
     @property
     def requests(self) -> Requests:
-        """The counters of its bucket's requests."""
+        """The counters of the bucket's requests."""
 
 
 class ParkedSession(Protocol):
-    """The session of a connection, by what a wait asks of it."""
+    """The session of a connection: the interface that a wait needs."""
 
     @property
     def server(self) -> ParkedServer:
         """The node with the selected bucket, which the request may change."""
 
     def refuse(self, frame: Frame, refused: CommandRefused) -> None:
-        """Refuse a request in words that this client knows."""
+        """Refuse a request with a status that this client knows."""
 
 
 class Parking:
@@ -62,13 +62,13 @@ class Parking:
 
     @property
     def is_at_work(self) -> bool:
-        """Return True while a coroutine has yet to answer."""
+        """True while a coroutine works on an answer."""
         return self._task is not None
 
     def wait_for_room(self, committer: Committer) -> None:
-        """Pause until the staging arena is empty again; do nothing if the connection already waits for something else.
+        """Pause until the staging arena is empty again; do nothing if the connection is paused already.
 
-        In that case it is not the lack of room, which the committer ends, that makes the request wait.
+        Then the request waits for another reason than lack of room, and another event will end the pause.
         """
         if not self._connection.is_paused:
             self._connection.pause("commit")
@@ -98,7 +98,7 @@ class Parking:
 
         Args:
             send: queues the answers.
-            lasts: True if it runs to its end whether or not anybody hears the answer.
+            lasts: True if the coroutine must run to its end even if the connection is closed.
         """
         # Reading stops, so the next request of this connection can't overtake this one (kv.md, "commands run in
         # order").
@@ -137,7 +137,7 @@ class Parking:
         self._connection.resume("parked")
 
     def end(self) -> None:
-        """Wait for nothing more: the connection is closed."""
+        """End all waits, because the connection is closed."""
         # Cancelled in the middle, a command that changes several things would leave some of them undone.
         if self._task is not None and not self._lasts:
             self._task.cancel()
@@ -147,5 +147,5 @@ class Parking:
 
 
 def refusal_of(error: StorageError) -> CommandRefused:
-    """Return the refusal for a storage error: a request that lacks room may come again, but damage stays."""
+    """Return the refusal for a storage error: a temporary one for lack of room, a permanent one for damage."""
     return CommandRefused(Status.EINTERNAL if isinstance(error, CorruptStore) else Status.ETMPFAIL, str(error))

@@ -1,6 +1,4 @@
-"""Work that is done before its request is handled: the connection pauses meanwhile, and the request is
-handled again.
-"""
+"""Work that is done before its request is handled: the connection pauses meanwhile, then handles the request again."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class Prepared(Protocol):
-    """A part of a request's work that was done in advance."""
+    """A part of a request's work, done in advance."""
 
     def drop(self) -> None:
         """Free its resources: the request was handled, or never will be."""
@@ -38,9 +36,9 @@ class Preparation:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Prepared]) -> NoRoom:
-        """Pause the connection until the work is done, and its request is handled again.
+        """Pause the connection until the work is done; then its request is handled again.
 
-        Returns: the exception that the handler has to raise.
+        Returns: the exception that the handler must raise.
         """
         self.drop()
         self._connection.pause("preparing")
@@ -66,7 +64,7 @@ class Preparation:
             self.done = None
 
     def end(self) -> None:
-        """Stop the work, for the connection is gone, and free the prepared part."""
+        """Stop the work, because the connection is closed, and free the prepared part."""
         if self._task is not None:
             self._task.cancel()
         self.drop()

@@ -1,20 +1,19 @@
-"""Requests on documents of other workers' vbuckets, from a connection at the workers' common address.
+"""Relays requests on documents of other workers' vbuckets, from a connection at the address that workers share.
 
-    request of another worker's vbucket --a number for its opaque--> that worker, over a unix socket
-    its answer, by that number          --its opaque again-----> into the place it has among the answers
+    request for another worker's vbucket --number instead of opaque--> that worker, over a unix socket
+    its answer, with that number         --original opaque----> its place among the answers
 
-The connection to the other worker is this client's alone, and was introduced with its user, bucket and features:
-rights, locks and order are checked there as if the client had called it. Answers leave in the order of the requests.
-This worker's own answers wait here behind those that other workers still owe, as they wait in the outbox behind a gate.
-The answer to a NOOP after each burst shows that the quiet requests before it have no answer. The next burst is read
-when all of this one is answered.
+The connection to the other worker is used for this client only, and begins with its user, bucket and features: that
+worker checks rights, locks and order as if the client were connected to it. Answers are sent in the order of the
+requests; this worker's own answers wait here for earlier ones of other workers. A NOOP ends each burst; its answer
+shows that earlier quiet requests get no answer. The next burst is read when this one is answered.
 
-A TAP feed is such requests, too: each message goes to the worker of its vbucket, and what is about the whole feed to
-all. A worker keeps what the feed has said before, so a feed that loses one begins anew.
+The messages of a TAP feed are relayed too: to the worker of their vbucket, or to all workers if they concern the whole
+feed. Each worker keeps state of the feed, so a feed must start again if it loses a worker.
 
-If the other worker can't be called, or refuses the introduction, it has carried out no request: a temporary failure. If
-it is lost with unanswered requests, it is unknown which were carried out, and the client loses its connection, as if it
-had called that worker itself.
+If another worker can't be reached, or refuses the introduction, it has executed no request: these fail temporarily. If
+it is lost with unanswered requests, it is unknown which were executed, and the client's connection is closed, as if it
+had been connected to that worker.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ AWAY: Final = "the process that has it can't take it now: it is being started ag
 
 
 class Relaying(Protocol):
-    """The part of a session that sends the answers of other workers."""
+    """The interface of a session that sends the answers of other workers."""
 
     pumps: bool
 
@@ -76,10 +75,10 @@ class Relaying(Protocol):
 
 @dataclass(slots=True)
 class _Place:
-    """The place of a request's answer among the others: its number at the call, the client's opaque, the answers so
-    far.
+    """The place of a request's answer among the others: its number on the connection to the worker, the client's
+    opaque, the answers so far.
 
-    The answer to an `inner` request is not sent to the client.
+    The answer to a request with `is_inner` is not sent to the client.
     """
 
     call: _Call
@@ -93,10 +92,10 @@ class _Place:
 
 @dataclass(slots=True)
 class _Flush:
-    """A FLUSH until this worker has carried it out: the reason why no other worker was asked, or the paths and the
-    answers of those that were.
+    """A FLUSH before this worker executes it: the reason why no other worker was asked, or the paths and answers of
+    those asked.
 
-    Each first answers that it is there, then that it is empty.
+    Each worker first answers that it can be reached (`are_there`), then that it has deleted its documents.
     """
 
     refused: CommandRefused | None
@@ -105,7 +104,7 @@ class _Flush:
     statuses: list[int] = field(default_factory=list)
 
     def outcome(self) -> CommandRefused | None:
-        """Return the refusal of the first worker that refused; None if all have carried it out."""
+        """Return the refusal of the first worker that refused; None if all have answered with success."""
         if self.refused is not None:
             return self.refused
         status = next(filter(None, self.statuses), Status.SUCCESS)
@@ -115,7 +114,7 @@ class _Flush:
 
 
 class Relay:
-    """The calls of one client's connection to other workers, and the order of the answers.
+    """The connections to other workers for one client, and the order of the answers.
 
     Args:
         session, relaying: the client's session, as two interfaces. paths: the socket path of each other worker.
@@ -133,18 +132,20 @@ class Relay:
 
     @property
     def is_waiting(self) -> bool:
-        """True if another worker owes an answer."""
+        """True if another worker has not answered yet, or answers wait for it."""
         return bool(self._waiting)
 
     def renew(self) -> None:
-        """Introduce the client anew, once no answer is owed, for its user, bucket or features may have changed. They
-        have not if somebody else's roles changed: a feed goes on then.
+        """Introduce the client to the workers again, once all answers are there: its user, bucket or features may have
+        changed.
+
+        If they have not (another user's roles changed), a TAP feed continues.
         """
         self._is_stale = True
         self._feeds_as_another = self._feeds_as_another or (self._feeds and self._client != self._feeds_as)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections to other workers."""
         self._waiting.clear()
         for call in tuple(self._calls.values()):
             call.close()
@@ -153,10 +154,11 @@ class Relay:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def holds_back(self, frame: Frame) -> bool:
-        """Return True if a request has to wait until the other workers have answered.
+        """Return True if a request must wait for answers of other workers.
 
-        Such a request is about no vbucket, so it may change the user or the bucket; or it deletes all documents, which
-        the other workers do first; or they have a share in the answer.
+        A request without a vbucket waits for all earlier answers, because it may change the user or the bucket. A FLUSH
+        waits until the other workers have deleted their documents, and other requests for the workers' shares of the
+        answer.
         """
         if self._waiting:
             return not _is_of_a_vbucket(frame)
@@ -169,8 +171,8 @@ class Relay:
         return bool(self._waiting)
 
     def takes(self, frame: Frame) -> bool:
-        """Take a request of another worker's vbucket, or refuse it if that worker is away; return False if it is for
-        this worker.
+        """Relay a request for another worker's vbucket, or refuse it if that worker can't be reached; return False if
+        it is for this worker.
         """
         if frame.opcode in _FLUSHES and self._flush is not None:
             refused = self._flush.outcome()
@@ -193,8 +195,8 @@ class Relay:
         return True
 
     def _fail(self, frame: Frame, refused: CommandRefused) -> None:
-        """Refuse a request. A feed's message may want no answer, and its producer would go on as if it had arrived:
-        then the connection ends.
+        """Refuse a request; drop the connection instead if it is a TAP feed's message: without an answer its producer
+        would continue as if the message had arrived.
         """
         if frame.opcode in MESSAGES:
             self._session.connection.drop(f"a message of its feed is lost: {refused.context}", fault=False)
@@ -202,14 +204,15 @@ class Relay:
             self._relaying.turn_down(frame, refused)
 
     def handled(self) -> None:
-        """Note that this worker has carried out a request. Until then, for lack of room, it may handle a FLUSH several
-        times; the other workers, which have flushed, are asked once.
+        """Note that this worker has executed a request.
+
+        Before, it may handle a FLUSH several times, for lack of room; the other workers are asked only once.
         """
         self._flush = self._gathering = None
         self._session.others = ()
 
     def flush(self) -> None:
-        """End the burst: send the requests, and read no more before they are answered."""
+        """End the burst: send the requests, and stop reading until they are answered."""
         if self._waiting:
             self._relaying.pumps = True
             self._session.connection.pause("relayed")
@@ -223,7 +226,7 @@ class Relay:
 
     @property
     def _client(self) -> tuple[object, ...]:
-        """The user, bucket and features that the other workers know of the client."""
+        """The client's present user, bucket and features, with which it is introduced to workers."""
         return self._session.user, self._session.bucket, self._session.features
 
     @property
@@ -248,7 +251,7 @@ class Relay:
         return others_of(self._session).values()
 
     def _gather(self, frame: Frame) -> None:
-        """Ask the other workers for their parts of the answer, if the request needs any."""
+        """Request the other workers' shares of the answer, if the request needs any."""
         shares = shares_of(frame, self._paths_of_others, partial(path_of, self._session))
         if not shares or self._path_of(frame) is not None:
             return
@@ -260,7 +263,9 @@ class Relay:
         self.flush()
 
     def _is_refused(self, frame: Frame, gathering: Gathering) -> bool:
-        """Return True, and refuse the request, if another worker refused its part; else keep the parts of all."""
+        """Return True, and refuse the request, if another worker refused its share; otherwise keep all shares for the
+        handler.
+        """
         if (refused := gathering.outcome()) is None:
             self._session.others = tuple(gathering.answers)
             return False
@@ -269,10 +274,9 @@ class Relay:
         return True
 
     def _go_on_flushing(self, frame: Frame) -> None:
-        """Take the next step of a FLUSH: it is checked here, then all others say that they are there, then
-        they flush.
+        """Take the next step of a FLUSH: it is checked here, then all other workers answer a NOOP, then they flush.
 
-        A FLUSH that is refused before the last step empties no worker.
+        A FLUSH that is refused before the last step deletes no documents.
         """
         flush, request = self._flush, Frame(Magic.CLIENT_REQUEST, Opcode.NOOP)
         if flush is None:
@@ -288,7 +292,9 @@ class Relay:
         self.flush()
 
     def _refused_here(self, frame: Frame) -> CommandRefused | None:
-        """Return the refusal that a FLUSH would get here once the others have deleted theirs; None for none."""
+        """Return the refusal that this worker would give to a FLUSH after the others have flushed; None if it would
+        accept it.
+        """
         session = self._session
         try:
             _, request = admit(session, frame)
@@ -302,8 +308,8 @@ class Relay:
         return None
 
     def _ask_all(self, requests: Mapping[str, Frame]) -> bool:
-        """Send requests of this worker's own to others, by path; return False, and send none, if one of them can't be
-        called.
+        """Send requests to other workers, by path, whose answers are not for the client; return False, and send none,
+        if a worker can't be reached.
         """
         calls = {path: self._call(path) for path in requests}
         there = {path: call for path, call in calls.items() if call is not None}
@@ -313,7 +319,7 @@ class Relay:
         return True
 
     def _call(self, path: str) -> _Call | None:
-        """Return the connection to a worker; None if it can't be opened."""
+        """Return the connection to a worker, opened if need be; None if the worker can't be reached."""
         if self._is_stale and not self._waiting:
             if self._feeds_as_another:  # the others would have to hear the feed again from its beginning
                 self._session.connection.drop("its user, bucket or features have changed amid a feed", fault=False)
@@ -331,7 +337,7 @@ class Relay:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def hold(self, data: bytes | bytearray | memoryview, gate: int) -> bool:
-        """Keep an answer of this worker behind those that others owe; return False if they owe none."""
+        """Queue an answer of this worker after those that other workers owe; return False if they owe none."""
         if not self._waiting:
             return False
         self._waiting.append((bytes(data), gate))
@@ -341,8 +347,8 @@ class Relay:
         return True
 
     def go_on(self) -> None:
-        """Send the answers in front; read from other workers as much as the client takes, and as the answers in front
-        need.
+        """Send the answers at the front of the queue; then read from the workers whose answers are needed, or the
+        client can accept.
         """
         waiting, connection = self._waiting, self._session.connection
         while waiting and not connection.is_closed:
@@ -367,7 +373,7 @@ class Relay:
             connection.resume("relayed")
 
     def weigh(self) -> None:
-        """Count the bytes that wait here, both ways, as held by the client's connection; this may drop it."""
+        """Count the bytes that wait here, in both directions, as held by the client's connection; this may drop it."""
         held_bytes = self._held_bytes + sum(each.memory_bytes for each in self._calls.values())
         self._session.connection.keeps_relayed(held_bytes)
 
@@ -383,7 +389,7 @@ class Relay:
                 self._gathering.answers.append(Frame.decode(each))
 
     def turned_away(self, call: _Call) -> None:
-        """Fail the requests of a call for now: the worker could not take it, and has carried out none of them."""
+        """Fail the requests on a connection that a worker did not accept, temporarily: it has executed none of them."""
         self._forget(call)
         if self._feeds:
             self._session.connection.drop("a worker can't take its feed", fault=False)
@@ -400,7 +406,7 @@ class Relay:
         self._calls = {path: each for path, each in self._calls.items() if each is not call}
 
     def lost(self, call: _Call) -> None:
-        """Forget a lost worker, and drop the client's connection if it owes an answer."""
+        """Forget a lost worker; drop the client's connection if an answer of the worker is missing."""
         self._forget(call)
         # It is not known which of the unanswered requests were carried out; an error would claim that none was.
         if self._feeds or any(
@@ -422,11 +428,11 @@ class _Call(WorkerCall):
 
     @property
     def memory_bytes(self) -> int:
-        """The memory of waiting requests, partial answers, and answers that wait for earlier ones."""
+        """The memory of waiting requests, incomplete answers, and answers that wait for earlier ones, in bytes."""
         return self.kept_bytes + self.held_bytes
 
     def ask(self, frame: Frame, *, is_inner: bool = False) -> _Place:
-        """Queue a request behind the others; it leaves with `flush`, or before."""
+        """Queue a request; `flush` sends it, or an earlier write if many bytes wait."""
         place = _Place(self, self._next(), frame.opcode, frame.opaque, is_inner)
         self._put(frame, place.number)
         self._owed.append(place)
@@ -436,7 +442,7 @@ class _Call(WorkerCall):
         return place
 
     def flush(self) -> None:
-        """Send all requests, and a NOOP whose answer shows that no other answer is to come."""
+        """Send all requests, and a NOOP, whose answer shows that no other answer will follow."""
         if self._is_asked:
             self._is_asked = False
             # "Send a NOOP to flush a pipeline" (kv.md): quiet requests have no answer of their own.
@@ -474,7 +480,7 @@ class _Call(WorkerCall):
         return at
 
     def _answered(self, number: int, at: int, end: int) -> None:
-        """Handle an answer: the requests before it get no more answers."""
+        """Handle an answer; requests before it get no more answers."""
         while self._owed and self._owed[0].number != number:  # the number of a NOOP is nobody's: all are over
             self._owed.popleft().is_over = True
         if self._owed:
@@ -483,7 +489,7 @@ class _Call(WorkerCall):
             self.give(place, bytes(memoryview(self._in)[at:end]))
 
     def give(self, place: _Place, answer: bytes) -> None:
-        """Keep an answer at its place until all answers before it have left."""
+        """Keep an answer at its place until all earlier answers have been sent."""
         place.answers.append(answer)
         self.held_bytes += len(answer)
 
@@ -494,7 +500,7 @@ def _is_of_a_vbucket(frame: Frame) -> bool:
 
 
 def path_of(session: Session, vbucket: int) -> str | None:
-    """Return the path at which a worker is called that has a vbucket by the map; None if this one has it, or none."""
+    """Return the path of the worker that has a vbucket by the map; None if this worker has it, or none."""
     if session.store_bucket.state(vbucket) in _HERE:
         return None
     holders = session.server.cluster.holders(vbucket)
@@ -502,19 +508,20 @@ def path_of(session: Session, vbucket: int) -> str | None:
 
 
 def others_of(session: Session) -> dict[Address, str]:
-    """Return the paths of the other workers that have a part of the bucket: those that its map names, if it has one.
-    One that is to join need not have the bucket yet.
+    """Return the paths of the other workers in the bucket's map, or of all without a map.
+
+    A worker that is going to join may not have the bucket yet.
     """
     map_ = session.server.membership.map
     return {each: path for each, path in session.relays.items() if map_ is None or each in map_.servers}
 
 
 def introduction(session: Session, first_opaque: int = 0) -> bytes:
-    """Return the first frame of a call, which names the client; a HELLO of a private form, answered by
-    `refusal` only.
+    """Return the first frame of a connection to another worker, which names the client: a HELLO of a private form,
+    answered only by `refusal`.
 
     Args:
-        first_opaque: the opaques that the worker chooses for requests to the client are above this one.
+        first_opaque: the worker's requests to the client have opaques above this one.
     """
     who = {
         "peer": session.connection.peer,
@@ -528,5 +535,5 @@ def introduction(session: Session, first_opaque: int = 0) -> bytes:
 
 
 def refusal() -> bytes:
-    """Return the answer to an introduction if the call can't be taken; later frames are not read."""
+    """Return the answer to an introduction if the worker does not accept the connection; later frames are not read."""
     return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO, vbucket=Status.ETMPFAIL).encode()

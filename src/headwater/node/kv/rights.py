@@ -1,7 +1,7 @@
 """The privileges that a frame needs of its sender, by its opcode, as the requests declare them (wire/privilege.py).
 
-Forms of one request that old and new clients send under one opcode need the same; an opcode that no request declares
-has no rule, and no handler can be registered for it.
+All forms of a request with one opcode need the same privileges; an opcode without a declared request has no rule, and
+no handler can be registered for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Rule:
 
     Attributes:
         privilege: the privileges that all of them need, as a number of bits.
-        cases: the further privileges for some flags; the place of the flags depends on the length of the extras.
+        cases: additional privileges for some flags; the offset of the flags depends on the length of the extras.
     """
 
     privilege: int
@@ -54,8 +54,8 @@ class Access:
 
     Attributes:
         user: the name of the user; None before a login.
-        rights: the privileges in all of the selected bucket; without one, those in any bucket.
-        places: the privileges in scopes and collections of the bucket, if the user has roles for such; else None.
+        rights: the privileges in all of the selected bucket; without a selected bucket, those in any bucket.
+        places: the privileges in scopes and collections of the bucket; None if the user has no roles for these.
     """
 
     user: str | None = None
@@ -64,12 +64,12 @@ class Access:
 
     @property
     def is_logged_in(self) -> bool:
-        """True if commands that need a login may run; without users everybody is logged in."""
+        """True if commands that need a login may run; always True without users."""
         return bool(self.rights & _LOGIN)
 
     @property
     def is_administrator(self) -> bool:
-        """True if commands of administrators may run; without users everybody is one."""
+        """True if commands of administrators may run; always True without users."""
         return bool(self.rights & _ADMINISTER)
 
     @property

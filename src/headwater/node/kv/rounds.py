@@ -3,14 +3,14 @@
     sockets --epoll--> events --kernels/rounds.py--> received, executed, answered; or kept until a batch is on disk
                                        \\--> one connection at a time, for Python: connection.readable, connection.take
 
-A connection joins when its session lets the kernels answer, and no other worker has a part in it; it leaves when it
+A connection joins if its session allows the kernels to answer, and its requests need no other worker; it leaves when it
 pauses or closes. The event loop watches one descriptor for all of them. A round ends after EVENTS_MAX connections, so
-streams, timers and other work have their turn as between two requests, and the time it takes counts as theirs does
-(run_queue.py). While the bucket has something that only the plain path knows, such as a locked document, every
-connection that has sent something is for Python.
+that streams, timers and other work get their turn, and its time counts in the run queue like any other (run_queue.py).
+While requests need checks that only the plain path makes, such as those of locks, every readable connection is left to
+Python.
 
-An answer that waits for a batch is the rounds' as long as nothing else comes of its connection. They stand among those
-whom the committer wakes or drops, for all answers that they keep.
+The rounds keep an answer that waits for a batch until its connection sends more. For all these answers, the rounds wait
+for the committer like a session: it wakes or drops them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WROTE: Final = int(execute.FLAG_WROTE)  # once: numpy's numbers are slow ones
 
 
 class RoundsHost(Protocol):
-    """The part of a node that its connections share: the memory that they receive into, and the event loop's time."""
+    """The part of a node that all its rounds share: the receive buffer, the run queue, and the event loop."""
 
     loop: asyncio.AbstractEventLoop
     run_queue: RunQueue
@@ -56,7 +56,7 @@ class RoundsHost(Protocol):
 
 
 class ServedRounds:
-    """The connections of one bucket whose next request the kernel may answer, and the answers kept for a batch."""
+    """The connections of one bucket whose next request the kernel may answer, and the answers that wait for a batch."""
 
     def __init__(
         self, host: RoundsHost, bucket: Bucket, committer: Committer, requests: Requests, workspace: Workspace
@@ -90,7 +90,7 @@ class ServedRounds:
         return True
 
     def leave(self, descriptor: int) -> None:
-        """Watch a connection no more. No answer of it may be kept."""
+        """Stop watching a connection; the kernel must not keep an answer of it."""
         del self._connections[descriptor]
         self.allow(descriptor, None)
         if self._epoll is not None:
@@ -98,11 +98,11 @@ class ServedRounds:
                 self._epoll.unregister(descriptor)
 
     def allow(self, descriptor: int, features: int | None) -> None:
-        """Let the kernel answer a connection of these features; None: its next bytes are for Python."""
+        """Allow the kernel to answer a connection with these features; None leaves its next bytes to Python."""
         self._rows[descriptor * _FIELDS + kernel.READY] = 0 if features is None else features | kernel.IS_READY
 
     def take_back(self, descriptor: int) -> tuple[bytes, int] | None:
-        """Return the answer of a connection that is kept for a batch, and the batch; None if none is kept."""
+        """Return the answer of a connection that waits for a batch, and the batch's number; None if there is none."""
         number = self._rows[descriptor * _FIELDS + kernel.WAITING]
         if not number:
             return None
@@ -111,11 +111,11 @@ class ServedRounds:
         return bytes(self._answer_at(place)), int(self._entries[place, kernel.GATE])
 
     def stirred_at(self, descriptor: int) -> float:
-        """Return the time at which a connection last sent a request that the kernel answered."""
+        """Return the time at which a connection last sent a request that the kernel answered (loop.time() seconds)."""
         return self._rows[descriptor * _FIELDS + kernel.STIRRED] / MICROSECONDS
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching all connections."""
         if self._epoll is not None:
             self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
@@ -142,7 +142,7 @@ class ServedRounds:
             self._read()
 
     def _read_now(self) -> None:
-        """Read from the sockets that became readable while the rounds waited in line."""
+        """Read from the sockets that became readable while the rounds waited in the run queue."""
         if self._epoll is not None:
             self._loop.add_reader(self._epoll.fileno(), self._readable)
             self._read()
@@ -161,12 +161,12 @@ class ServedRounds:
                 self._ask(events[at])
 
     def _ask(self, descriptor: int) -> None:
-        """Let a connection do all of it, if it has not left since the event came."""
+        """Leave a readable connection to Python, unless it has left since the event."""
         if (connection := self._connections.get(descriptor)) is not None:
             connection.readable()
 
     def _go_round(self) -> None:
-        """Serve connections by the kernel until one of them is for Python; then let it have its turn."""
+        """Serve connections by the kernel until it leaves one to Python; then let Python handle that one."""
         begun, work, fields, requests = self._time(), self._workspace, self._fields, self._requests
         committer, store, uuids = self._committer, self._bucket.store, self._bucket.uuids
         work.begin(self._bucket)
@@ -193,9 +193,10 @@ class ServedRounds:
             )
 
     def _settle(self, read_gate: int, stop: int) -> None:
-        """Commit what the connections of a round have changed, and count what they asked for.
+        """Commit the changes of a round, and count its requests.
 
-        What the last one has changed is the index's already, whatever Python makes of the connection.
+        This includes the changes of the last connection, even if Python handles the rest of its bytes: they are indexed
+        already.
         """
         fields, committer, requests = self._fields, self._committer, self._requests
         hands_over = stop == kernel.ROUND_TAKE
@@ -221,7 +222,7 @@ class ServedRounds:
         requests.sent_bytes += fields[kernel.SENT_BYTES]
 
     def _hand_over(self, connection: Watched) -> None:
-        """Give a connection the bytes received of it, and its session what the kernel has done of them."""
+        """Pass the received bytes to a connection, and the kernel's progress in them to its session."""
         if self._workspace.fields[execute.OFFSET] and (quick := connection.session.quick) is not None:
             quick.resume(self._fields[kernel.STOP])
         connection.take(self._fields[kernel.GOT])
@@ -242,7 +243,7 @@ class ServedRounds:
         self._run_queue.spend(self._time() - begun)
 
     def drop(self, cause: str, *, fault: bool = True) -> None:
-        """Drop the connections whose answer is kept, for its batch was lost."""
+        """Drop the connections with a kept answer, because its batch was lost."""
         numbers = range(self._fields[kernel.HEAD], self._fields[kernel.TAIL])
         places = [number % kernel.KEPT for number in numbers]
         descriptors = [int(self._entries[place, kernel.DESCRIPTOR]) for place in places]

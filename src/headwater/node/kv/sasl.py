@@ -1,13 +1,13 @@
 """SASL: PLAIN and SCRAM with the users of the node (node/users/; kv.md 1.2).
 
-Without users no login is needed, and PLAIN lets any name and password in. SCRAM, which most Couchbase clients insist
-on, wants a proof from the node, too, that it knows the password; so without users the password is that of Couchbase's
-own examples, `password`, for clients on the same machine. With users the key derivation runs in a thread, so no other
-client waits for it; an address with many failed logins waits longer for each answer, so that guessing is slow without
-locking the account's owner out (node/users/failures.py); and PLAIN, which sends the password as it is, is taken over
-TLS and from the same machine, unless the options say otherwise. The members of a cluster log in by SCRAM with a proof
-that is bound to the connection (node/users/binding.py), and by nothing else. A client with a certificate of a user is
-logged in before all this, and may log in as another user.
+Without users no login is needed, and PLAIN accepts any name and password. In SCRAM, which most Couchbase clients insist
+on, the node must also prove that it knows the password; so without users the password is that of Couchbase's own
+examples, `password`, for clients on the same machine. With users the key derivation runs in a thread, so that no other
+client waits for it. Answers to an address with many failed logins are delayed, so that guessing is slow without locking
+out the account's owner (node/users/failures.py). PLAIN, which sends the password in clear, is accepted over TLS and
+from the same machine, unless the options differ. Members of a cluster must log in by SCRAM with a proof that is bound
+to the connection (node/users/binding.py). A client with a user's certificate is logged in at once, and may log in as
+another user.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def list_mechanisms(session: Session, request: SaslListMechs) -> SaslListMechsRe
 
 @handles(SaslAuth)
 async def auth(session: Session, request: SaslAuth) -> SaslResponse | SaslContinue:
-    """Check the first message. A new attempt logs the connection out until it succeeds."""
+    """Check the first message of a login. The connection is logged out until the login succeeds."""
     # At the first word, before anything can fail: a connection must not keep the rights of the user before.
     session.login = session.user = None
     session.refresh_access()
@@ -68,7 +68,7 @@ async def auth(session: Session, request: SaslAuth) -> SaslResponse | SaslContin
 
 @handles(SaslStep)
 async def step(session: Session, request: SaslStep) -> SaslResponse:
-    """Check the second message of SCRAM; without SASL_AUTH before it: EINVAL."""
+    """Check the second message of SCRAM; EINVAL without a preceding SASL_AUTH."""
     login, session.login = session.login, None
     if not isinstance(login, tuple) or request.key.decode("ascii", "replace") != login[0]:
         raise CommandRefused(Status.EINVAL, "no exchange of this mechanism is in progress")
@@ -91,8 +91,8 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
 
 
 def _offered_mechanisms(session: Session) -> tuple[str, ...]:
-    """Return the mechanisms for a client: none that shows a password to the network, or proves one that everybody
-    knows.
+    """Return the mechanisms for a client: none that sends a password over the network in clear, or proves a password
+    that everybody knows.
     """
     server, peer = session.server, session.connection.peer
     if server.hears_passwords(session.connection):
@@ -149,18 +149,18 @@ async def _begin_scram(session: Session, mechanism: str, value: bytes) -> SaslCo
 
 
 def _is_here(session: Session, kind: str, proof: bytes) -> bool:
-    """Return True if a proof was made for this connection: for this node, by its certificate or an address of it."""
+    """Return True if a proof is bound to this node: to its certificate, or to an address of it."""
     return sees(session.connection.tls, session.connection.called_at, _names(session), kind, proof)
 
 
 def _names(session: Session) -> set[str]:
-    """Return the names that cluster maps have for this node."""
+    """Return the addresses of this node in cluster maps."""
     maps = (each.membership.map for each in session.server.buckets.values())
     return {str(each.here) for each in maps if each is not None and each.here is not None}
 
 
 async def _is_right_attempt(session: Session, user: str, attempt: Callable[[], Awaitable[bool]]) -> bool:
-    """Return True if an attempt is right; attempts of one name and address are checked one after the other."""
+    """Return True if a login attempt is correct; attempts of one name and address are checked one after the other."""
     server = session.server
     try:
         return await server.failures.judge(_address(session), user, server.loop.time, attempt)
@@ -173,7 +173,7 @@ def _address(session: Session) -> str:
 
 
 async def _refused(session: Session, why: str, user: str = "") -> CommandRefused:
-    """Return the refusal of a malformed attempt; it counts as a failed one, and is answered as late."""
+    """Return the refusal of a malformed attempt, which counts as a failed one, after the same delay."""
     failures, now = session.server.failures, session.server.loop.time()
     failures.add(_address(session), now)
     refusal = _wrong(session, why, user)
@@ -183,21 +183,22 @@ async def _refused(session: Session, why: str, user: str = "") -> CommandRefused
 
 
 def _wrong(session: Session, why: str, user: str = "") -> CommandRefused:
-    """Return the refusal, the same for every reason; only the log tells the reasons apart."""
+    """Log a refused login, and return the refusal, which is the same for every reason."""
     session.server.login_refused(session.connection.peer, user, why)
     return CommandRefused(Status.AUTH_ERROR)
 
 
 def _dropped(session: Session, why: TooManyWait, user: str) -> CommandRefused:
-    """Close the connection of one waiting client too many."""
+    """Close the connection of a client beyond the limit of waiting logins; return the refusal."""
     refusal = _wrong(session, str(why), user)
     session.connection.drop(f"login refused: {why}", fault=False)
     return refusal
 
 
 async def _succeed(session: Session, user: str) -> None:
-    """Log the client in and select the bucket of its name, or else the node's first (spymemcached and old clients
-    expect that), if it may use it."""
+    """Log the client in, and select the bucket with the user's name, or else the node's first, if the user may use it:
+    old clients (spymemcached) expect that.
+    """
     session.user = user
     buckets = session.server.buckets
     bucket = buckets.get(user) or next(iter(buckets.values()))

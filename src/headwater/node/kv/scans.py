@@ -1,7 +1,7 @@
-"""Range scans: create, continue, cancel. The scans themselves: node/buckets/scans.py.
+"""Commands of range scans: create, continue, cancel. node/buckets/scans.py has the scans.
 
-A request continues a scan in a coroutine, which lets other work run in between. It returns 1 MiB at most, so that a
-slow reader never makes more wait. Source: KV engine, docs/range_scans.
+A request continues a scan in a coroutine, which lets other work run in between. It returns at most 1 MiB, so that no
+more waits for a slow reader. Source: KV engine, docs/range_scans.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
 
 @handles(wire.RangeScanContinue, anywhere=True)
 async def go_on(session: Session, request: wire.RangeScanContinue) -> list[wire.RangeScanPart]:
-    """Return the next keys of a scan; EBUSY while another request does."""
+    """Return the next keys of a scan; EBUSY while another request continues it."""
     vbucket = _active(session, request.vbucket)
     scan = _find(session, request)
     if scan.plan.collection not in vbucket.collections.alive:
@@ -77,14 +77,14 @@ async def go_on(session: Session, request: wire.RangeScanContinue) -> list[wire.
 
 @handles(wire.RangeScanCancel, anywhere=True)
 def cancel(session: Session, request: wire.RangeScanCancel) -> Done:
-    """Cancel a scan, also one that another request continues."""
+    """Cancel a scan, even if another request is continuing it."""
     _active(session, request.vbucket)
     _find(session, request).cancel()
     return Done()
 
 
 class _Parts:
-    """The answers to one continue request, as they fill."""
+    """The parts of the answer to one continue request."""
 
     def __init__(self, session: Session, request: wire.RangeScanContinue, scan: RangeScan) -> None:
         self._session, self._request, self._scan = session, request, scan
@@ -93,7 +93,7 @@ class _Parts:
         self._items = self._bytes = 0
 
     async def collect(self) -> list[wire.RangeScanPart]:
-        """Return keys up to the limits of the request; one at least, if there is one."""
+        """Return keys up to the limits of the request, at least one if there is one."""
         loop, limit = self._session.server.loop, self._request.time_limit_ms / 1000
         begun, pause, now = loop.time(), _pausing(self._session), self._session.store_bucket.now()
         while (batch := await self._scan.next(pause, now)) is not None:
@@ -136,7 +136,7 @@ def _pausing(session: Session) -> Callable[[], Awaitable[None]]:
 
 
 def _active(session: Session, vbucket: int) -> VBucket:
-    """Return the vbucket if it is active and served here."""
+    """Return the vbucket if it is active here and not fenced; raise CommandRefused otherwise."""
     check_served(session, vbucket)
     return session.store_bucket.vbuckets[vbucket]
 
@@ -193,7 +193,7 @@ def _range(content: Any) -> KeyRange:
 
 
 def _end(content: Mapping[str, Any], name: str) -> tuple[bytes, bool]:
-    """Return one end of a range, and True if it belongs to the range."""
+    """Return one end of a range, and True if the end belongs to the range."""
     given = [each for each in (name, f"excl_{name}") if each in content]
     if len(given) != 1 or not isinstance(content[given[0]], str):
         raise CommandRefused(Status.EINVAL, f"range needs either {name} or excl_{name}, a text")
@@ -220,10 +220,9 @@ def _number(content: Mapping[str, Any], name: str, default: int | None = None) -
 
 
 async def _meet(session: Session, vbucket: VBucket, needs: Any) -> VBucket:
-    """Check the vbucket against the requirements of the snapshot, and wait for its seqno as long as the
-    request says.
+    """Check the vbucket against the snapshot requirements of the request, and wait for its seqno as long as they allow.
 
-    Returns the vbucket after the wait, for it may have gone and come back with another history.
+    Returns the vbucket after the wait: it may have been dropped and created with another history.
     """
     if not isinstance(needs, dict):
         raise CommandRefused(Status.EINVAL, "snapshot_requirements is not a JSON object")
@@ -248,7 +247,7 @@ def _check_history(vbucket: VBucket, vb_uuid: int) -> None:
 
 
 async def _reach(session: Session, vbucket: int, seqno: int, seconds: float) -> VBucket:
-    """Wait for a seqno; return the vbucket that has it."""
+    """Wait until a vbucket has reached a seqno; return the vbucket."""
     loop, committer = session.server.loop, session.server.committer
     give_up = loop.time() + seconds
     while (vbucket_ := _active(session, vbucket)).durable_seqno < seqno:

@@ -1,13 +1,13 @@
 """A plain connection: key-value and administration commands, in order.
 
-The session keeps bytes, order and gates. admission.py decides which requests run, by the rights in access.py;
-answering.py puts answers into words that the client knows.
+The session handles bytes, order and the batches for which answers wait. admission.py admits requests by the rights in
+access.py; answering.py returns answers with a status that the client knows.
 
-`receive` alternates between the kernel, which takes as many bulk requests as it understands, and the plain path, which
-takes one request and lets the kernel go on. An answer that depends on a record that is not durable is gated; so is
-every later answer of the same connection, since it implies that the quiet writes before it succeeded.
+`receive` alternates between the kernel, which executes as many requests as it can, and the plain path, which handles
+one request before the kernel continues. An answer that depends on a record that is not durable waits for its batch; so
+does every later answer of the same connection, because it implies that the quiet writes before it succeeded.
 
-A handler may be a coroutine (it waits for a commit, a vbucket, a password check). The connection then pauses until it
+A handler may be a coroutine (for a commit, a vbucket, a password check). The connection then pauses until the coroutine
 is done (parking.py): commands of one connection run in order (kv.md, "Rules common to all commands").
 """
 
@@ -61,7 +61,9 @@ _OF_PATHS = frozenset(int(each) for each in Opcode if each.name.startswith("SUBD
 
 
 class KvSession:
-    """The state of a plain connection: user, bucket, features, gates; see the module's plan."""
+    """The state of a plain connection: user, bucket, features, and the batches for which answers wait (see the
+    module).
+    """
 
     deadline: float | None = None
     pumps = False
@@ -102,19 +104,19 @@ class KvSession:
 
     @property
     def gate(self) -> int:
-        """The batch that answers wait for now; 0 if everything that they show is on disk."""
+        """The number of the batch for which answers wait now; 0 if everything that they depend on is on disk."""
         return self.written_gate if self.written_gate > self.server.committer.durable else 0
 
     @property
     def store_bucket(self) -> Bucket:
-        """The selected bucket; CommandRefused(NO_BUCKET) without one."""
+        """The selected bucket; raises CommandRefused(NO_BUCKET) without one."""
         if self.bucket is None:
             raise CommandRefused(Status.NO_BUCKET, "no bucket is selected")
         return self.bucket
 
     @property
     def quick(self) -> QuickPath | None:
-        """The kernels' part of its requests, if it can be had without this session."""
+        """The facts with which rounds may answer requests without this session; None if it must see all requests."""
         return self._fast if self.relay is None else None
 
     def has(self, feature: int) -> bool:
@@ -122,14 +124,14 @@ class KvSession:
         return feature in self.features
 
     def state_of(self, kind: type[Kept]) -> Kept:
-        """Return the state that a part of the node keeps with this connection; `kind()` makes it on first use."""
+        """Return the state that a part of the node keeps with this connection; created by `kind()` on first use."""
         state = self._states.get(kind)
         if not isinstance(state, kind):
             state = self._states[kind] = kind()
         return state
 
     def select(self, server: Services) -> None:
-        """Select a bucket; no output may wait for another bucket's batches by then."""
+        """Select a bucket; no output may still wait for a batch of the former one."""
         if server is not self.server:
             # Numbers of batches mean something in one bucket alone; `settle` has seen to it that no answer waits for
             # one.
@@ -145,7 +147,7 @@ class KvSession:
         self.refresh_access()
 
     def refresh_access(self) -> None:
-        """Look up the user's rights again, by the present features, login and bucket; make a new fast path."""
+        """Look up the user's rights again, after a change of features, user or bucket; create a new fast path."""
         users, places = self.server.users, None
         if self.bucket is not None:
             rights, places = users.rights(self.user, self.bucket.name), users.places(self.user, self.bucket.name)
@@ -164,7 +166,9 @@ class KvSession:
     # --- what the connection calls ------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Run every whole request in `data`; stop early if something pauses the connection."""
+        """Execute every whole request in `data`; stop early if something pauses the connection. Return the bytes
+        consumed.
+        """
         offset, connection = 0, self.connection
         while not connection.is_paused and not connection.is_closed and connection.session is self:
             if self._fast is not None and (len(data) - offset < HEADER_BYTES or data[offset + 1] not in _OF_PATHS):
@@ -191,14 +195,14 @@ class KvSession:
         return offset
 
     def pump(self) -> None:
-        """Go on with the answers of other workers, for the client has taken all others."""
+        """Continue with the answers of other workers, because the client has read all earlier output."""
         if self.relay is not None:
             self.relay.go_on()
 
     def pass_on(self, answer: bytes) -> None:
         """Send another worker's answer.
 
-        Like every later answer of this connection it waits for this worker's writes before it, which may have been
+        Like every later answer of this connection, it waits for this worker's earlier writes, which may have been
         quiet.
         """
         self.connection.send(answer, self.written_gate)
@@ -207,14 +211,14 @@ class KvSession:
         """Do nothing: a plain connection has no deadlines."""
 
     def users_changed(self) -> None:
-        """Look up the user and the roles again; a user who was removed has to leave."""
+        """Look up the user and the roles again; disconnect a user who was removed."""
         if self.user is not None and not self.server.users.knows(self.user):
             self.connection.drop(f"user {self.user!r} is none any more", fault=False)
         else:
             self.refresh_access()
 
     def closed(self) -> None:
-        """Cancel the running handler, whose answer has no recipient; a command that `lasts` runs to its end."""
+        """Cancel the running handler, because the connection is closed; a command that `lasts` runs to its end."""
         self.parking.end()
         self.preparation.end()
         self._fast = self.login = None  # which refer to this session
@@ -224,7 +228,7 @@ class KvSession:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def answer(self, frame: Frame) -> None:
-        """Let the worker that owns the vbucket answer a request. Raises NoRoom as `handle`."""
+        """Answer a request, by the worker that owns its vbucket. Raises NoRoom as `handle` does."""
         if self.relay is None:
             self.handle(frame)
         elif not self.relay.takes(frame):
@@ -232,22 +236,23 @@ class KvSession:
             self.relay.handled()
 
     def give(self, frame: Frame) -> None:
-        """Have whichever workers answer a request that came over another kind of connection. Raises NoRoom: it is to be
-        given again."""
+        """Answer a request from another kind of connection, by the workers that it concerns. After NoRoom, call again
+        with it.
+        """
         if self.relay is not None and self.relay.holds_back(frame):
             self.relay.flush()
             raise NoRoom
         self.answer(frame)
 
     def end_burst(self) -> None:
-        """Send what other workers were asked."""
+        """Send the queued requests to other workers."""
         if self.relay is not None:
             self.relay.flush()
 
     def handle(self, frame: Frame) -> None:
-        """Answer one request. DCP sessions call this too, for frames that are not DCP.
+        """Answer one request. DCP sessions also call this, for frames of other protocols.
 
-        Raises NoRoom if the request must be handled again: after the next commit, or after the turns of others.
+        Raises NoRoom if the request must be handled again: after the next commit, or after the others' turns.
         """
         if frame.magic not in REQUESTS:
             return  # a response to something we sent (a notification): nothing waits for it
@@ -277,41 +282,41 @@ class KvSession:
             self.connection.finish()
 
     def finish(self) -> None:
-        """Close the connection once the request being handled is answered."""
+        """Close the connection after the answer to the current request."""
         self._finishes = True
 
     def wrote(self) -> None:
-        """Let later answers wait for the batch with the records that a handler (or the kernel) staged."""
+        """Make later answers wait for the batch with the records that a handler (or the kernel) staged."""
         # The connection's own gate and not the request's: a quiet write has no answer, so the next answer vouches for
         # it.
         self.written_gate = self.server.committer.wrote()
 
     def saw_unstable(self) -> None:
-        """Let this and all later answers wait for changes that a request read and that are not durable yet."""
+        """Make this and all later answers wait for changes that a request read and that are not durable yet."""
         # "Visible means durable": a value that a crash takes back must not have been read.
         self.written_gate = max(self.written_gate, self.server.committer.gate())
 
     def wait_for(self, gate: int) -> None:
-        """Let later answers wait for a batch."""
+        """Make later answers wait for batch `gate`."""
         self.written_gate = max(self.written_gate, gate)
 
     def saw(self, vbucket: VBucket) -> None:
-        """Let this and later answers wait until the vbucket's record is on disk, for a request read its state or
+        """Make this and later answers wait until the vbucket's record is on disk, because a request read its state or
         failover log.
 
-        The record is "persisted with the vbucket" (failover 1). It may be lost with its batch; a client that had seen
-        it would then rely on a state that never existed.
+        The record is "persisted with the vbucket" (failover 1). It may be lost with its batch; then a client that had
+        seen it would rely on a state that never existed.
         """
         self.written_gate = max(self.written_gate, vbucket.gate)
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
-        """Queue answers; they leave after batch `gate` and after this connection's own writes."""
+        """Queue answers; they are sent after batch `gate` and after this connection's own writes are durable."""
         gate = gate if gate > self.written_gate else self.written_gate
         if self.relay is None or not self.relay.hold(data, gate):
             self.connection.send(data, gate)
 
     def reply(self, frame: Frame, answer: Answer) -> None:
-        """Queue the answer of one request, unless its quiet form leaves it out."""
+        """Queue the answer of one request, unless its quiet form omits it."""
         command = COMMANDS.get(frame.opcode)
         if command is None or command.silent.get(frame.opcode) != answer.status:
             # Any row that the answer shows, or shows to be missing, may be in a batch that is not on the disk yet.
@@ -323,13 +328,11 @@ class KvSession:
                     self.send(piece, gate)
 
     def encoded(self, frame: Frame, answer: Answer) -> bytes:
-        """Return the bytes of an answer in this connection's protocol."""
+        """Return an answer in the encoding of this connection's protocol."""
         return answer.answering(frame)
 
     def not_my_vbucket(self) -> CommandRefused:
-        """Return the refusal that carries the current map, so that the client finds the owner (kv.md, "07
-        responses").
-        """
+        """Return the refusal with the current map, in which the client finds the owner (kv.md, "07 responses")."""
         if not self.server.cluster.map_in_refusals:
             return CommandRefused(Status.NOT_MY_VBUCKET)
         datatype = Datatype.JSON if self.has(Feature.JSON) else 0
@@ -347,14 +350,14 @@ class KvSession:
         self.server.requests.ran(opcode, 1, self.gate)
 
     def refuse(self, frame: Frame, refused: CommandRefused) -> None:
-        """Refuse a request in words that this client knows."""
+        """Refuse a request with a status that this client knows."""
         failure = failure_of(self, frame, refused)
         if failure is not None:
             self.reply(frame, failure)
 
 
 def _count(session: KvSession, command: Command, opcode: int, status: int) -> None:
-    """Count a request whose answer waits for its batch, if it waits for one (see `reply`)."""
+    """Count a request; its answer is timed until its batch is durable, if it waits for one (see `reply`)."""
     server = session.server
     server.requests.answered(opcode, status)
     gate = max(session.gate, server.committer.gate()) if command.document else session.gate

@@ -1,6 +1,6 @@
 """STAT: groups of (name, value) pairs, one answer each, then an empty one (kv.md 1.7).
 
-The groups about vbuckets are here; other parts of the node (DCP, TAP) put theirs into `Bucket.stat_groups`.
+The groups about vbuckets are here; other parts of the node (DCP, TAP) add theirs to `Bucket.stat_groups`.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _uuid(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _chosen_vbuckets(session: Session, arguments: list[str]) -> list[VBucket]:
-    """Return the vbuckets that a group is about: the one in the arguments, or all. A bad number: EINVAL; a vbucket that
-    is not here: 07.
+    """Return the vbucket in the arguments of a group, or all vbuckets. EINVAL for a bad number; status 07 for a vbucket
+    that is not on this node.
     """
     vbuckets = session.store_bucket.vbuckets
     if not arguments:
@@ -144,7 +144,7 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
-    """Yield the facts that a mover needs: one line for each vbucket of a list, or of all, at one moment.
+    """Yield the facts that a mover needs: a line for each vbucket of a list, or for all, from one moment.
 
     A line has the state, the high seqno, the seqno up to which the copy is complete, the numbers of refused and of
     damaged changes, the bytes of the newest versions of its keys (tombstones included), and its failover log, newest
@@ -172,7 +172,7 @@ def _listed_vbuckets(session: Session, arguments: list[str]) -> list[VBucket]:
 
 
 def _collections(session: Session, arguments: list[str]) -> Pairs:
-    """Count the documents of each collection in the active vbuckets, by the ids of its scope and its own."""
+    """Yield the number of documents of each collection in the active vbuckets, by scope id and collection id."""
     bucket = session.store_bucket
     manifest = bucket.collections.manifest
     sums = {number: [0, 0, 0] for number in manifest.by_id()}
@@ -203,8 +203,8 @@ def _scopes(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _durability(session: Session, arguments: list[str]) -> Pairs:
-    """Yield the waiting durable writes of one vbucket, or of all that have some, and each replica's
-    acknowledged seqno.
+    """Yield the durable writes in flight in one vbucket, or in all that have some, and each replica's acknowledged
+    seqno.
     """
     writes = session.store_bucket.durable_writes
     for each in _chosen_vbuckets(session, arguments):
@@ -220,7 +220,7 @@ def _durability(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _range_scans(session: Session, arguments: list[str]) -> Pairs:
-    """Yield the open scans of one vbucket or of all: their plans, and how long each has been idle."""
+    """Yield the open scans of one vbucket or of all: their plans, and their idle times."""
     chosen, now = set(_chosen_vbuckets(session, arguments)), session.server.loop.time()
     for scan in tuple(session.store_bucket.scans):
         if scan.vbucket in chosen:
@@ -242,9 +242,7 @@ def _failovers(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _checkpoint(session: Session, arguments: list[str]) -> Pairs:
-    """Yield one checkpoint for each vbucket, for the log has no others: this node's, or the one that a TAP producer
-    named.
-    """
+    """Yield one checkpoint for each vbucket, as the log has no others: this node's, or that of the TAP producer."""
     for each in _chosen_vbuckets(session, arguments):
         yield f"vb_{each.id}:state", each.state.name.lower()
         yield f"vb_{each.id}:open_checkpoint_id", str(each.checkpoint + 1)
@@ -271,7 +269,7 @@ def _config(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _rights(session: Session, arguments: list[str]) -> Pairs:
-    """Yield the user's name and rights, so that a page offers nothing that would be refused."""
+    """Yield the user's name and rights, so that a page can hide actions that would be refused."""
     yield "user", session.user or ""
     for each in EVERYTHING:
         name = (each.name or "").lower()

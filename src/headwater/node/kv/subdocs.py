@@ -61,9 +61,9 @@ RESULTS_BYTES_MAX = BODY_BYTES_MAX - wire.SPECS_MAX * wire.RESULT_BYTES
 
 
 class DocumentView:
-    """A document as paths look into it; it is taken apart when the first path asks.
+    """A document for lookups by path; it is decoded at the first path.
 
-    Frequent lookups do not use cached properties, which take a lock in Python 3.11, a microsecond each time.
+    Frequent lookups use no cached properties, because these take a lock in Python 3.11, a microsecond each time.
     """
 
     def __init__(self, document: StoredDocument, vb_uuid: int, now: int) -> None:
@@ -75,25 +75,25 @@ class DocumentView:
 
     @property
     def parts(self) -> tuple[bytes, bytes]:
-        """The attributes with their length in front, and the body."""
+        """The section of attributes, with its length in front, and the body."""
         if self._parts is None:
             self._parts = values.body_of(self.document)
         return self._parts
 
     @cached_property
     def pairs(self) -> dict[str, bytes]:
-        """The attributes by name."""
+        """Return the attributes by name."""
         return _pairs(self.parts[0])
 
     @property
     def text(self) -> bytes:
-        """The body; CommandRefused with SUBDOC_DOC_NOTJSON if paths can't lead into it."""
+        """The body; CommandRefused with SUBDOC_DOC_NOTJSON if it is no JSON."""
         if self._text is None:
             self._text = _text(self.parts[1])
         return self._text
 
     def look(self, opcode: int, flags: int, path: bytes) -> bytes:
-        """Return the value that one path leads to; CommandRefused with the path's status."""
+        """Return the value at one path; CommandRefused with the path's status."""
         if opcode == _GET:
             return self.parts[1]
         components = parse(path)
@@ -101,14 +101,16 @@ class DocumentView:
         return LOOKUPS[opcode](text, components)
 
     def _attribute(self, path: Path) -> bytes:
-        """Return a document whose only member is an attribute, for the path begins with its name."""
+        """Return a JSON dictionary with one attribute as its only member, for a path that begins with the attribute's
+        name.
+        """
         name = attributes.name_of(path)
         if name.startswith("$"):
             return _only(name, self._virtual_attribute(name).encode())
         return _attribute(self.pairs, name)
 
     def _virtual_attribute(self, name: str) -> str:
-        """Return an attribute that is computed, not stored."""
+        """Return a computed attribute."""
         if name == "$XTOC":
             return attributes.contents_attribute(self.pairs)
         if name == "$vbucket":
@@ -121,9 +123,9 @@ def _pairs(section: bytes) -> dict[str, bytes]:
 
 
 def _attribute(pairs: Mapping[str, bytes], name: str) -> bytes:
-    """Return a document whose only member is an attribute; it is empty if there is no such attribute.
+    """Return a JSON dictionary with one attribute as its only member; empty if there is no such attribute.
 
-    Attributes came whole from clients and from other servers, so they may be no JSON, whatever their datatype says.
+    Clients and other servers send attributes as a whole, so these may be invalid JSON, whatever their datatype.
     """
     if name not in pairs:
         return b"{}"
@@ -137,7 +139,7 @@ def _only(name: str, text: bytes) -> bytes:
 
 
 def _text(body: bytes) -> bytes:
-    """Return the body of a document as text to edit; the datatype from another server is only a claim."""
+    """Return the body of a document as a text to edit, after a check: another server may have sent a wrong datatype."""
     if not values.is_json(body):
         raise CommandRefused(Status.SUBDOC_DOC_NOTJSON, "the document is no JSON")
     return body
@@ -171,7 +173,7 @@ def _check_attribute_flags(session: Session, flags: int, allowed: int) -> None:
 
 @handles(wire.SubdocGet, document=True)
 def get_path(session: Session, request: wire.SubdocGet) -> wire.SubdocValue:
-    """Answer SUBDOC_GET with the value as it is written in the document."""
+    """Answer SUBDOC_GET with the value, as in the document."""
     return _look_up(session, request, Opcode.SUBDOC_GET)
 
 
@@ -205,10 +207,10 @@ def _status(document: StoredDocument) -> Status:
 def look_up_paths(
     session: Session, request: wire.SubdocMultiLookup
 ) -> wire.SubdocMultiLookupResponse | Awaitable[wire.SubdocMultiLookupResponse]:
-    """Answer SUBDOC_MULTI_LOOKUP: each path has a status; the answer's is SUBDOC_MULTI_PATH_FAILURE if one of them
+    """Answer SUBDOC_MULTI_LOOKUP: each path has a status; the answer's status is SUBDOC_MULTI_PATH_FAILURE if a path
     failed.
 
-    A path leads through up to 20 MiB. A lookup that takes longer than a turn is begun anew, path by path.
+    A path may scan up to 20 MiB. A lookup that takes longer than a turn is started again, with a turn for each path.
     """
     _check_specs(session, [each[:3] for each in request.specs], _MULTI_LOOKUPS, frozenset({Opcode.GET}), _LOOKUP_FLAGS)
     view = _view(session, request)
@@ -221,7 +223,7 @@ def look_up_paths(
 
 
 async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -> wire.SubdocMultiLookupResponse:
-    """Look paths up with turns for other work in between. A request that waits for a place holds no document."""
+    """Look up paths with turns for other work in between. While it waits for a place, the request keeps no document."""
     queue, results = session.server.run_queue, list[tuple[int, bytes]]()
     async with queue.large:
         view = _view_again(session, request)
@@ -232,7 +234,9 @@ async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -
 
 
 def _view_again(session: Session, request: wire.SubdocMultiLookup) -> DocumentView:
-    """Return the document as it is now, if this node still serves its vbucket and collection."""
+    """Return the present document, if this node still serves its vbucket and collection; raise CommandRefused
+    otherwise.
+    """
     # Others have had their turns since the request was admitted, so its checks are made again.
     bucket = session.store_bucket
     check_served(session, request.vbucket)
@@ -255,7 +259,7 @@ def _looked_up(view: DocumentView, results: list[tuple[int, bytes]]) -> wire.Sub
 
 
 def _result(view: DocumentView, spec: LookupSpec, before: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
-    """Return the status and the value of a path; `before` are those of the paths before it."""
+    """Return the status and the value of a path; `before` are the results of the earlier paths."""
     try:
         part = view.look(*spec)
     except CommandRefused as refused:
@@ -268,7 +272,7 @@ def _result(view: DocumentView, spec: LookupSpec, before: Sequence[tuple[int, by
 def _check_specs(
     session: Session, specs: Sequence[LookupSpec], known: frozenset[int], whole: frozenset[int], flags: int
 ) -> None:
-    """Check the paths of one request against the rules about all of them together (kv.md 6.3)."""
+    """Check the paths of one request against the rules for all of them together (kv.md 6.3)."""
     if not 1 <= len(specs) <= wire.SPECS_MAX:
         raise CommandRefused(Status.SUBDOC_INVALID_COMBO, f"{len(specs)} paths, 1 to {wire.SPECS_MAX} are allowed")
     names, body_seen, is_gone = set(), False, False
@@ -296,7 +300,7 @@ def _check_specs(
 
 
 class PathRefused(Exception):  # noqa: N818 - an answer, not an error of ours
-    """A path could not be changed: its `status`, and the reason in words (`why`)."""
+    """A path could not be changed: its `status`, and the reason for people (`why`)."""
 
     def __init__(self, index: int, status: int, why: str) -> None:
         super().__init__(index, status, why)
@@ -307,12 +311,12 @@ class PathRefused(Exception):  # noqa: N818 - an answer, not an error of ours
 
 @dataclass
 class Draft:
-    """A document under change: its attributes and its body.
+    """A document during a change: its attributes and its body.
 
     Attributes:
-        old: the version before, also a tombstone or None. numbers: those of the change.
-        has_body: false for a tombstone that stays one.
-        results: the values of the answer, by the path.
+        old: the version before, a tombstone or None included. numbers: the numbers of the change.
+        has_body: False for a tombstone that remains one.
+        results: the values of the answer, by the path's index.
     """
 
     old: StoredDocument | None
@@ -324,10 +328,10 @@ class Draft:
     _edited: bytes | None = None
 
     def apply(self, specs: Sequence[MutationSpec], edits: EditedBody | None = None) -> None:
-        """Carry out all changes in their order; PathRefused for the first impossible one.
+        """Apply all changes in their order; PathRefused for the first impossible one.
 
         Args:
-            edits: the edits of the body, if they were carried out beforehand.
+            edits: the edits of the body, if they were made in advance.
         """
         if edits is None or not isinstance(edits.edited, Draft):
             for index, spec in enumerate(specs):
@@ -343,7 +347,7 @@ class Draft:
         self.results |= edits.edited.results
 
     def apply_one(self, index: int, spec: MutationSpec) -> None:
-        """Carry out the change of one path; PathRefused if it can't be."""
+        """Apply the change of one path; PathRefused if it is impossible."""
         try:
             value = self._apply(*spec)
         except CommandRefused as refused:
@@ -402,7 +406,7 @@ def _mkdir(flags: int) -> bool:
     writes=True,
 )
 def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocStored | Awaitable[wire.SubdocStored]:
-    """Answer a change by one path: its status is the answer's, its result the answer's value."""
+    """Answer a change of one path: the path's status is the answer's, its result the answer's value."""
     if request.path_bytes > len(request.value):
         raise CommandRefused(Status.EINVAL, f"a path of {request.path_bytes} bytes in {len(request.value)}")
     _check_attribute_flags(session, request.flags, _MUTATION_FLAGS)
@@ -420,7 +424,7 @@ def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocSt
 def change_paths(
     session: Session, request: wire.SubdocMultiMutation
 ) -> wire.SubdocMultiStored | wire.SubdocPathFailure | Awaitable[wire.SubdocMultiStored]:
-    """Answer SUBDOC_MULTI_MUTATION: all or none; a failure names the path by its index."""
+    """Answer SUBDOC_MULTI_MUTATION, which changes all paths or none; a failure has the index of the path."""
     specs = request.specs
     _check_specs(session, [each[:3] for each in specs], _MULTI_EDITS, _BODIES, _MUTATION_FLAGS)
     try:
@@ -441,7 +445,7 @@ def _answer(answer: type[Answered], changed: ChangedPaths, **parts: Any) -> Answ
 
 
 class ChangedPaths(NamedTuple):
-    """A change that was staged, and the status to answer with."""
+    """A staged change, and the status of the answer."""
 
     staged: StagedChange
     status: Status
@@ -450,7 +454,7 @@ class ChangedPaths(NamedTuple):
 def _change(
     session: Session, request: Mutation, specs: Sequence[MutationSpec]
 ) -> tuple[ChangedPaths, dict[int, bytes]]:
-    """Carry out the changes of one document and stage the result; after PathRefused nothing is staged."""
+    """Apply the changes to the document, and stage the result; after PathRefused nothing is staged."""
     bucket = session.store_bucket
     _check_doc_flags(request.doc_flags or 0, request.cas)
     old = documents.newest(session, request)
@@ -480,8 +484,10 @@ def _change(
 def _edits(
     session: Session, request: Mutation, specs: Sequence[MutationSpec], old: StoredDocument | None
 ) -> EditedBody | None:
-    """Return the edits of a large body that were prepared for this request; None if they are short, or must be carried
-    out now all the same. Raises NoRoom while they are being prepared.
+    """Return the edits of a large body that were prepared for this request; None if the edits are short, or several
+    preparations were overtaken by changes.
+
+    Raises NoRoom while the edits are being prepared.
     """
     prepared = session.preparation.done
     attempts = 0
@@ -500,7 +506,7 @@ def _edits(
 def _to_edit(
     session: Session, request: Mutation, specs: Sequence[MutationSpec]
 ) -> tuple[in_turns.Version, Draft] | None:
-    """Return the document as it is now, to edit its body; None if the request has to be checked anew first."""
+    """Return the version of the present document, and its draft; None if the request must be checked again first."""
     bucket = session.bucket  # none, if the user lost his roles in it meanwhile
     if bucket is None or not bucket.is_active(request.vbucket):
         return None
@@ -525,7 +531,7 @@ def _check_doc_flags(doc_flags: int, cas: int) -> None:
 
 
 def _stays_deleted(request: Mutation, old: StoredDocument | None, doc_flags: int) -> bool:
-    """Return True if the change is of a tombstone that stays one; CommandRefused if there is nothing to change."""
+    """Return True if the document is a tombstone and remains one; CommandRefused if there is nothing to change."""
     if old is not None and not old.deleted:
         if doc_flags & _REVIVE:
             raise CommandRefused(Status.SUBDOC_CAN_ONLY_REVIVE_DELETED_DOCUMENTS)
@@ -550,7 +556,7 @@ def _draft(
     numbers: ChangeNumbers,
     of_tombstone: bool,
 ) -> Draft:
-    """Return the draft of the document before the change; a new document begins as `{}` or `[]`."""
+    """Return the draft of the document before the change; a new document is `{}` or `[]`."""
     section, body = (b"", b"") if old is None else values.body_of(old)
     if old is not None and old.deleted and not (request.doc_flags or 0) & _ACCESS_DELETED:
         section = values.system_attributes(old)  # a tombstone that was not asked for leaves what a deletion leaves
@@ -562,7 +568,7 @@ def _draft(
 
 
 def _root(specs: Sequence[MutationSpec]) -> bytes:
-    """Return the empty document that the first path into the body needs."""
+    """Return the empty document, `{}` or `[]`, that the first path into the body needs."""
     for opcode, flags, path, _ in specs:
         if not flags & _XATTR and opcode in EDITS:
             return b"[]" if path.startswith(b"[") or (not path and opcode in ARRAYS_OF_THE_ROOT) else b"{}"
@@ -570,7 +576,7 @@ def _root(specs: Sequence[MutationSpec]) -> bytes:
 
 
 def _section(pairs: Mapping[str, bytes], body: bytes = b"") -> bytes:
-    """Return the value with these attributes; CommandRefused when it can't be stored."""
+    """Return a value with these attributes; CommandRefused if it can't be stored."""
     value = xattr.join(pairs, body) if pairs else body
     if len(value) > VALUE_BYTES_MAX:
         raise CommandRefused(Status.E2BIG, f"the value would have {len(value)} bytes")
@@ -599,7 +605,7 @@ def _stage_document(session: Session, request: Mutation, draft: Draft) -> Staged
 
 
 def _expiry(session: Session, request: Mutation, old: StoredDocument | None) -> int:
-    """Return the new expiry; a request without one removes it, unless it asks to keep it."""
+    """Return the new expiry; a request without an expiry removes it, unless it preserves the old one."""
     if old is not None and preserves_ttl(request):
         return old.expiry
     return documents.limited(session, times.absolute_expiry(request.expiration or 0, session.store_bucket.now()))

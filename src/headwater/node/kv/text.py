@@ -1,9 +1,9 @@
-"""A connection that speaks memcached's text protocol: the same requests, carried out by the same handlers.
+"""The session of a connection with memcached's text protocol: the same requests, executed by the same handlers.
 
-`headwater.protocol.text` turns a command into the requests that carry it out, one after the other, and their answers
-into lines; here each request goes the way of a frame from the network, so rights, vbuckets, locks, the disk and
-durability are checked where they always are. A command stays at the head of the input until it is answered: one that
-must wait (for room, for a vbucket, for a password check, for its turn) goes on where it stopped.
+`headwater.protocol.text` converts a command to requests, one after the other, and their answers to lines. Each request
+takes the path of a frame from the network, so rights, vbuckets, locks, the disk and durability are checked in the same
+places. A command stays at the beginning of the input until it is answered: one that must wait (for room, a vbucket, a
+password check, its turn) continues where it stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SEND_BYTES = 64 << 10
 
 
 class TextSession(KvSession):
-    """The state of a text connection: that of any session, the command at the head of the input, and its
+    """The state of a text connection: that of a plain session, and the command at the beginning of the input with its
     progress.
     """
 
@@ -64,7 +64,7 @@ class TextSession(KvSession):
         connection.measures(self._reader.wanted)
 
     def refresh_access(self) -> None:
-        """Look up rights as any session does; there is no fast path, for the kernel reads frames only."""
+        """Look up rights as a plain session does; there is no fast path, because the kernels read frames only."""
         super().refresh_access()
         self._fast = None
         self._reader.block_bytes_max = VALUE_BYTES_MAX if self.access.is_logged_in else STRANGER_BLOCK_BYTES_MAX
@@ -76,7 +76,9 @@ class TextSession(KvSession):
     # --- what the connection calls ------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Carry out every whole command in `data`; stop early if something pauses the connection."""
+        """Execute every whole command in `data`; stop early if something pauses the connection. Return the bytes
+        consumed.
+        """
         offset, connection = 0, self.connection
         while offset < len(data) and not connection.is_paused and not connection.is_closed:
             if self._swallows:
@@ -99,7 +101,7 @@ class TextSession(KvSession):
         return count
 
     def _begin(self, data: memoryview) -> bool:
-        """Read the command at the head of the input; return False while it is incomplete."""
+        """Read the command at the beginning of the input; return False while it is incomplete."""
         self._command = self._reader.read(data)
         if self._command is None:
             return False
@@ -107,7 +109,7 @@ class TextSession(KvSession):
         return True
 
     def _end(self) -> int:
-        """Finish the command at the head of the input; return the number of its bytes."""
+        """Finish the current command; return its size in bytes."""
         command, self._command = self._command, None
         assert command is not None  # noqa: S101 - only called for the one that was carried out
         self._swallows = command.swallows
@@ -119,7 +121,7 @@ class TextSession(KvSession):
     # --- a command ----------------------------------------------------------------------------------------------------
 
     def _carry_out(self) -> bool:
-        """Go on with the command at the head of the input; return False if it has to wait."""
+        """Continue the current command; return True once it is done, False if it must wait."""
         while True:
             if self._request is not None and not self._is_answered(self._request):
                 return False
@@ -145,7 +147,7 @@ class TextSession(KvSession):
             self._flush()
 
     def _is_answered(self, request: Request) -> bool:
-        """Carry out a request, unless that was done; return False while its answer is missing."""
+        """Execute a request, unless that was done; return False until it is answered."""
         if not self._is_handled:
             frame, relay = self._placed(request), self.relay
             if relay is not None and relay.holds_back(frame):
@@ -164,7 +166,7 @@ class TextSession(KvSession):
         return True
 
     def _placed(self, request: Request) -> Frame:
-        """Return the frame of a request, for the vbucket of its key."""
+        """Return the frame of a request, with the vbucket of its key."""
         frame = request.frame()
         if not COMMANDS[frame.opcode].document:
             return frame
@@ -173,31 +175,29 @@ class TextSession(KvSession):
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def reply(self, frame: Frame, answer: Answer) -> None:
-        """Keep the answer for the command's next step; its lines wait for the batches that a frame would wait
-        for.
-        """
+        """Keep the answer for the command's next step; its lines wait for the same batches as a frame."""
         if COMMANDS[frame.opcode].document:
             self._gate = max(self._gate, self.server.committer.gate())
         self._answer_heard = answer
 
     def pass_on(self, answer: bytes) -> None:
-        """Keep another worker's answer as one of our own."""
+        """Keep another worker's answer for the command's next step."""
         heard = decode(answer, Dialect.KV)
         if isinstance(heard, Failure):
             heard = replace(heard, value=context_of(heard.value).encode())
         self._answer_heard = heard if isinstance(heard, Answer) else None
 
     def encoded(self, frame: Frame, answer: Answer) -> bytes:
-        """Return one of many answers (STAT's) as a line."""
+        """Return an answer of STAT as a line; empty for any other."""
         return stat_line(frame.key, answer) if isinstance(answer, StatResponse) else b""
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
-        """Queue lines behind the kept ones."""
+        """Queue data after the lines of the command so far."""
         self._flush()
         super().send(data, gate)
 
     def finish(self) -> None:
-        """Close the connection behind the kept lines."""
+        """Close the connection after the lines of the command so far."""
         self._flush()
         super().finish()
 
@@ -208,7 +208,7 @@ class TextSession(KvSession):
             self._gate = 0
 
     def refuse(self, frame: Frame, refused: CommandRefused) -> None:
-        """Send the words of a refusal."""
+        """Keep the refusal as the answer for the command's next step."""
         context = refused.context
         if refused.status == Status.NOT_MY_VBUCKET:
             owner = self.server.cluster.owner(frame.vbucket)

@@ -1,7 +1,7 @@
 """The users of the cluster over the wire: IOCTL_GET and IOCTL_SET with the key "users" (node/users/sharing.py).
 
-IOCTL_GET   key "users"   value: the digest of the caller's list, or nothing   answer: the list, or nothing
-IOCTL_SET   key "users"   value: a list, to become one with what the node has            answer: it is on disk
+IOCTL_GET   value: digest of the caller's list, or empty    answer: the list; empty if the digest is its own IOCTL_SET
+value: a list, to be merged with the node's     answer: the merged list is on disk
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def ioctl_get(session: Session, request: IoctlGet) -> IoctlGetResponse:
 
 
 async def set_users(session: Session, text: bytes) -> Done:
-    """Take a list of users; the answer means that it is on disk."""
+    """Merge a list of users into the node's; the result is on disk before the answer is sent."""
     _check_administers(session)
     users = session.server.users
     before = users.list or UserList()
@@ -50,9 +50,7 @@ async def set_users(session: Session, text: bytes) -> Done:
 
 
 def _check_administers(session: Session) -> None:
-    """Refuse a user who does not administer the node: users and their verifiers belong to the node, not to a
-    bucket.
-    """
+    """Refuse a user who does not administer the node: users and verifiers belong to the node, not to a bucket."""
     if not session.server.users.rights(session.user, None) & ADMINISTER:
         session.server.audit(session, "may not see or change the users: that needs administer in all buckets")
         raise CommandRefused(Status.EACCESS, "users are the business of who administers all buckets")

@@ -1,9 +1,9 @@
-"""Values as they are stored, and as a connection may see them (wire.md 4 and 5).
+"""Values in the stored form, and in the form that a connection has negotiated (wire.md 4 and 5).
 
 Values are stored as received: a compressed value stays compressed, extended attributes stay in front of the body. Only
-the JSON bit is set by the node. A reader gets only what it negotiated: else compression is undone, and the JSON bit
-dropped. Attributes are never shown with the body: the SDKs negotiate them for their paths and take what GET gives them
-for the body. Streams carry them, and sub-documents read them.
+the JSON bit is set by the node. For a reader that has not negotiated them, compression is undone and the JSON bit
+removed. GET never returns attributes: the SDKs negotiate them for sub-documents, and would mistake them for the body.
+Streams send attributes, and sub-document commands read them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ def is_json(value: bytes | memoryview) -> bool:
 def inflate(value: bytes, datatype: int) -> bytes:
     """Return the value without its compression.
 
-    CommandRefused with EINVAL if it does not inflate, E2BIG if it inflates to too many bytes.
+    Raises:
+        CommandRefused: EINVAL if it does not inflate, E2BIG if it is too large when inflated.
     """
     return bytes(_inflated_value(value)) if datatype & _SNAPPY else value
 
 
 def _inflated_value(value: bytes) -> memoryview:
-    """Inflate a compressed value without a copy of the result, which takes milliseconds for 20 MiB."""
+    """Inflate a compressed value without a further copy of the result, which takes milliseconds for 20 MiB."""
     try:
         size = snappy.inflated_size(value)
         # The claim is checked before memory is taken for it.
@@ -59,10 +60,11 @@ def _inflated_value(value: bytes) -> memoryview:
 
 
 def inflated_bytes(document: StoredDocument) -> int:
-    """Return the size in bytes of a stored document's value without its compression.
+    """Return the size in bytes of a stored document's value, uncompressed.
 
-    CommandRefused with EINVAL if it does not inflate, as a producer may have sent it once: the client has done no
-    wrong.
+    Raises:
+        CommandRefused: EINVAL, the value does not inflate; a producer may have sent it, so this is not the client's
+            mistake.
     """
     value = document.value
     if not document.datatype & _SNAPPY:
@@ -74,7 +76,7 @@ def inflated_bytes(document: StoredDocument) -> int:
 
 
 def split_body(value: bytes, datatype: int) -> tuple[bytes, bytes]:
-    """Return (extended attributes with their length in front, body) of an inflated value."""
+    """Return (section of attributes with its length in front, body) of an uncompressed value."""
     if not datatype & _XATTR:
         return b"", value
     _, body = _split(value)
@@ -89,10 +91,11 @@ def _split(value: Value) -> tuple[dict[str, bytes], Value]:
 
 
 def check_attributes(value: Value) -> Value:
-    """Check the attributes of an incoming value against wire.md 9; return the body behind them.
+    """Check the attributes of an incoming value against wire.md 9; return the body after them.
 
-    CommandRefused with XATTR_EINVAL for an attribute that a reader could take for a virtual one, with E2BIG for more
-    than 1 MiB of system attributes: a deletion keeps those.
+    Raises:
+        CommandRefused: XATTR_EINVAL for a name that looks like a computed attribute's; E2BIG for more than 1 MiB of
+            system attributes, which a deletion would keep.
     """
     pairs, body = _split(value)
     virtual = next((key for key in pairs if key.startswith("$")), None)
@@ -109,7 +112,7 @@ def check_attributes(value: Value) -> Value:
 
 
 def accepted(value: bytes, datatype: int) -> int:
-    """Return the datatype to store an incoming value with: checked, and with the JSON bit as the node finds it."""
+    """Check an incoming value; return the datatype to store, with the JSON bit set if the value is JSON."""
     inflated = _inflated_value(value) if datatype & _SNAPPY else memoryview(value)
     body = check_attributes(inflated) if datatype & _XATTR else inflated
     # "The server determines the JSON bit itself, ignoring what the client said" (wire 4).
@@ -131,21 +134,21 @@ def representation(document: StoredDocument, features: AbstractSet[int]) -> tupl
 
 
 def body_of(document: StoredDocument) -> tuple[bytes, bytes]:
-    """Return (extended attributes, body) of a stored document, inflated."""
+    """Return (section of attributes, body) of a stored document, uncompressed."""
     return split_body(inflate(document.value, document.datatype), document.datatype)
 
 
 def system_attributes(document: StoredDocument) -> bytes:
-    """Return the value a deletion keeps: the document's system attributes, or nothing (wire.md 9)."""
+    """Return the value of a document's tombstone: its system attributes, or empty (wire.md 9)."""
     section = attributes_of(document)
     return xattr.only_system(section) if section else b""
 
 
 def attributes_of(document: StoredDocument) -> bytes:
-    """Return the attributes of a stored document, with their length in front.
+    """Return the section of a stored document's attributes, with its length in front.
 
-    Returns no attributes if the value can't be read, as a producer may have sent it once: otherwise the document could
-    be neither deleted nor written anew.
+    Empty if the value can't be read (a producer may have sent it): otherwise the document could neither be deleted nor
+    replaced.
     """
     if not document.datatype & _XATTR:
         return b""

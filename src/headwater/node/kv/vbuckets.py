@@ -43,7 +43,7 @@ _ALIVE_STATES = frozenset({State.ACTIVE, State.REPLICA, State.PENDING})
 
 
 def vbucket(session: Session, request: Request) -> VBucket:
-    """Return the vbucket of a request, in any state; NOT_MY_VBUCKET if it is not here."""
+    """Return the vbucket of a request, in any state; NOT_MY_VBUCKET if it is not on this node."""
     vbucket_ = session.store_bucket.vbuckets.get(request.vbucket)
     if vbucket_ is None:
         raise session.not_my_vbucket()
@@ -51,7 +51,7 @@ def vbucket(session: Session, request: Request) -> VBucket:
 
 
 def check_served(session: Session, vbucket: int) -> None:
-    """Refuse a request on the documents of a vbucket that is not active here, or that is fenced."""
+    """Refuse a request on documents of a vbucket that is not active here, or is fenced."""
     bucket = session.store_bucket
     if bucket.state(vbucket) is not State.ACTIVE:
         raise session.not_my_vbucket()
@@ -60,7 +60,7 @@ def check_served(session: Session, vbucket: int) -> None:
 
 
 def _document(request: AnySetVbucket, state: State) -> dict[str, Any]:
-    """Return the optional JSON of a request: a topology belongs to an active vbucket only."""
+    """Return the optional JSON of a request; only an active vbucket may have a topology."""
     if not request.value:
         return {}
     if not request.datatype & Datatype.JSON:
@@ -78,13 +78,14 @@ def _document(request: AnySetVbucket, state: State) -> dict[str, Any]:
 
 
 def set_state(session: Session, vbucket: int, state: State, *, force: bool = False) -> bool:
-    """Give a vbucket a state, and make it if it is not here; return False if it has that state already.
+    """Set the state of a vbucket, and create it if it is missing; return False if it has that state already.
 
     Args:
-        force: make it active though it lacks changes, or has damaged ones.
+        force: True to make the vbucket active although it lacks changes, or has damaged ones.
 
     Raises:
-        CommandRefused: KEY_EEXISTS, it lacks changes, or has damaged ones. ArenaFull, DiskFull: nothing happened.
+        CommandRefused: KEY_EEXISTS, the vbucket lacks changes, or has damaged ones.
+        ArenaFull, DiskFull: nothing was changed.
     """
     bucket, is_new = session.store_bucket, True
     vbucket_ = bucket.vbuckets.get(vbucket)
@@ -102,8 +103,8 @@ def set_state(session: Session, vbucket: int, state: State, *, force: bool = Fal
 
 
 def _flaw(vbucket: VBucket) -> str:
-    """Return the reason why a copy must not become active silently, for people; empty if there is none, or if it is
-    active.
+    """Return the reason why a copy must not become active without `force`, for people; empty if there is none, or the
+    copy is active and has no gap.
     """
     if vbucket.has_gap:
         return f"it refused {vbucket.refused_changes} changes of its producer and lacks them"
@@ -113,7 +114,7 @@ def _flaw(vbucket: VBucket) -> str:
 
 @handles(admin.SetVbucket, admin.SetVbucketOld, admin.SetVbucketOldest, writes=True, frees=True)
 def set_vbucket(session: Session, request: AnySetVbucket) -> Done:
-    """Set a state, and make the vbucket if it is not here; the answer means that this is durable."""
+    """Set a vbucket's state, and create the vbucket if it is missing; this is durable before the answer is sent."""
     bucket, state = session.store_bucket, State(request.state)
     document = _document(request, state)
     if request.vbucket >= bucket.vbucket_count:
@@ -134,8 +135,8 @@ def get_vbucket(session: Session, request: admin.GetVbucket) -> admin.GetVbucket
 
 @handles(admin.DelVbucket, writes=True, frees=True)
 def del_vbucket(session: Session, request: admin.DelVbucket) -> Done:
-    """Drop a vbucket: it is set dead first, which ends its streams, and removed at once, so `async=0` changes
-    nothing.
+    """Drop a vbucket: its state becomes dead, which ends its streams, and it is removed at once, so `async=0` has no
+    effect.
     """
     if request.value not in (b"", b"async=0", b"async=1"):
         raise CommandRefused(Status.EINVAL, "the value may be async=0")
@@ -150,12 +151,12 @@ def del_vbucket(session: Session, request: admin.DelVbucket) -> Done:
 def get_all_vb_seqnos(
     session: Session, request: admin.GetAllVbSeqnos
 ) -> admin.GetAllVbSeqnosResponse | Awaitable[admin.GetAllVbSeqnosResponse]:
-    """Return the high seqnos in vbucket order; by state, where 0 stands for active, replica and pending.
+    """Return the high seqnos of vbuckets in a state, in vbucket order; state 0 means active, replica or pending.
 
-    A client that asks for active vbuckets reads up to these seqnos. So a fenced vbucket is not reported as active, for
-    another node may own it and have more. If the map names this node for it, the request is refused: a reader would
-    take the other vbuckets for all there are. And an answer waits for durable writes of an owner before that are being
-    settled: without them a reader would lack what a client has read that it happened.
+    A client that requests active vbuckets will read up to these seqnos. So a fenced vbucket is not reported as active:
+    another node may own it and have more changes. If the map names this node as the owner of a fenced vbucket, the
+    request is refused, because a reader would consider the other vbuckets complete. The answer also waits until durable
+    writes of a former owner are settled: otherwise a reader would lack a write whose result a client has read.
     """
     seqnos = _seqnos(session, request)
     if request.vb_state == State.ACTIVE and _unsettled(session, request, seqnos):
@@ -213,13 +214,19 @@ def _seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSe
 
 
 def undecided(server: Services) -> list[int]:
-    """The vbuckets that another node may own by now, though the map names none: readers and writers are sent here."""
+    """Return the fenced vbuckets that the map gives to this node or to none: clients are sent here, though another node
+    may own them by now.
+    """
     known = server.membership.map
     return [vb for vb in server.bucket.fenced if known is None or known.owner(vb) in (None, known.here)]
 
 
 def moving(bucket: Bucket) -> int | None:
-    """The first vbucket that is being handed over, from here or to here; its documents are nobody's for a moment."""
+    """Return the lowest vbucket that is being handed over, from or to this node; neither node serves its documents
+    meanwhile.
+
+    None if there is none.
+    """
     chosen = (vb for vb, each in bucket.vbuckets.items() if each.handover is not None or each.state is State.PENDING)
     return min(chosen, default=None)
 
@@ -257,7 +264,7 @@ def get_failover_log(session: Session, request: admin.GetFailoverLog) -> admin.G
 
 @handles(admin.SeqnoPersistence, admin.SeqnoPersistenceOld, anywhere=True)
 async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | admin.SeqnoPersistenceOld) -> Done:
-    """Answer once the seqno is durable; ETMPFAIL after 30 s."""
+    """Answer once the seqno is durable; after 30 s with ETMPFAIL."""
     vbucket_, seqno = vbucket(session, request), request.seqno
     committer = session.server.committer
     give_up = session.server.loop.time() + PERSISTENCE_SECONDS_MAX
@@ -273,8 +280,8 @@ async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | 
 
 @handles(admin.CompactDb, lasts=True)
 async def compact_db(session: Session, request: admin.CompactDb) -> Done:
-    """Purge tombstones before a time or up to a seqno (or all of them), and raise the purge seqno to that of the
-    highest purged one.
+    """Purge tombstones that are older than a time, up to a seqno, or all; the purge seqno rises to that of the highest
+    purged one.
     """
     vbucket_ = vbucket(session, request)
     before, seqno = request.purge_before_ts, request.purge_before_seqno

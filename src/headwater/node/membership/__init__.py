@@ -1,1 +1,3 @@
-"""One of several nodes: the cluster map that names this node, kept on disk, and its consequences for the node."""
+"""The node as a member of a cluster: the cluster map that contains this node, kept on disk, and its effects on the
+node.
+"""

@@ -1,14 +1,14 @@
-"""The fence: a node that was away does not serve its vbuckets before it is known that no other node owns them
-by now.
+"""The fence: after an absence a node does not serve its vbuckets until it is certain that no other node owns them by
+now.
 
-    closed --an answer with a newer map--> closed, asking again about that map
-           --answers from a majority of the map's nodes, this one counted, and none newer--> open
+    closed --an answer with a newer map--> closed; the newer map is now the one in question
+           --answers of a majority of the map's nodes, this one included, and none newer--> open
            --an operator's map--> open
-    open   --another node answers at our own address--> closed, until an operator's map when it does no more
+    open   --another node answers at this node's address--> closed, until an operator's map after that
 
-An operator who promotes a replica gives the new map to a majority of the nodes first. Two majorities share a node, so
-one of the nodes that answered here would have known it. With two nodes the majority is both: if the other one is gone
-for good, an operator has to say so. Time plays no part in this.
+An operator who promotes a replica first sends the new map to a majority of the nodes. Two majorities share a node, so
+one of the nodes that answered would have had the new map. With two nodes the majority is both: if the other one is
+lost, an operator must send a map. The fence does not depend on time.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from headwater.wire.durability import majority_of
 
 
 class Fence:
-    """The peers that answered about one map.
+    """The fence for one map, and the peers that answered.
 
     Attributes:
-        is_open: True if the node may serve the vbuckets that the map gives it. heard: the peers without a newer map.
-        alone: True if no other node answers at our own address, False if one does (own_address.py); None while that is
-            not known.
+        is_open: True if the node may serve the vbuckets that it has by the map. heard: the peers that have no newer
+            map.
+        alone: True if no other node answers at this node's address, False if one does (own_address.py); None while
+            unknown.
     """
 
     def __init__(self, known: ClusterMap, *, is_open: bool = False, alone: bool | None = True) -> None:
@@ -46,7 +47,7 @@ class Fence:
         return 0 if self.is_open else max(0, self._needed - 1 - len(self.heard))
 
     def hear(self, peer: Address) -> bool:
-        """Note that a node has no newer map; return True if that opens the fence."""
+        """Note that a peer has no newer map; return True if that opens the fence."""
         # An answer that was under way when the map changed may come from a node that is no member any more.
         if peer not in self._peers:
             return False
@@ -55,8 +56,8 @@ class Fence:
         return self._try()
 
     def hear_own(self, *, alone: bool) -> bool:
-        """Note whether this node is alone at its own address; return True if that opens the fence. Another node closes
-        it.
+        """Note whether another node answers at this node's address, which closes the fence; return True if the call
+        opens it.
         """
         # A copy that once answered keeps the fence closed: it may be down for a moment, and only an operator can say
         # which of the two is the member.

@@ -1,11 +1,11 @@
-"""The map on disk, beside the log: after a crash a node must not know an older map than before.
+"""The map on disk, next to the log: after a crash a node must not have an older map than before.
 
 One file of three lines: `headwater-cluster-map 1 <XXH3-64 of the other two, 16 hex digits>`, the vbuckets that this map
-takes away from the node as a JSON list, and the map's JSON without line breaks. A new one is written and synced beside
-the old one and takes its place by rename, so a crash leaves one or the other, whole. A file that is neither was damaged
-later; to go on with an older map, or none, could bring back an ownership that has passed to another node, so the start
-fails and names the file. The store's manifest records that there was a map (Declarations.is_member), for a missing file
-could not say so.
+takes away from the node as a JSON list, and the map's JSON without line breaks. A new map is written and synced to
+another file, which then replaces the old one by rename, so that after a crash one of the two is complete. A damaged
+file makes the start fail with its name: with an older map, or none, the node could serve vbuckets that another node
+owns by now. The store's manifest records that there is a map (Declarations.is_member), so that a missing file is
+noticed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORMAT: Final = "1"
 
 
 class MapFile:
-    """The file in a store's folder.
+    """The file of the map in a store's folder.
 
     Args:
         disk: the disk; folder: the folder of the store.
@@ -39,7 +39,7 @@ class MapFile:
         self._folder = folder
 
     def load(self) -> tuple[bytes, list[int]] | None:
-        """Return the map's JSON, and the vbuckets to be given up because of it; None if there is no map.
+        """Return the map's JSON, and the vbuckets to give up because of it; None if there is no map.
 
         Raises:
             CorruptStore: the file was changed since it was written.
@@ -53,14 +53,14 @@ class MapFile:
             raise StorageError(f"{self.path}: {error.strerror or error}") from error
 
     def save(self, config: bytes, given_up: list[int]) -> None:
-        """Put a map in the place of the old one; durable on return. Blocking.
+        """Replace the map on disk; durable on return. Blocking.
 
         Args:
-            given_up: active vbuckets that the map gives to others. Their new states are written to the log after this
-                file; a crash in between must not lose them.
+            given_up: active vbuckets that other nodes own by the map. Their new states are written to the log after
+                this file; this list restores them after a crash in between.
 
         Raises:
-            DiskFull, StorageError: the old map is still there. UnsureFile: one of the two is.
+            DiskFull, StorageError: the old map is still on disk. UnsureFile: either of the two may be.
         """
         # Map and list are one file: between two files a crash could keep the map and forget what it took away.
         self.whole.replace(_encode(config, given_up))

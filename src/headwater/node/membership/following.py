@@ -1,7 +1,7 @@
-"""Replicas that follow other nodes by the map, with the same dialers as IOCTL_SET.
+"""Makes replicas follow other nodes by the map, over the same dialers as IOCTL_SET.
 
-A map that changes the entry of a vbucket decides. Between two maps an operator may let a vbucket follow another node,
-or (`hold`) none, for instance to bring a stream of his own. The map ends only streams that it began.
+A map decides when it changes the entry of a vbucket. Between two maps an operator may make a vbucket follow another
+node, or (`hold`) none, for instance to use another stream. A map ends only streams that a map began.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Following:
         replication: the node's dialers. source: returns the producer, with its login, at an address.
 
     Attributes:
-        sources: the vbuckets that follow, each with the address that it follows.
+        sources: address of the followed node, by vbucket.
         held: vbuckets that follow no node until the map changes their entry.
-        held_by_run: the held vbuckets that an operator's run holds; the end of the run, or the begin of another, frees
-            them too.
+        held_by_run: the vbuckets in `held` that an operator's run holds; the end of the run, or the start of another,
+            frees them as well.
     """
 
     def __init__(self, replication: Follower, source: Callable[[Address], ProducerAddress]) -> None:
@@ -37,13 +37,13 @@ class Following:
         self._source = source
 
     def news(self, vbuckets: Iterable[int]) -> None:
-        """Free these vbuckets, whose entries a new map changed, from every hold."""
+        """End the hold of these vbuckets, because a new map changed their entries."""
         known = set(vbuckets)
         self.held -= known
         self.held_by_run -= known
 
     def hold(self, vbuckets: Iterable[int], *, by_run: bool = False) -> None:
-        """Hold these vbuckets, which an operator looks after now; their streams end. `by_run`: his run has
+        """End the streams of these vbuckets, and keep them from following; `by_run` is True if the operator's run has
         the lease.
         """
         for vb in vbuckets:
@@ -53,17 +53,17 @@ class Following:
             self._leave(vb)
 
     def run_over(self) -> set[int]:
-        """Free the vbuckets that an operator's run held, for it is over or another one has begun; return them.
+        """End the holds by an operator's run that has ended, or was followed by another; return these vbuckets.
 
-        A killed run can't free them itself, and the next map may not change the entry of a vbucket that the run was to
-        move: without this it would follow no node for ever.
+        A killed run can't end them itself, and the next map may not change the entry of a vbucket that the run was
+        moving: without this, the vbucket would never follow a node again.
         """
         left, self.held_by_run = self.held_by_run, set()
         self.held -= left
         return left
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
-        """Note that an operator lets these vbuckets follow a node."""
+        """Note that an operator makes these vbuckets follow a node."""
         for vb in vbuckets:
             self.held.discard(vb)
             self.held_by_run.discard(vb)
@@ -74,8 +74,9 @@ class Following:
         return [vb for vb, source in self.sources.items() if source == (host, port)]
 
     def obey(self, wanted: dict[int, Address | None], *, news: Iterable[int]) -> None:
-        """Let each vbucket follow its source (None: no node); without news in the map, a stream begun by hand
-        goes on.
+        """Make each vbucket follow its source (None: no node).
+
+        A stream that an operator began continues unless the map has news of the vbucket.
         """
         changed, begin = set(news), dict[Address, list[int]]()
         for vb, source in wanted.items():
@@ -89,7 +90,7 @@ class Following:
             self._replication.start(self._source(source), vbuckets, takeover=False)
 
     def redial(self) -> None:
-        """Dial all followed nodes again, for they are called in another way now (TLS, or another port for it)."""
+        """Connect to all followed nodes again, because their TLS or its ports have changed."""
         begun = dict[Address, list[int]]()
         for vb, source in self.sources.items():
             begun.setdefault(source, []).append(vb)

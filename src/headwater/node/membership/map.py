@@ -1,8 +1,8 @@
-"""A cluster map as a node reads it: one of its own bucket, with as many vbuckets, and perhaps made for another node.
+"""Reads and checks a cluster map for a node: it must belong to the node's bucket and have its number of vbuckets.
 
-An orchestrator sends each node its own copy, with `thisNode` at the node's entry of `nodesExt`; a copy that was fetched
-from another node is turned into our own by `seen_from`. Everything is checked here, once: a node that believed a broken
-map would give up vbuckets that no other node owns.
+An orchestrator sends each node its own copy, with `thisNode` in the node's entry of `nodesExt`; `seen_from` converts a
+copy that was fetched from another node. All checks are here: a node that accepted a broken map would give up vbuckets
+that no other node owns.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def read_map(text: bytes, *, bucket: str, vbuckets: int, content: Any = None) ->
     """Read and check a map.
 
     Args:
-        bucket: the name of this node's bucket, which a map need not have; vbuckets: the number of its vbuckets.
+        bucket: the name of this node's bucket (a map may have no name); vbuckets: the number of its vbuckets.
         content: the JSON value of the text, if it was parsed already.
 
     Raises:
-        RemoteProtocolError: not JSON, not a map, or one of another bucket; the text says what is wrong.
+        RemoteProtocolError: not JSON, not a map, or the map of another bucket; the text names the problem.
     """
     map_ = ClusterMap.from_json(text, epoch=1, content=content)
     if map_.bucket not in ("", bucket):
@@ -35,7 +35,7 @@ def read_map(text: bytes, *, bucket: str, vbuckets: int, content: Any = None) ->
 
 
 def says_the_same(first: ClusterMap, second: ClusterMap) -> bool:
-    """Return True if two maps mean the same for this node; their other parts, for clients, may differ."""
+    """Return True if two maps have the same meaning for this node; their other parts, for clients, may differ."""
     return _facts(first) == _facts(second)
 
 
@@ -45,7 +45,7 @@ def _facts(map_: ClusterMap) -> tuple[object, ...]:
 
 
 def seen_from(known: ClusterMap, here: Address) -> ClusterMap:
-    """Return a map in the form for another node, which may not be in it."""
+    """Return a map in the form for the node `here`, which may be missing in it."""
     this = known.servers.index(here) if here in known.servers else None
     content = json.loads(known.text)
     for index, entry in enumerate(content.get("nodesExt", ())):

@@ -1,13 +1,13 @@
-"""A node as a member of a cluster: it keeps the cluster map that names it, and reconciles its vbuckets with it.
+"""A node as a member of a cluster: it keeps the cluster map that contains it, and changes its vbuckets accordingly.
 
-    an operator's map, or a peer's newer one --on disk--> handed out, clients told --> every vbucket whose entry is new
-                                                                                       takes its role (roles.py)
-    start with a map that names others --> fence closed: what it owned is not served until it is known that nobody
-                                           else owns it (fence.py)
+    an operator's map, or a peer's newer one --on disk--> passed to clients --> every vbucket with a changed entry
+                                                                                takes its role (roles.py)
+    start with a map of several nodes --> fence closed: the node's vbuckets are not served until it is certain that no
+                                          other node owns them (fence.py)
 
-A vbucket that a map takes away is fenced at once, before any other consequence of that map. One that is changing hands
-keeps its state until the hand-over is over. The map never makes a vbucket active; SET_VBUCKET and a takeover do. A node
-without a map, or whose map names no other node, does none of this. Source: kv.md 1.4, failover.md 3 to 5;
+A vbucket that a map takes away is fenced at once, before the map has any other effect. A vbucket that is being handed
+over keeps its state until the handover is complete. A map never makes a vbucket active; SET_VBUCKET and a takeover do.
+A node without a map, or with a map of this node alone, does none of this. Source: kv.md 1.4, failover.md 3 to 5;
 docs/decisions/0030.
 """
 
@@ -50,13 +50,13 @@ log: Final = logging.getLogger(__name__)
 
 
 class Membership:
-    """The map that names this node, and its consequences; all methods belong to the event loop's thread.
+    """The map that contains this node, and its effects; call all methods from the event loop's thread.
 
     Attributes:
-        map: the newest map; None if there was never one that named this node.
-        fence: the fence before the vbuckets that the map gives us. peers: the other nodes, and their answers.
-        following: the replicas that follow by the map.
-        reconciler: the vbuckets whose roles are not yet those of the map.
+        map: the newest map; None if no map ever contained this node.
+        fence: the fence for the vbuckets that this node has by the map. peers: the other nodes, and their answers.
+        following: the replicas that follow other nodes by the map.
+        reconciler: the vbuckets that do not have the role of the map yet.
     """
 
     def __init__(self, server: Services) -> None:
@@ -102,11 +102,11 @@ class Membership:
 
     @property
     def file(self) -> WholeFile:
-        """The map on disk."""
+        """The file of the map."""
         return self._file.whole
 
     def start(self) -> None:
-        """Take the roles of the map, and ask the others for their maps, now that the node listens."""
+        """Begin to take the roles of the map, and to request the other nodes' maps, once the node listens."""
         if self.map is not None:
             with contextlib.suppress(StorageError):  # a folder of before this was kept; tried again at the next start
                 self._bucket.store.declarations.join()
@@ -120,7 +120,7 @@ class Membership:
         self.own.watch(known.here if is_member and known.peers else None)
 
     def stop(self) -> None:
-        """Stop asking peers and following."""
+        """Stop requesting maps and reconciling."""
         self.peers.stop()
         self.own.stop()
         self.reconciler.stop()
@@ -128,20 +128,18 @@ class Membership:
     # --- maps that arrive -------------------------------------------------------------------------------------------
 
     def concerns(self, content: object) -> bool:
-        """Return True if a map (as JSON) is for the member: it names this node, or this node already has a map that
-        names it.
-        """
+        """Return True if a map (as JSON) is for the member: it contains this node, or the member already has a map."""
         entries = content.get("nodesExt", ()) if isinstance(content, dict) else ()
         named = isinstance(entries, list) and any(isinstance(each, dict) and each.get("thisNode") for each in entries)
         return named or self.map is not None
 
     async def take(self, version: tuple[int, int], config: bytes, content: Any = None) -> None:
-        """Take an operator's map: on return it is on disk, obeyed as far as possible at once, and the fence
-        is open.
+        """Adopt an operator's map: on return it is on disk, the fence is open, and the vbuckets have their roles,
+        unless they are being handed over.
 
         Raises:
-            CommandRefused: EINVAL if it is no map or has another version; KEY_EEXISTS if the map here is newer, or
-                differs in the same version; ETMPFAIL if it could not be written.
+            CommandRefused: EINVAL if it is no map or has another version than `version`; KEY_EEXISTS if the present map
+                is newer, or differs with the same version; ETMPFAIL if the map, or a role, could not be written.
         """
         # One map at a time, operators' and peers' alike: two that are checked against the same older map could be kept
         # in the wrong order.
@@ -183,8 +181,8 @@ class Membership:
         return map_
 
     def _floor(self) -> tuple[int, int]:
-        """Return the version that clients may have seen here, below which no map is accepted; (0, 0) if there
-        is none.
+        """Return the version that clients may have from this node, below which no map is accepted; (0, 0) if there is
+        none.
         """
         bucket = self._bucket
         if self.map is None and not self._server.cluster.is_set and not any(map(bucket.is_active, bucket.vbuckets)):
@@ -215,7 +213,7 @@ class Membership:
         self.reconciler.look()
 
     def _own_told(self, config: bytes | None) -> None:
-        """Handle the answer at our own address: no other node (None), or a node with this map."""
+        """Handle the answer at this node's address: the map of another node, or None if no other node answers."""
         if self.fence is None or self.map is None:
             return
         if config is not None and self._is_copy(config):
@@ -231,7 +229,7 @@ class Membership:
         return False
 
     def _close(self, fence: Fence, here: Address | None) -> None:
-        """Stop serving the vbuckets that the map gives us."""
+        """Stop serving the active vbuckets, because another node answers at this node's address."""
         fence.hear_own(alone=False)
         self.reconciler.serves = False
         owned = [vb for vb, each in self._bucket.vbuckets.items() if each.state is State.ACTIVE]
@@ -248,23 +246,23 @@ class Membership:
         return read_map(config, bucket=self._bucket.name, vbuckets=self._bucket.vbucket_count)
 
     async def _keep(self, map_: ClusterMap) -> None:
-        """Put a map on disk."""
+        """Write a map to disk."""
         given_up = [vb for vb in self._taken_away(map_) if self._bucket.state(vb) is State.ACTIVE]
         # Not on the loop: two syncs of a slow disk would hold every connection up.
         await self._server.loop.run_in_executor(None, self._save, map_.text, sorted(given_up))
 
     def _taken_away(self, map_: ClusterMap) -> list[int]:
-        """Return the vbuckets that are served here, and that a new map gives to another node."""
+        """Return the vbuckets that are served here and belong to another node by a new map."""
         changes = news(self.map, map_) | dict.fromkeys(self.reconciler.waiting, News.OWNER)
         served = (vb for vb in changes if self._is_served(vb))
         return [vb for vb in served if role(map_, vb, State.ACTIVE, changes[vb]).state is not None]
 
     def _is_served(self, vb: int) -> bool:
-        """Return True if a vbucket is active here, or about to be."""
+        """Return True if a vbucket is active here, or is being taken over."""
         return self._bucket.state(vb) is State.ACTIVE or self.reconciler.is_moving(vb)
 
     def _save(self, config: bytes, given_up: list[int]) -> None:
-        """Save the map, then mark the store as a member's: a marked store without a map does not open."""
+        """Write the map, then mark the store as a member's: a marked store without a map does not open."""
         self._file.save(config, given_up)
         self._bucket.store.declarations.join()
 
@@ -296,10 +294,10 @@ class Membership:
         self._server.tell_of_map()
 
     def _open(self) -> None:
-        """Open the fence: no peer has a newer map, so serve the vbuckets that this one gives us.
+        """Open the fence, because no peer has a newer map: serve the vbuckets that this node has by the map.
 
-        A vbucket that it gives to another node, and that no map has taken away from us, was taken over before the next
-        map was made. It stays behind the fence until that map comes, or an operator decides.
+        An active vbucket that belongs to another node by this map, and was not taken away by a map, was taken over
+        before the next map was created. It stays fenced until that map arrives, or an operator decides.
         """
         if self.fence is not None:
             self.fence.is_open = self.fence.alone = True
@@ -309,8 +307,8 @@ class Membership:
     # --- what operators do meanwhile --------------------------------------------------------------------------------
 
     def hold(self, host: str, port: int, vbuckets: Iterable[int] | None) -> bool:
-        """Let vbuckets (None: all that follow this node) follow no node until a map changes their entry; return True if
-        any would.
+        """Keep vbuckets (None: all that follow this node) from following a node until a map changes their entry; return
+        True if any of them would.
         """
         if self.map is None:
             return False
@@ -320,20 +318,20 @@ class Membership:
         return bool(held)
 
     def run_over(self) -> None:
-        """Let the vbuckets that an operator's run held follow as the map says, for it is over, or another begins."""
+        """Let the vbuckets held by an operator's run follow the map again, because the run has ended, or another
+        begins.
+        """
         left = self.following.run_over()
         if self.map is not None and left:
             self.reconciler.ask(sorted(left))
             self.reconciler.look()
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
-        """Note that an operator lets these vbuckets follow a node, until a map changes their entry."""
+        """Note that an operator makes these vbuckets follow a node, until a map changes their entry."""
         self.following.by_hand(vbuckets)
 
     def state_set(self, vbucket: int) -> None:
-        """Note that an operator has set a vbucket's state, which counts, fence or not; a replica follows as the map
-        says.
-        """
+        """Note that an operator has set a vbucket's state, which overrides map and fence; a replica follows the map."""
         self.reconciler.overruled(vbucket)
         if self.map is not None:
             self.reconciler.ask([vbucket])
@@ -349,16 +347,16 @@ class Membership:
         return ProducerAddress(address.host, address.port, self._bucket.name, *self._account(), tls_port=port)
 
     def _tls_port(self, address: Address) -> int | None:
-        """Return the port at which a node is called by TLS; None if the cluster uses no TLS."""
+        """Return the TLS port of a node; None if the cluster does not use TLS."""
         known = self.map
         return None if known is None or not known.encrypted else known.tls_ports.get(address, address.port)
 
     async def call(self, address: Address) -> socket.socket | TlsSocket:
-        """Connect to another member, by TLS where the cluster speaks it."""
+        """Connect to another member, with TLS if the cluster uses it."""
         return await call(self._server.loop, *address, self._tls_port(address), self._server.tls)
 
     def login(self) -> Login:
-        """Return the login of this node at another member, for the node and not for its bucket."""
+        """Return the login of this node at another member, without a bucket."""
         return replace(self._login(), agent="headwater-users", bucket="", wants_map=False)
 
     def _login(self) -> Login:
@@ -368,10 +366,10 @@ class Membership:
 
 
 def _tell_of_departures(before: ClusterMap | None, after: ClusterMap, vbuckets: Sequence[int]) -> None:
-    """Log the nodes that left the map, and the vbuckets that come to this node without an owner before: all that a
-    survivor learns of a failover.
+    """Log the nodes that left the map, and the vbuckets without an owner that this node gets: the only signs of a
+    failover on a surviving node.
 
-    Its first map takes the dead node out, the next one names the new owners (cluster/failover.py).
+    The first map of a failover removes the dead node, the second names the new owners (cluster/failover.py).
 
     Args:
         vbuckets: the vbuckets with a new owner.

@@ -1,9 +1,10 @@
-"""Calling the address that the map has for this node: if another node answers there, this one is a copy of its folder.
+"""Connects to the address that the map has for this node: if another node answers there, this one is a copy of its
+folder.
 
-A copy has the map and the data of a member, and the peers would tell it that nothing is newer: it would serve beside
-its original. So the fence opens only when it is known which node answers at the own address: this node, which
-recognizes its own call by the client name in it, or none, as behind some address translations and before the original
-is up. The call is repeated for as long as the map names this node.
+A copy has the map and the data of a member, and its peers have no newer map: it would serve in addition to the
+original. So the fence opens only once it is known that no other node answers at the address: either this node itself
+answers (it recognizes its own connection by the client name), or none does, as behind some address translations and
+before the original has started. The check is repeated as long as the map contains this node.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ SILENCES = 3
 
 
 class OwnAddress:
-    """The check whether another node answers at this node's own address.
+    """The repeated check that no other node answers at this node's address.
 
     Args:
         login: returns this node's login. call: connects to a node.
         is_heard: returns True if a client with this agent name is connected to this node.
-        told: called with the result: the map of another node that answers there, as JSON, or None if no other does.
+        told: called with the result: the JSON map of another node that answers there, or None if there is none.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class OwnAddress:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, address: Address | None) -> None:
-        """Call this address from now on; None for no address."""
+        """Check this address from now on; None for no address."""
         if address == self._address:
             return
         self._address = address
@@ -64,7 +65,7 @@ class OwnAddress:
         self._task = None if address is None else self._loop().create_task(self._ask_on(address))
 
     def stop(self) -> None:
-        """Stop calling."""
+        """Stop checking."""
         self.watch(None)
 
     async def _ask_on(self, address: Address) -> None:
@@ -87,7 +88,7 @@ class OwnAddress:
         await keep_asking(ask, failed, Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX), ASK_AGAIN_SECONDS)
 
     async def _ask(self, address: Address) -> bytes | None:
-        """Return the map of another node that answers there; None if it is this node."""
+        """Return the map of another node that answers at the address; None if this node itself answers."""
         # A name that is drawn for this call alone: if this node then has a client of that name, the call has come home.
         login = replace(self._login(), agent=f"headwater-node {secrets.token_hex(8)}")
         sock = await self._call(address)
@@ -99,7 +100,5 @@ class OwnAddress:
 
 
 def is_copy(known: ClusterMap | None, other: ClusterMap) -> bool:
-    """Return True if a node that answers at our address with its map is the same member of the same cluster as this
-    node.
-    """
+    """Return True if a node that answers at this node's address is, by its map, the same member of the same cluster."""
     return known is not None and other.uuid == known.uuid and known.here is not None and other.here == known.here

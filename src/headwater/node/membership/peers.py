@@ -1,7 +1,7 @@
-"""Ask the other nodes for their maps, each in turn, for as long as the map names them.
+"""Requests the maps of the other nodes, from each in turn, as long as the map contains them.
 
-A node that does not answer is asked again, sooner at first; one that has answered is asked again after a while, so that
-a map which an orchestrator could not send here arrives all the same.
+A node that does not answer is asked again, soon at first; a node that has answered is asked again after a while. So a
+map that an orchestrator could not send to this node arrives nevertheless.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON)
 
 @dataclass(slots=True)
 class MapPeer:
-    """The last answer of a node (loop.time()), and the reason why there was none since."""
+    """The time of a node's last answer (loop.time()), and the problem since then."""
 
     heard_at: float | None = None
     problem: str = "not asked yet"
@@ -41,7 +41,7 @@ class Peers:
     Args:
         login: returns this node's login.
         call: connects to a node.
-        told: called with a node and the JSON of its map; an error that it raises is noted as the node's problem.
+        told: called with a node and the JSON of its map; an error that it raises is recorded as the node's problem.
 
     Attributes:
         known: each node, with its last answer and its problem.
@@ -62,7 +62,7 @@ class Peers:
         self._tasks: dict[Address, asyncio.Task[None]] = {}
 
     def watch(self, addresses: Iterable[Address]) -> None:
-        """Ask these nodes from now on, and no others."""
+        """Request the maps of these nodes from now on, and of no others."""
         wanted = tuple(addresses)  # asked in that order, so that a simulated run is the same again
         for address in [address for address in self._tasks if address not in wanted]:
             self._tasks.pop(address).cancel()
@@ -72,7 +72,7 @@ class Peers:
             self._tasks[address] = self._loop().create_task(self._ask_on(address, self.known[address]))
 
     def stop(self) -> None:
-        """Stop asking peers."""
+        """Stop requesting maps."""
         self.watch(())
 
     async def _ask_on(self, address: Address, peer: MapPeer) -> None:

@@ -1,8 +1,7 @@
-"""The reconciler: it changes the roles of vbuckets to those of the map, as soon as possible.
+"""The reconciler changes the roles of vbuckets to those of the map, as soon as possible.
 
-The roles are in roles.py. Vbuckets wait here: one that changes hands for the end of the hand-over, one with a new
-record for room in the batch or on the disk. A vbucket that must not be served meanwhile stays behind the fence
-(`Bucket.fenced`).
+roles.py determines the roles. Vbuckets wait here for the end of a handover, or, if they need a new record, for room in
+the batch or on the disk. A vbucket that must not be served meanwhile stays fenced (`Bucket.fenced`).
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Reconciler:
         following: the streams of replicas.
 
     Attributes:
-        known: the map. serves: True if the fence is open, so that vbuckets which the map gives us may be served.
-        moving: vbuckets that wait for a hand-over to be over.
+        known: the map. serves: True if the fence is open, and vbuckets that this node has by the map may be served.
+        moving: vbuckets that wait for the end of a handover.
     """
 
     def __init__(self, server: Services, following: Following) -> None:
@@ -58,30 +57,30 @@ class Reconciler:
 
     @property
     def waiting(self) -> list[int]:
-        """The vbuckets that have another owner by the map and have not taken their new role yet."""
+        """The vbuckets with another owner by the map that have not taken their new role yet."""
         return [vb for vb, news in self._todo.items() if news is News.OWNER]
 
     def ask(self, vbuckets: Iterable[int], news: News = News.NONE) -> None:
-        """Look at these vbuckets at the next `look` or `reconcile`; news is added to that which they wait with."""
+        """Reconcile these vbuckets at the next `look` or `reconcile`; the greater of new and earlier news applies."""
         for vb in vbuckets:
             # The highest news counts: a vbucket that waits for room because it lost its owner still has to give up
             # after a map that only changed its chain.
             self._todo[vb] = max(news, self._todo.get(vb, News.NONE))
 
     def overruled(self, vbucket: int) -> None:
-        """Note that an operator has set the vbucket's state, which counts, fence or not."""
+        """Note that an operator has set the vbucket's state, which overrides map and fence."""
         self._bucket.unfence(vbucket)
         self._given_up.discard(vbucket)
 
     def look(self) -> None:
-        """Do the remaining work, now and whenever there is room again."""
+        """Reconcile the remaining vbuckets, now and whenever there is room again."""
         self._timer = None
         if not self.reconcile() and not self._looking:
             self._looking = True
             self._server.loop.create_task(self._look_on())
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop reconciling."""
         self._todo.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -94,7 +93,7 @@ class Reconciler:
             self._looking = False
 
     async def room(self) -> None:
-        """Wait until records can be staged, or may be."""
+        """Wait until records can probably be staged again."""
         if self._bucket.store.full:
             await asyncio.sleep(NO_ROOM_SECONDS)
             return
@@ -103,8 +102,9 @@ class Reconciler:
         await there.wait()
 
     def reconcile(self) -> bool:
-        """Let the vbuckets take their roles; return False while there is no room for the records of the rest. A vbucket
-        that keeps its role needs none, and is served.
+        """Give the vbuckets their roles; return False if there is no room for the records of the rest.
+
+        A vbucket that keeps its role needs no record, and is served. Vbuckets that are being handed over do not count.
         """
         known, wanted, changed = self.known, dict[int, Address | None](), list[int]()
         owned = len(self._given_up)
@@ -137,7 +137,7 @@ class Reconciler:
         return self._todo.keys() <= self.moving
 
     def _take_role(self, known: ClusterMap, vb: int, news: News) -> Address | None:
-        """Give a vbucket its role; return the node that it has to follow, or None."""
+        """Give a vbucket its role; return the node that it must follow, or None."""
         wanted = role(known, vb, self._bucket.state(vb), news)
         if wanted.state is not None:
             self._become(vb, wanted.state)
@@ -174,8 +174,8 @@ class Reconciler:
         return len(arena) - used > RECORD_BYTES
 
     def _lost(self, error: BaseException, lost: list[int]) -> None:
-        """Let the vbuckets of a lost batch take their roles again, for the map has no news of them. A vbucket that was
-        given up may be active again.
+        """Reconcile the vbuckets of a lost batch again; a vbucket that was given up may be active again, and is
+        fenced.
         """
         if self.known is None:
             return

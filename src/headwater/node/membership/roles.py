@@ -1,21 +1,21 @@
 """The role that a map gives one vbucket on this node: a table, without side effects.
 
-    the map says            and the vbucket is      then it
-    ours                    anything                stays as it is, and follows nobody: the map never makes an owner
-    another's, we replica   not here, dead          becomes a replica and follows the owner
+    owner by the map        state of the vbucket    role
+    this node               any                     stays, and follows no node: a map never makes a vbucket active
+    another; replica here   missing, dead           becomes a replica and follows the owner
                             replica                 follows the owner
-                            pending                 waits for its mover; becomes a replica when it has another owner
-                            active                  becomes a replica and follows, if it has another owner now
-    another's, not in it    active                  becomes dead, if it has another owner now, or the node is left out
-                            anything else           stays as it is, and follows nobody
-    nobody's                active                  stays as it is: nobody else has it
-    nobody's, we left out   active                  becomes dead
+                            pending                 waits for its mover; becomes a replica if it has a new owner
+                            active                  becomes a replica and follows, if it has a new owner
+    another; no copy here   active                  becomes dead, if it has a new owner, or the map lacks this node
+                            any other               stays, and follows no node
+    none                    active                  stays: no other node has it
+    none; this node missing active                  becomes dead
 
-Another owner: than in the map before. Only that takes an ownership away. A vbucket that was taken over a moment ago
-belongs to another node in every map until the next one; a map in between does not change its owner, and must not leave
-it without one. But a map that leaves the node out is no such map: the others go on without the vbuckets that were taken
-over. If it names no owner, as the first map of a failover does (cluster/failover.py), it is the last that comes to this
-node: the map with the next owner is not sent here. So this map sends readers and clients away.
+A new owner is another one than in the map before; only that ends an ownership. A vbucket that this node has just taken
+over belongs to another node in every map until the next change of owner; a map in between does not change its owner,
+and must not leave it without one. A map that lacks this node is different: the others continue without the vbuckets
+that this node took over. If such a map names no owner, as the first map of a failover does (cluster/failover.py), it is
+the last one that this node receives. So with this map the vbucket becomes dead, which sends clients away.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class News(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The role of a vbucket: the `state` to go to (None: as it is), the `source` to follow (None: none)."""
+    """The role of a vbucket: its new `state` (None: unchanged), and the node to follow as `source` (None: no node)."""
 
     state: State | None = None
     source: Address | None = None
@@ -54,8 +54,8 @@ def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Ro
     """Return the role that a map gives a vbucket.
 
     Args:
-        state: the state of the vbucket, None if it is not on this node.
-        news: the change of its entry in the map.
+        state: state of the vbucket; None if it is not on this node.
+        news: change of the vbucket's entry in the map.
     """
     owner, is_news = known.owner(vbucket), news is News.OWNER or (known.this is None and news is News.CHAIN)
     # The map never makes a vbucket active: it can't know whether this copy holds what the former owner acknowledged
@@ -83,7 +83,7 @@ def _as_replica(owner: Address | None, state: State | None, is_news: bool) -> Ro
 
 
 def news(before: ClusterMap | None, after: ClusterMap) -> dict[int, News]:
-    """Return the news by vbucket, for those that changed; with the first map, for all of them."""
+    """Return the news of the vbuckets with changed entries; without a previous map, of all vbuckets."""
     everything = range(len(after.chains))
     if before is None:
         return dict.fromkeys(everything, News.OWNER)

@@ -1,4 +1,4 @@
-"""STAT cluster: the node's knowledge of its cluster, and the vbuckets that do not yet agree with the map."""
+"""STAT cluster: the node's view of its cluster, and the vbuckets whose roles differ from the map."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def stats(server: Services, membership: Membership) -> Iterable[tuple[str, str]]:
-    """Return the group; times are seconds."""
+    """Yield the statistics of the group; times are in seconds."""
     bucket = server.bucket
     epoch, revision = server.cluster.version
     yield "epoch", str(epoch)

@@ -1,1 +1,1 @@
-"""The owners of vbuckets: the cluster map that clients get, and the lease of the operator who changes it."""
+"""The owners of vbuckets: the cluster map for clients, and the lease of the operator who changes it."""

@@ -1,7 +1,7 @@
-"""The cluster map that clients get: of one node with all vbuckets, or the map that an orchestrator has set.
+"""The cluster map for clients: the map of one node with all vbuckets, or the map that an orchestrator has set.
 
-Source: kv.md 1.4; interop.md 4.0, the minimum that all tested clients accept. The consequences of a map that names this
-node: node/membership/.
+Source: kv.md 1.4; interop.md 4.0, the minimum that all tested clients accept. node/membership/ obeys a map that
+contains this node.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ EPOCH_STEP_MAX: Final = 1 << 10
 
 
 class ServedMap:
-    """The map this node hands out: its own, or one that an administrator has set.
+    """The map that this node sends to clients: its own, or one that an operator has set.
 
     Attributes:
-        on_taken: called after another map was set.
+        on_taken: functions to call after another map was set.
     """
 
     def __init__(self, port: int, bucket: Bucket, tls_port: int | None = None) -> None:
@@ -43,20 +43,20 @@ class ServedMap:
 
     @property
     def version(self) -> tuple[int, int]:
-        """(epoch, revision); maps are compared by it."""
+        """(epoch, revision), by which maps are compared."""
         return self._set[:2] if self._set else (OWN_EPOCH, self._first_revision + self._bucket.map_changes)
 
     @property
     def is_set(self) -> bool:
-        """True if the map was given to this node: by an operator or a peer, or at the start by the disk."""
+        """True if the map was set: by an operator, by a peer, or at the start from the disk."""
         return self._set is not None
 
     @property
     def map_in_refusals(self) -> bool:
-        """True if NOT_MY_VBUCKET carries the map.
+        """True if NOT_MY_VBUCKET contains the map: if it was set.
 
-        Only a map that names another node helps; with ours the client would ask this node again for ever (kv.md 5,
-        "NMVB with a map that still points to you").
+        This node's own map would send the client here again for ever (kv.md 5, "NMVB with a map that still points to
+        you").
         """
         return self._set is not None
 
@@ -65,15 +65,18 @@ class ServedMap:
         return self._set[2] if self._set else self._own()
 
     def owner(self, vbucket: int) -> Address | None:
-        """Return the owner of a vbucket by a map that was set; None if it has none, or if the map can't be read.
+        """Return the owner of a vbucket by the map that was set; None if there is no owner, no such map, or the map
+        can't be read.
 
-        Without such a map it is only known that this node is not the owner.
+        Without a set map, the owner of a vbucket that this node lacks is unknown.
         """
         read = self._readable
         return None if read is None else read.owner(vbucket)
 
     def holders(self, vbucket: int) -> tuple[Address, ...]:
-        """The nodes that have a vbucket by a map that was set, its owner first; none if that can not be read."""
+        """Return the nodes with a copy of a vbucket by the map that was set, the owner first; empty without a readable
+        map.
+        """
         read = self._readable
         if read is None or vbucket >= read.vbuckets:
             return ()
@@ -87,14 +90,16 @@ class ServedMap:
         return self._read
 
     def replace(self, epoch: int, revision: int, config: bytes) -> None:
-        """Take a newer map; CommandRefused(KEY_EEXISTS) for an older one."""
+        """Set a newer map; CommandRefused(KEY_EEXISTS) for an older one."""
         # SDKs break when a revision goes backwards (kv.md 5).
         if self._set and (epoch, revision) < self.version:
             raise CommandRefused(Status.KEY_EEXISTS, f"the map here is newer: {self.version}")
         self.take((epoch, revision), config)
 
     def check_step(self, epoch: int, revision: int) -> None:
-        """Refuse (EINVAL) a version so far above the present one that hardly any would be left for later maps."""
+        """Raise CommandRefused(EINVAL) for a version so far above the present one that few versions would be left for
+        later maps.
+        """
         known_epoch, known = self.version
         # One map near 2^63 would leave no version for any later one, for good.
         highest = max(known, self._bucket.clock.time_ns() // 1_000_000) + REVISION_STEP_MAX
@@ -104,7 +109,7 @@ class ServedMap:
             )
 
     def take(self, version: tuple[int, int], config: bytes) -> None:
-        """Hand out this map from now on."""
+        """Set the map, and call `on_taken`."""
         self._set, self._read = (*version, config), None
         for taken in self.on_taken:
             taken()

@@ -3,15 +3,15 @@
     IOCTL_SET   key "lease"   value {"run": "6f1c…", "by": "rebalance, process 71 on db7", "connection": "9a02…",
                                      "again": false, "release": false, "over": false}
 
-Several connections of one run may hold it, each under a name of its own. The lease ends with the last of these
-connections, and only then, so every request on one of them comes from the only operator there is. A run that is silent
-for LEASE_SECONDS may be hung, or cut off: if another run asks for the lease then, the connections of the first are
-closed, and their unread requests are lost with them. "again" says that the run held the lease before: it is refused if
-another run had it since, for the run's knowledge of the vbuckets is older. "over", with "release", says that the run
-has come to its end: the vbuckets that it held follow by the map again, as they do when another run begins.
+Several connections of one run may hold the lease, each under its own name. The lease ends with the last of these
+connections, and only then, so every request on one of them comes from the only operator. A run that is silent for
+LEASE_SECONDS may hang, or be cut off: if another run requests the lease then, the connections of the first are closed,
+and their unread requests are lost. "again" means that the run held the lease before: it is refused if another run has
+held it since, because the run's knowledge of the vbuckets is outdated. "over", with "release", means that the run has
+ended: the vbuckets that it held follow the map again, as they do when another run begins.
 
-When a new run begins, connections on which a mover makes vbuckets change hands are closed: no work of an older run goes
-on. Source: failover 4, "never two active owners", for more than one mover.
+When a new run begins, connections on which a mover hands vbuckets over are closed: no work of an older run continues.
+Source: failover 4, "never two active owners", for more than one mover.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TEXT_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """A request for the lease: the operator's run, its description in words, and the connection that asks."""
+    """A request for the lease: the operator's run, its description, and the name of the requesting connection."""
 
     run: str
     by: str
@@ -45,10 +45,10 @@ class LeaseRequest:
 
 
 def read_asked(content: dict[str, Any]) -> LeaseRequest:
-    """Read the properties of a request.
+    """Read a request from its JSON properties.
 
     Raises:
-        CommandRefused: a text is missing or too long, or a truth value is neither true nor false.
+        CommandRefused: a text is missing or too long, or a flag is neither true nor false.
     """
     run, by, connection = (content.get(name) for name in ("run", "by", "connection"))
     if not all(isinstance(each, str) and 0 < len(each) <= TEXT_MAX for each in (run, by, connection)):
@@ -60,12 +60,12 @@ def read_asked(content: dict[str, Any]) -> LeaseRequest:
 
 
 class Lease:
-    """The holder of the lease.
+    """The lease of a node, and its holder.
 
     Args:
         clock: seconds of a monotonic clock.
-        on_new: called when a new run gets the lease.
-        on_over: called when a run that has come to its end releases it.
+        on_new: called when another run gets the lease.
+        on_over: called when a run releases the lease because it has ended.
 
     Attributes:
         run, by: the last holder; empty if there was none since the node started.
@@ -87,7 +87,7 @@ class Lease:
         """Take, keep or release the lease.
 
         Raises:
-            CommandRefused: EBUSY if another run has it, or (again) had it since.
+            CommandRefused: EBUSY if another run has the lease, or, with `again`, has held it since.
         """
         if request.release:
             # A release from an older connection of the same name must not end what the newer one holds.

@@ -1,1 +1,3 @@
-"""The process of a node: turns on its event loop, threads, memory, kernels, and the service manager above it."""
+"""The process of a node: the turns of its event loop, its threads, memory and kernels, and the service manager above
+it.
+"""

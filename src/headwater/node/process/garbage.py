@@ -1,12 +1,10 @@
-"""The times at which Python's collector of reference cycles runs in a node: often for young objects, for old ones only
-while they are few.
+"""The schedule of Python's cycle collector in a node: often for young objects, for old ones only while they are few.
 
 A collection of all living objects takes a tenth of a microsecond for each, in one turn of the event loop: a third of a
-second once clients have made some millions. So no object here may need one: objects of which a client can have many
-(connections, sessions, streams) drop the references back to them when they close, and are freed with the last
-reference. The remaining cycles come from an exception or a task now and then. They die young, or are found while there
-are few objects to look through; if there are many, those are set aside (`gc.freeze`), so that later objects are few
-again.
+second once clients have created some millions. So no object may need one: objects that clients create in large numbers
+(connections, sessions, streams) drop their back references when they close, and are freed with the last reference. The
+remaining cycles come from an occasional exception or task. They die young, or are collected while there are few
+objects; if there are many, these are set aside (`gc.freeze`), so that few are left to scan.
 """
 
 from __future__ import annotations
@@ -24,10 +22,11 @@ NEVER: Final = 1 << 30
 
 
 class Collector:
-    """The collector's schedule in a process that is a node.
+    """The collector's schedule in a node's process.
 
     Attributes:
-        collected, set_aside: the number of collections of old objects, and of times when they were too many for one.
+        collected: number of collections of old objects.
+        set_aside: number of times that old objects were too many to be collected.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -39,7 +38,7 @@ class Collector:
         self._before = gc.get_threshold()
 
     def start(self) -> None:
-        """Take the collection of old objects over from Python; the present objects stay for good."""
+        """Take over the collection of old objects from Python; the present objects are never collected."""
         self._before = gc.get_threshold()
         gc.set_threshold(*self._before[:2], NEVER)
         gc.collect()
@@ -47,7 +46,7 @@ class Collector:
         self._arm()
 
     def stop(self) -> None:
-        """Give the collection of old objects back to Python."""
+        """Return the collection of old objects to Python."""
         if self._timer is not None:
             self._timer.cancel()
             gc.set_threshold(*self._before)

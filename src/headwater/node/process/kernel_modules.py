@@ -1,4 +1,4 @@
-"""The modules of kernels that a node uses, and the number of kernels that are ready."""
+"""The modules of kernels that a node uses, and the number of kernels that are compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULES: Final = FIRST + LATER
 
 
 def counts() -> tuple[int, int]:
-    """Return how many of a node's kernels are compiled and loaded, and how many there are."""
+    """Return the number of a node's kernels that are compiled and loaded, and the number of all."""
     are_built = builds.are_built(MODULES)
     return sum(are_built), len(are_built)
 

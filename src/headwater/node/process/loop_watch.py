@@ -1,8 +1,8 @@
-"""The lateness of the event loop: all clients wait while one callback runs, so STAT shows its longest turns.
+"""Measures the delay of the event loop: all clients wait while one callback runs, so STAT shows the longest turns.
 
-A timer looks again and again. Its delay is the wall time of the turn that held it up. The processor time of the loop's
-thread since the last look counts as well, up to that delay. On a machine with other work the wall time shows what a
-client feels, the processor time what the node did.
+A timer runs at intervals. Its delay is the wall time of the turn that delayed it. The processor time of the loop's
+thread since the last run is recorded too, up to that delay. On a machine with other work the wall time is the delay of
+clients, the processor time the part that the node caused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headwater.node.reporting.durations import Durations
 
 
 def standing_clock() -> Callable[[], float]:
-    """Return a clock of the seconds that this thread was ready to run and had no processor; always zero if the system
+    """Return a clock of the seconds for which this thread was ready to run but had no processor; always 0 if the system
     does not report them.
     """
     try:
@@ -29,17 +29,18 @@ def standing_clock() -> Callable[[], float]:
 
 
 class LoopWatch:
-    """The longest turns of an event loop since it began, or since they were last reset.
+    """The longest turns of an event loop since the start, or since the last reset.
 
     Args:
-        interval_seconds: the time from one look to the next, by which a delay may be underestimated; 0: never look.
-        processor_seconds: returns the processor time of the loop's thread so far; called in that thread.
-        standing: makes a clock of the time that the thread waited for a processor; called in that thread.
+        interval_seconds: interval of the timer, by which a delay may be underestimated; 0 to measure nothing.
+        processor_seconds: returns the processor time of the loop's thread; called in that thread.
+        standing: returns a clock of the time for which the thread waited for a processor; called in that thread.
 
     Attributes:
-        late_seconds: the latest look's wall time; busy_seconds: the most processor time within one such wait.
-        own_seconds: the most wall time without the thread's wait for a processor.
-        durations: the delay of each look, wall time.
+        late_seconds: the longest delay, wall time.
+        busy_seconds: the longest processor time within a delay.
+        own_seconds: the longest delay without the thread's wait for a processor.
+        durations: the delay of each run of the timer, wall time.
     """
 
     def __init__(
@@ -62,19 +63,19 @@ class LoopWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the timer."""
         if self._interval_seconds:
             self._stood = self._standing()
             self._busy_until, self._stood_until = self._processor_seconds(), self._stood()
             self._arm()
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
     def stats(self, arguments: Sequence[str]) -> Iterable[tuple[str, str]]:
-        """Return STAT loop: all in microseconds. `STAT loop reset` begins anew after its answer."""
+        """Return STAT loop, times in microseconds. `STAT loop reset` resets them after its answer."""
         statistics = (
             ("ep_loop_watch_interval", str(round(1e6 * self._interval_seconds))),
             ("ep_loop_late_max", str(round(1e6 * self.late_seconds))),

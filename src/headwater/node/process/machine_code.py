@@ -1,13 +1,13 @@
-"""A node's kernels while they are not compiled: in a checkout, the first start on a machine or after an upgrade.
+"""A node's kernels before they are compiled: in a checkout, at the first start on a machine or after an upgrade.
 
-Compiling all of them takes a quarter of a minute of a core, and a node can answer long before that: `begin` compiles
-the few that a read or a write can't do without, and a process of low priority, the helper, compiles the rest into the
-cache. The helper names each module that is done; a thread of the node then loads it, milliseconds each, and from then
-on calls find the code. No state passes from one to the other, for kernels have none.
+Compiling all of them takes a quarter of a minute of a core, and a node can answer long before: `begin` compiles the few
+kernels that every read or write needs, and a process of low priority, the helper, compiles the rest into the cache. The
+helper prints the name of each compiled module; a thread of the node then loads it, in milliseconds, and later calls use
+it.
 
-Until then requests are answered one by one in Python (kernels/execute.py), and the first call of another kernel
-compiles it. A helper that can't be started, dies, or can't keep what it made (a full disk) leaves the rest to the
-thread. Recovery, before all this, waits for the kernels that it needs.
+Until then requests are answered one by one in Python (the stand-ins of kernels/execute.py), and other kernels are
+compiled at their first call. If the helper can't be started, dies, or can't save its results (a full disk), the thread
+compiles the rest. Recovery, which comes first, waits for the kernels that it needs.
 
 A wheel with machine code does not contain this file (hatch_build.py), and a node with machine code never imports it.
 """
@@ -33,7 +33,7 @@ log: Final = logging.getLogger(__name__)
 
 
 def missing(modules: tuple[str, ...]) -> list[str]:
-    """Load the kernels in the cache; return the modules whose kernels are not all there."""
+    """Load the cached kernels; return the modules with kernels that are not in the cache."""
     left = []
     for name in modules:
         try:
@@ -45,7 +45,7 @@ def missing(modules: tuple[str, ...]) -> list[str]:
 
 
 class MachineCode:
-    """Has a node's kernels compiled while it serves."""
+    """Compiles a node's kernels while the node serves."""
 
     def __init__(self) -> None:
         self._left: list[str] = []
@@ -54,8 +54,8 @@ class MachineCode:
         self._stopping = threading.Event()
 
     def begin(self) -> None:
-        """Load the compiled kernels, and compile those that no node can do without; the helper compiles the rest, if
-        there is one.
+        """Load the cached kernels, compile those that every node needs, and start the helper and the thread for the
+        rest.
         """
         self._left = missing(MODULES) if builds.compiling() else []
         if not self._left:
@@ -72,8 +72,8 @@ class MachineCode:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the helper, and wait until the thread has seen it; a helper that is compiling ends after its
-        kernel.
+        """Kill the helper, and wait for the thread, at most STOP_SECONDS; the thread ends after the kernel that it is
+        compiling.
         """
         self._stopping.set()
         if self._helper is not None:
@@ -82,7 +82,7 @@ class MachineCode:
             self._thread.join(STOP_SECONDS)
 
     def _started(self) -> subprocess.Popen[str] | None:
-        """Return the helper; None if it can't be started, or could not keep its results."""
+        """Start and return the helper; None if it can't be started, or could not save its results."""
         if builds.cache_folder() is None or not sys.executable:
             return None
         command = [sys.executable, "-m", "headwater.kernels.warming", "--niceness", str(HELPER_NICENESS)]
@@ -111,7 +111,7 @@ class MachineCode:
             cached.serving = False  # a kernel that is missing even now is compiled by who calls it
 
     def _follow(self, helper: subprocess.Popen[str], lines: IO[str]) -> None:
-        """Load each module when the helper has compiled it; return when the helper is done, or gone."""
+        """Load each module that the helper has compiled; return when the helper is done, or has died."""
         with lines:
             for name in map(str.strip, lines):
                 # The helper's word is not enough: an entry that could not be kept, or is torn, is compiled here.
@@ -127,7 +127,7 @@ class MachineCode:
             )
 
     def _compile_the_rest(self) -> None:
-        """Compile the kernels that the helper did not compile, or could not keep."""
+        """Compile the kernels that the helper did not compile, or could not save."""
         while self._left and not self._stopping.is_set():
             with cached.building():
                 warm_up(self._left.pop(0))

@@ -1,10 +1,10 @@
-"""Memory goes back to the system once it is not needed: large buffers at once, memory that the C library keeps a moment
-later.
+"""Returns memory to the system when it is no longer needed: large buffers at once, memory kept by the C library a
+little later.
 
-The C library's allocator keeps freed memory, and can't by itself give back pages between blocks in use. So buffers that
-may be large and wait long (half a request, an unread answer) are mapped, and freed with their last reference; and after
-much other memory was freed, the library is told to give back whole pages (`malloc_trim`). Looking and giving back are
-done in a thread: the event loop waits for them only when it wants large memory itself meanwhile.
+The C library's allocator keeps freed memory, and does not return pages between blocks in use by itself. So buffers that
+may be large and live long (half a request, an unread answer) are mapped, and unmapped with their last reference; after
+much other memory was freed, `malloc_trim` returns whole pages. Both the check and the trim run in a thread: the event
+loop waits for them only if it allocates large memory meanwhile.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ KEPT_BYTES: Final = 24 << 20
 
 
 def mapped(size_bytes: int) -> mmap.mmap:
-    """Return zeros in pages of their own, which go back to the system with the last reference.
+    """Return zeros in mapped pages, which return to the system with the last reference.
 
-    The pages are not huge ones: those are faster most of the time, but ten times slower if the system has to make room
-    for them, or a virtual machine has never touched them (50 ms for 20 MiB, measured).
+    The pages are not huge pages: these are usually faster, but ten times slower if the system must make room for them,
+    or a virtual machine has never touched them (50 ms for 20 MiB, measured).
 
     Raises:
-        OSError: the system gives no more.
+        OSError: the system has no more memory.
     """
     return mmap.mmap(-1, size_bytes, flags=_PRIVATE)
 
 
 def mapped_copy(data: bytes | bytearray | memoryview) -> memoryview:
-    """Return a copy in pages of its own."""
+    """Return a copy in mapped pages."""
     copy = mapped(len(data))
     copy[:] = data
     return memoryview(copy)
@@ -72,9 +72,7 @@ class _Figures(ctypes.Structure):
 
 
 def free_bytes_of_libc() -> Callable[[], int] | None:
-    """Return a function that returns the free bytes within the allocator; None if the allocator does not
-    report them.
-    """
+    """Return a function that returns the allocator's free bytes; None if the allocator does not report them."""
     try:
         figures = libc().mallinfo2
     except (AttributeError, OSError, TypeError):
@@ -84,22 +82,21 @@ def free_bytes_of_libc() -> Callable[[], int] | None:
 
 
 def trim_libc() -> None:
-    """Make the allocator give back as many pages as it can, except some at the end of the heap."""
+    """Return as many of the allocator's pages to the system as possible, except some at the end of the heap."""
     libc().malloc_trim(ctypes.c_size_t(KEPT_BYTES))
 
 
 class Trimmer:
-    """Makes the allocator give back memory, soon after much of it was freed.
+    """Returns the allocator's memory to the system soon after much of it was freed.
 
     Args:
-        free_bytes: returns the free bytes within the allocator, given back or not; None: they are unknown, so it is
-            left alone.
-        trim: makes it give memory back. Both are called in a thread of the loop's.
-        clock: seconds of a clock that is fine enough to time a look.
+        free_bytes: returns the allocator's free bytes, returned to the system or not; None if unknown, to do nothing.
+        trim: returns memory to the system. Both are called in a thread of the loop's executor.
+        clock: seconds of a clock that is precise enough to time a check.
 
     Attributes:
-        trims: the number of times that memory was given back.
-        pause_seconds: the time until the next look.
+        trims: number of trims.
+        pause_seconds: time until the next check.
     """
 
     def __init__(
@@ -118,13 +115,13 @@ class Trimmer:
         self._working: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the checks."""
         if self._free_bytes is not None:
             self._is_on = True
             self._arm()
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop the checks."""
         self._is_on = False
         if self._timer is not None:
             self._timer.cancel()
@@ -139,7 +136,7 @@ class Trimmer:
         self._working.add_done_callback(lambda _: self._arm())
 
     def _look(self) -> None:
-        """Look, and trim if it is worth it; in a thread."""
+        """Check the free bytes, and trim if it is worth it; runs in a thread."""
         begun = self._clock()
         free = self._free_bytes() if self._free_bytes is not None else 0
         self.pause_seconds = max(LOOK_SECONDS, LOOK_PARTS * (self._clock() - begun))
@@ -158,10 +155,10 @@ _RECEIVED, _FORWARD, _QUEUED = 0, 4, 5
 
 
 def socket_bytes(sock: socket.socket) -> int:
-    """Return the bytes of memory that the system keeps for a socket: received and unread, queued to leave, set aside
-    for both.
+    """Return the bytes of memory that the system holds for a socket: unread input, unsent output, and reserves for
+    both.
 
-    Returns 0 if the system does not report them.
+    0 if the system does not report them.
     """
     if _MEMINFO is None:
         return 0

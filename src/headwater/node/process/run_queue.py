@@ -1,9 +1,9 @@
-"""The order in which work runs on the event loop's thread: even many busy connections together hold no other up.
+"""The order of work on the event loop's thread, in which even many busy connections do not delay the others for long.
 
-One connection gives way after a slice. A hundred of them would still run a hundred slices between two looks at the
-sockets. So one iteration of the loop has a quantum for all connections; when it is used up, the rest waits in line for
-the next iterations. Work that has not had a slice yet goes before work that has: a short request does not wait for all
-long ones.
+A connection gives way after a time slice. A hundred busy connections would still run a hundred slices between two polls
+of the sockets. So one iteration of the loop has a quantum for all connections; when it is used up, the rest waits in
+the queue for the next iterations. Work without a slice so far runs before work that has had one: a short request does
+not wait for all long ones.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ NOTICE_SECONDS: Final = 0.002
 
 
 class RunQueue:
-    """The work that one iteration of an event loop has time for, and the work that must wait for the next one.
+    """The work for one iteration of an event loop, and the work that must wait for the next.
 
     Attributes:
-        is_spent: True if this iteration's quantum is used up: new work had better wait in line.
-        slice_seconds: the time after which a piece of work gives way.
-        large: the places for work that holds a large document from turn to turn.
+        is_spent: True if this iteration's quantum is used up: new work should be queued.
+        slice_seconds: the length of a time slice.
+        large: a semaphore for work that holds a large document over several turns.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,31 +50,29 @@ class RunQueue:
         self._behind: deque[Callable[[], object]] = deque()
 
     def __len__(self) -> int:
-        """Return the number of pieces of work in line."""
+        """Return the number of queued pieces of work."""
         return len(self._first) + len(self._behind)
 
     def spend(self, seconds: float) -> None:
-        """Count time as spent of this iteration's quantum."""
+        """Subtract time from this iteration's quantum."""
         self._spent += seconds
         if self._spent >= NOTICE_SECONDS:
             self.is_spent = self._spent >= QUANTUM_SECONDS
             self._ask()
 
     def first(self, work: Callable[[], object]) -> None:
-        """Put work that has not begun into the line. It has to report the time that it spends."""
+        """Queue work that has not begun. It must report its time by `spend`."""
         self._first.append(work)
         self._ask()
 
     def behind(self, work: Callable[[], object]) -> None:
-        """Put work that has had its slice at the end of the line. It has to report the time that it spends."""
+        """Queue work that has had its slice, at the end. It must report its time by `spend`."""
         self._behind.append(work)
         self._look_at_crowd()
         self._ask()
 
     async def turn(self) -> None:
-        """Wait at the end of the line, in a coroutine. A slice counts as spent already, for the coroutine runs when it
-        is woken.
-        """
+        """Wait at the end of the queue, in a coroutine; a whole slice counts as spent when the coroutine is woken."""
         future: asyncio.Future[None] = self._loop.create_future()
 
         def wake() -> None:
@@ -94,7 +92,9 @@ class RunQueue:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Run the work in line once, as far as its part of a new iteration's quantum goes; one piece at least."""
+        """Run queued work, each piece at most once, until a share of the new iteration's quantum is used up; at least
+        one piece.
+        """
         self._is_due = self.is_spent = False
         self._spent = 0.0
         lines = [(self._first, len(self._first)), (self._behind, len(self._behind))]  # who comes now is next time's
@@ -117,14 +117,14 @@ class RunQueue:
 
 
 class Slices:
-    """The slices of one piece of work in a coroutine; to be made when it begins."""
+    """The time slices of a coroutine's work; create it when the work begins."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queue: RunQueue) -> None:
         self._loop, self._queue = loop, queue
         self._ends = loop.time() + queue.slice_seconds
 
     async def breathe(self) -> None:
-        """Let other work go first if this slice is over. Call this often: it only costs a look at the clock."""
+        """Let other work run first if this slice is used up. Call it often: it only reads the clock."""
         if self._loop.time() >= self._ends:
             await self._queue.turn()
             self._ends = self._loop.time() + self._queue.slice_seconds

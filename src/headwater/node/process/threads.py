@@ -1,8 +1,8 @@
-"""Threads that run before they are needed.
+"""Pools whose threads start before they are needed.
 
-A system may refuse a new thread at any moment: a limit of processes, of address space, no memory. A pool that makes its
-threads as work comes would then keep the work and raise an error: it is unknown whether the work will ever be done. So
-the node's pools have all their threads from the start, which is refused if it can't have them.
+A system may refuse a new thread at any moment: a limit of processes, of address space, no memory. A pool that starts
+its threads as work arrives would then keep the work and raise an error, and it is unknown whether the work will ever be
+done. So the node's pools start all their threads at once; if that fails, the node does not start.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["Inline", "pool", "pool_or_inline"]
 
 
 def pool(threads: int, name: str) -> ThreadPoolExecutor:
-    """Return a pool whose threads all run.
+    """Return a pool whose threads are all running.
 
     Raises:
-        StorageError: the system gives no more threads.
+        StorageError: the system refuses more threads.
     """
     executor, running = ThreadPoolExecutor(threads, name), Barrier(threads + 1)
     try:
@@ -37,9 +37,7 @@ def pool(threads: int, name: str) -> ThreadPoolExecutor:
 
 
 def pool_or_inline(threads: int, name: str) -> Executor:
-    """Return a pool of threads; if none can be started, an executor that does the work at once in the
-    caller's thread.
-    """
+    """Return a pool of threads; if none can be started, an executor that does the work in the caller's thread."""
     try:
         return pool(threads, name)
     except StorageError:
@@ -47,10 +45,10 @@ def pool_or_inline(threads: int, name: str) -> Executor:
 
 
 class Inline(Executor):
-    """Does the work at once."""
+    """An executor that does the work at once, in the caller's thread."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Return a future that is done."""
+        """Do the work; return a future with its result."""
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))

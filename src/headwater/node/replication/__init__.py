@@ -1,1 +1,1 @@
-"""Following another node: the consumer's session, the inbound streams of replicas, dialling a producer."""
+"""Following another node: IOCTL_SET, and the connections that this node opens to producers."""

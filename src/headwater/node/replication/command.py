@@ -1,4 +1,4 @@
-"""IOCTL_SET: an order to a node to let vbuckets follow another node.
+"""IOCTL_SET: a request to a node to make vbuckets follow another node.
 
     key "replicate"        value {"from": "host:port/bucket", "vbuckets": "0-3,7", "takeover": false,
                                   "user": "...", "password": "...", "tls": 11207}
@@ -6,10 +6,10 @@
     key "lease"            see node/ownership/lease.py
     key "users"            see node/kv/users.py
 
-"tls" is the port on which to call it by TLS; without it, it is called by "from", without TLS. "vbuckets" left out means
-all that the node has (or, to stop, all that follow). A vbucket that is not here is made, as a replica; one that is
-active is refused with EINVAL, and then nothing happens. The answer means "understood"; STAT replication shows the
-progress. A private use of an opcode that the specification leaves to each server; see docs/replication.md.
+"tls" is the producer's port for TLS; without it the node connects to "from", without TLS. Without "vbuckets" the
+request is for all vbuckets of the node (or, to stop, for all that follow). A missing vbucket is created as a replica;
+an active one makes the whole request fail with EINVAL. The answer only acknowledges the request; STAT replication shows
+the progress. This is a private use of an opcode that the specification leaves to each server; see docs/replication.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SOURCE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^:/\s]+):(?P<port>[0-9]{1,5}
 
 
 class Replication:
-    """The producers that this node follows by calls of its own, by address and bucket."""
+    """The producers to which this node connects, by address and bucket."""
 
     def __init__(self, server: Caller) -> None:
         self.dialers: dict[tuple[str, int, str], Dialer] = {}
@@ -57,7 +57,7 @@ class Replication:
         server.bucket.on_owned.append(self._owned)
 
     def start(self, source: ProducerAddress, vbuckets: list[int], *, takeover: bool) -> None:
-        """Let vbuckets follow a producer; they leave another producer that this node called."""
+        """Make vbuckets follow a producer; they leave any other producer that this node has connected to."""
         key = (source.host, source.port, source.bucket)
         for other, dialer in tuple(self.dialers.items()):
             if not dialer.wanted and other != key:
@@ -74,8 +74,8 @@ class Replication:
         self.dialers[key].follow(vbuckets, StreamFlag.TAKEOVER if takeover else StreamFlag(0))
 
     def leave(self, source: ProducerAddress, vbuckets: list[int] | None) -> bool:
-        """Let vbuckets (None: all) stop following a producer; they keep their documents. Returns False if none was ever
-        called.
+        """Make vbuckets (None: all) stop following a producer; they keep their documents. Return False if this node has
+        no dialer for it.
         """
         dialer = self.dialers.get((source.host, source.port, source.bucket))
         if dialer is not None:
@@ -87,7 +87,7 @@ class Replication:
             dialer.forget(vb)
 
     def wants(self, vbucket: int) -> bool:
-        """Return True if a vbucket follows a producer, or is about to."""
+        """Return True if a vbucket follows a producer, or is going to."""
         return any(vbucket in dialer.wanted for dialer in self.dialers.values())
 
     def following(self) -> Iterable[tuple[str, FollowProgress]]:
@@ -95,12 +95,12 @@ class Replication:
         return [(str(each.source), each.following()) for each in self.dialers.values() if each.wanted]
 
     def stop(self) -> None:
-        """Stop following, for the node stops."""
+        """Stop following all producers, because the node stops."""
         for dialer in self.dialers.values():
             dialer.stop()
 
     def stats(self, arguments: list[str]) -> Iterable[tuple[str, str]]:
-        """Return STAT replication: each producer, and the vbuckets that follow it, or one of them."""
+        """Return STAT replication: each producer, and the vbuckets that follow it, or one vbucket."""
         named = _vbucket(arguments)
         for dialer in tuple(self.dialers.values()):
             for name, value in tuple(dialer.stats(named)):
@@ -109,7 +109,7 @@ class Replication:
 
 @handles(IoctlSet, writes=True, frees=True, lasts=True, value_bytes_max=LIST_BYTES_MAX)
 def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
-    """Start or stop following a producer; take, keep or release the lease; take a list of users."""
+    """Handle IOCTL_SET: start or stop following a producer; take, keep or release the lease; take a list of users."""
     if request.key == USERS:
         return set_users(session, request.value)
     if request.key not in _KEYS:

@@ -1,12 +1,12 @@
-"""Following a producer that this node calls itself: connect, greet, open, then drive the consumer as a mover would.
+"""Follows a producer to which this node connects: connect, greet, open, then drive the consumer as a mover would.
 
     wanted --connected--> begun --Refused or Ended--> wanted again, a little later
                                 --taken over, became active, dropped--> done
-    connection lost --a little later--> connect again, every vbucket goes on from what it holds
+    connection lost --a little later--> connect again; every vbucket resumes from its position
 
-One `Dialer` for each producer (address and bucket): its connection carries all vbuckets that follow it. The pauses grow
-from RETRY_SECONDS_MIN to RETRY_SECONDS_MAX while all attempts fail. Source: dcp 1, failover 5 (step 2: "tells B to dial
-A").
+There is one `Dialer` for each producer (address and bucket), with one connection for all vbuckets that follow it. The
+pauses grow from RETRY_SECONDS_MIN to RETRY_SECONDS_MAX while all attempts fail. Source: dcp 1, failover 5 (step 2:
+"tells B to dial A").
 """
 
 from __future__ import annotations
@@ -68,14 +68,16 @@ log: Final = logging.getLogger(__name__)
 
 
 class Caller(Services, Protocol):
-    """The node, which also takes connections that it has opened itself."""
+    """The node, which also serves connections that it has opened itself."""
 
     def adopt(self, sock: socket.socket | TlsSocket, peer: str) -> Connection:
-        """Return a connection for a connected socket. Give it a session, then start it."""
+        """Return a connection for a connected socket. Set its session, then start it."""
 
 
 def _manifest() -> Conversation[CollectionsManifest]:
-    """Ask a producer for its collections; if it knows none, those of a bucket without any."""
+    """Request a producer's collections; if it does not support them, return the manifest of a bucket without
+    collections.
+    """
     answer = yield GetManifest().frame()
     try:
         return EMPTY if answer.status else CollectionsManifest.decode(answer.value)
@@ -97,13 +99,13 @@ def _why_over(event: Refused | Ended) -> str:
 
 
 class Dialer:
-    """Keeps vbuckets of this node following one producer; all methods belong to the event loop's thread.
+    """Keeps vbuckets of this node following one producer; call all methods from the event loop's thread.
 
     Attributes:
         source: the producer.
-        wanted: the vbuckets that follow, with the flags of their streams; one that was taken over is removed.
-        connects: the number of opened connections. problem: the failure of the last attempt, empty after a success.
-        problems: by vbucket, the reason why its stream was refused or ended; removed once it is open.
+        wanted: the vbuckets that follow, with the flags of their streams; a vbucket is removed once it is taken over.
+        connects: number of opened connections. problem: failure of the last attempt; empty after a success.
+        problems: by vbucket, the reason why its stream was refused or ended; removed once the stream is open.
     """
 
     def __init__(self, server: Caller, source: ProducerAddress) -> None:
@@ -124,11 +126,11 @@ class Dialer:
 
     @property
     def is_connected(self) -> bool:
-        """Return True if the connection is open."""
+        """True if the connection is open."""
         return self._session is not None
 
     def follow(self, vbuckets: Iterable[int], flags: StreamFlag = StreamFlag(0)) -> None:  # noqa: B008 - a constant
-        """Let these vbuckets follow the producer; with TAKEOVER in `flags`, until they are taken over."""
+        """Make these vbuckets follow the producer; with TAKEOVER in `flags`, until they are taken over."""
         for vb in vbuckets:
             changed = self.wanted.get(vb, flags) != flags
             self.wanted[vb] = flags
@@ -140,7 +142,7 @@ class Dialer:
             self._task = self._server.loop.create_task(self._run())
 
     def leave(self, vbuckets: Iterable[int]) -> None:
-        """Let these vbuckets stop following; with the last of them the connection is closed."""
+        """Make these vbuckets stop following; after the last one the connection is closed."""
         session = self._session
         for vb in vbuckets:
             self.wanted.pop(vb, None)
@@ -150,11 +152,10 @@ class Dialer:
         self._finish_if_idle()
 
     def forget(self, vbucket: int) -> None:
-        """Forget a vbucket that became active: it follows no producer any more, also after it gives that
-        state up.
+        """Forget a vbucket that became active: it no longer follows the producer, even if it becomes a replica again.
 
-        Its stream, if there is one, ends by itself. Without a stream only this call says so; otherwise the vbucket,
-        once dead or a replica again, would follow this producer, which may never have had the changes written since.
+        A stream of the vbucket ends by itself. Without a stream only this call removes the vbucket; otherwise, once
+        dead or a replica again, it would follow this producer, which may lack the changes that were written since.
         """
         if self.wanted.pop(vbucket, None) is not None and (
             self._session is None or vbucket not in self._session.streams
@@ -162,7 +163,7 @@ class Dialer:
             self._finish_if_idle()
 
     def stop(self) -> None:
-        """Close the connection, and let no vbucket follow any more."""
+        """Close the connection, and stop following for all vbuckets."""
         self.wanted.clear()
         if self._task is not None:
             self._task.cancel()
@@ -188,7 +189,7 @@ class Dialer:
                 yield f"vb_{vb}_problem", self.problems[vb]
 
     def following(self) -> FollowProgress:
-        """Return the progress of the vbuckets, for the metrics."""
+        """Return the progress of all vbuckets, for the metrics."""
         session, now = self._session, self._server.loop.time()
         streams = session.streams if session is not None else {}
         inside = [each.vbucket for each in streams.values() if each.vbucket.is_receiving_snapshot]
@@ -199,7 +200,7 @@ class Dialer:
     # --- what the session tells -------------------------------------------------------------------------------------
 
     def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
-        """Note that a stream was refused or ended; request it again later, unless that end was wanted."""
+        """Note that a stream was refused or ended; request it again later, unless its end was intended."""
         flags = self.wanted.get(vbucket)
         vbucket_ = self._server.bucket.vbuckets.get(vbucket)
         # STREAM_END(Ok) ends a takeover whatever became of the state here (failover 4, step 12): asked again, the
@@ -216,16 +217,16 @@ class Dialer:
         self._server.loop.call_later(wait, self._begin, vbucket)
 
     def stream_opened(self, vbucket: int) -> None:
-        """Note that a stream is open, so that the next failure counts as the first."""
+        """Note that a stream is open; its next failure counts as the first."""
         self._waits.pop(vbucket, None)
         self.problems.pop(vbucket, None)
 
     def fetches_again(self, vbucket: int, seqno: int) -> bool:
-        """Return True if a stream that is closed now will be opened again, since changes after `seqno` were
-        refused.
+        """Return True if a stream, which is closed now, will be opened again to receive the refused change after
+        `seqno`.
 
-        This is tried three times for the same seqno: a change that is always refused would hold all later ones up for
-        ever.
+        This is tried three times for the same seqno: a change that is always refused would otherwise block all later
+        ones.
         """
         before, times = self._fetched.get(vbucket, (-1, 0))
         times = times + 1 if before == seqno else 1
@@ -233,7 +234,7 @@ class Dialer:
         return vbucket in self.wanted and times <= FETCHES_MAX
 
     def connection_lost(self) -> None:
-        """Forget the session whose socket is gone, and dial again."""
+        """Forget the session whose socket is closed, and connect again."""
         if self._session is not None:
             self._heard_at = self._session.connection.stirred_at
         self._session = None
@@ -259,7 +260,7 @@ class Dialer:
             self._server.loop.call_later(RETRY_SECONDS_MAX / 10, self._begin, vb)
 
     def _note(self, vb: int, problem: str) -> None:
-        """Remember the problem with a vbucket's stream, and log it once."""
+        """Record the problem of a vbucket's stream, and log it once."""
         if self.problems.get(vb) != problem:
             sentence = f"vbucket {vb}: {problem}"
             self._server.dcp.refusals.tell(f"replication from {self.source}", [sentence], self._server.loop.time())
@@ -291,7 +292,7 @@ class Dialer:
         self._task = None
 
     def _failed(self, problem: str) -> None:
-        """Log the problem and close the connection; the producer is called again."""
+        """Log the problem and close the connection; the node will connect again."""
         self._complain(problem)
         if self._session is not None:
             self._session.connection.drop("the streams could not be asked for", fault=False)
@@ -341,7 +342,7 @@ class Dialer:
             self._begin(vb)
 
     async def _call(self) -> tuple[socket.socket | TlsSocket, frozenset[int]]:
-        """Connect, greet and open; return a socket on which the peer is our producer, and the features it
+        """Connect, greet and open; return the socket of the DCP connection, and the features that the producer
         granted.
         """
         loop, source = self._server.loop, self.source
@@ -376,15 +377,15 @@ class Dialer:
         return sock, greeting.features
 
     def _cluster_uuid(self) -> str:
-        """Return the cluster's uuid if the producer is a member of it by our map; else the empty text."""
+        """Return the cluster's uuid if the producer is a member by this node's map; otherwise an empty text."""
         known = self._server.membership.map
         is_member = known is not None and Address(self.source.host, self.source.port) in known.servers
         return known.uuid if is_member and known is not None else ""
 
     def _check_member(self, config: bytes | None) -> None:
-        """Refuse to follow a node at a member's address that is not that member.
+        """Refuse to follow a node that answers at a member's address but is not that member.
 
-        A node that came back without its disk has none of the documents here, and would have all of them rolled back.
+        A member that returns without its disk has none of the documents, and would make all replicas roll back.
         """
         wanted = self._cluster_uuid()
         # Without a map in the greeting nothing is known, and the failover log decides as with any producer.
@@ -393,8 +394,8 @@ class Dialer:
             raise ClusterError(message, "if it lost its disk: headwater cluster failover --dead, then rebalance --add")
 
     def _check_manifest(self, theirs: CollectionsManifest) -> None:
-        """Refuse to follow a producer whose collections have the ids of others here: documents would get into the wrong
-        ones.
+        """Refuse to follow a producer whose collections have ids of other collections here: documents would get into
+        the wrong ones.
         """
         ours = self._server.bucket.collections.manifest
         if ours.uid and theirs.uid and (problem := contradiction(theirs, ours)):
@@ -402,15 +403,17 @@ class Dialer:
             raise ClusterError(message, "see headwater collection list of both, and drop what is not needed")
 
     def _name(self) -> str:
-        """Return the connection's name. failover 5: "convention replication:A->B:bucket"; it is the same after every
-        reconnect, so that a dead connection of ours that the producer has not noticed is replaced.
+        """Return the connection's name. failover 5: "convention replication:A->B:bucket".
+
+        It is the same after every reconnect, so that the producer closes a dead connection of this node that it has not
+        noticed.
         """
         here = f"{self._server.config.host}:{self._server.cluster.port}"
         name = f"replication:{self.source.host}:{self.source.port}->{here}:{self.source.bucket}"
         return name[:NAME_BYTES_MAX]
 
     def _own_name(self) -> str:
-        """Return this node's name among the others, under which it acknowledges prepares."""
+        """Return this node's name in the cluster, under which it acknowledges prepares."""
         known = self._server.membership.map
         here = None if known is None else known.here
         # The owner counts acknowledgements by the names in its map (`Copies.others`): under another name this copy

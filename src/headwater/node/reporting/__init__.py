@@ -1,1 +1,1 @@
-"""Reports of a node: the lines of its log, a bound on lines that come in heaps, counts of requests and durations."""
+"""Reports of a node: the lines of its log, limits for repeated lines, counts of requests and durations."""

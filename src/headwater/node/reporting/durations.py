@@ -1,4 +1,4 @@
-"""A histogram of durations, as Prometheus wants it: the number of durations up to each bound."""
+"""A histogram of durations in Prometheus' form: the number of durations up to each bound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BOUNDS_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5,
 
 
 class Durations:
-    """Counts durations, by bounds in seconds; `total_seconds` is their sum."""
+    """Counts durations by bounds in seconds; `total_seconds` is their sum."""
 
     def __init__(self, bounds_seconds: Sequence[float] = BOUNDS_SECONDS) -> None:
         self.total_seconds: float = 0.0
@@ -18,11 +18,11 @@ class Durations:
         self._counts = [0] * (len(bounds_seconds) + 1)
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """Count one duration, or several of equal length."""
+        """Count `count` durations of `seconds` each."""
         self._counts[bisect_left(self._bounds_seconds, seconds)] += count
         self.total_seconds += seconds * count
 
     def at_most(self) -> list[tuple[str, int]]:
-        """Return the number of durations up to each bound (as text); the last bound is "+Inf"."""
+        """Return (bound as text, number of durations up to it) for each bound; the last bound is "+Inf"."""
         bounds = (*(f"{bound:g}" for bound in self._bounds_seconds), "+Inf")
         return list(zip(bounds, accumulate(self._counts), strict=True))

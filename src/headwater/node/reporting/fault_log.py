@@ -1,7 +1,7 @@
-"""A bound on the log lines of our own faults: a request that fails inside may come a thousand times a second.
+"""A limit for log lines with tracebacks: a request that causes an internal error may come a thousand times a second.
 
-The first traceback from a place in the code is written whole; more from the same place within a minute are counted, and
-the count is written with the next one.
+The first traceback from a place in the code is written completely; further ones from the same place within a minute are
+counted, and the count is written with the next one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ PLACES_MAX = 256
 
 
 class RareTracebacks(logging.Filter):
-    """Lets one record with a traceback through for each place in a minute; records without one always.
+    """Passes one record with a traceback for each place and minute, and all records without one.
 
     Args:
-        clock: seconds that only grow.
+        clock: seconds of a monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +28,7 @@ class RareTracebacks(logging.Filter):
         self._times: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the record is to be written; its message gets the number of records that were not."""
+        """Return True if the record is to be written; its message then gets the number of suppressed ones."""
         place = _place(record)
         if place is None:
             return True
@@ -46,7 +46,7 @@ class RareTracebacks(logging.Filter):
 
 
 def _place(record: logging.LogRecord) -> tuple[str, int] | None:
-    """Return the innermost file and line that raised; None for a record without a traceback."""
+    """Return the innermost file and line of a traceback; None for a record without one."""
     if not record.exc_info or record.exc_info[2] is None:
         return None
     *_, (frame, line) = traceback.walk_tb(record.exc_info[2])

@@ -1,7 +1,7 @@
-"""The log of a node: one line for each event, as text or as JSON; each kind of event has a name that stays.
+"""The log of a node: one line for each event, as text or as JSON; each kind of event has a stable name.
 
-A line is made where something happens, `log.warning("...", extra=event("disk.full", needed=1))`; its name has to be in
-EVENTS, of which docs/reference/log-events.md is made. Levels are given for all of the node, or for parts of it:
+Code logs an event by `log.warning("...", extra=event("disk.full", needed=1))`; its name must be in EVENTS, from which
+docs/reference/log-events.md is generated. Levels are set for the whole node, or for parts of it:
 `warning,replication=info`.
 """
 
@@ -82,10 +82,10 @@ EVENTS: Mapping[str, str] = {
 
 
 def event(name: str, **fields: object) -> dict[str, Any]:
-    """Return the fields of an event's log line, to be passed as `extra`.
+    """Return the fields of an event's log line, for the argument `extra`.
 
     Raises:
-        KeyError: a name that is not in EVENTS.
+        KeyError: the name is not in EVENTS.
     """
     if name not in EVENTS:
         raise KeyError(name)
@@ -93,9 +93,7 @@ def event(name: str, **fields: object) -> dict[str, Any]:
 
 
 class OneLine(logging.Formatter):
-    """Formats each message as one line: names that peers sent may hold newlines and escape sequences of
-    terminals.
-    """
+    """Formats each message as one line: names sent by peers may contain newlines and terminal escape sequences."""
 
     _escapes = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {0x2028: " ", 0x2029: " "}
 
@@ -103,11 +101,11 @@ class OneLine(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - the library's
-        """Return the time, as JsonLine has it."""
+        """Return the time in the form of JsonLine."""
         return _moment(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
-        """Return the line, without the traceback that may follow it."""
+        """Return the line, without the traceback, which may follow it."""
         return super().formatMessage(record).translate(self._escapes)
 
 
@@ -132,18 +130,18 @@ class JsonLine(logging.Formatter):
 
 
 def _moment(record: logging.LogRecord) -> str:
-    """Return the time as UTC in RFC 3339, as the console and the commands show it: 2026-01-02T03:04:05.678Z."""
+    """Return the time as UTC in RFC 3339, as in the console and the commands: 2026-01-02T03:04:05.678Z."""
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def json_line(logger: logging.Logger, message: str, extra: Mapping[str, Any]) -> str:
-    """Return a message as the line of JSON that it would be in the log at level info, whatever the log's level."""
+    """Return a message as a JSON log line of level info, whatever the log's level."""
     record = logger.makeRecord(logger.name, logging.INFO, "", 0, message, (), None, extra=dict(extra))
     return JsonLine().format(record)
 
 
 def parse_levels(text: str) -> dict[str, str]:
-    """Read `warning,replication=info`: levels by module, "" for all others.
+    """Parse `warning,replication=info` to levels by module, "" for all others.
 
     Raises:
         OptionError: an unknown level, or a module that is named twice.
@@ -167,14 +165,14 @@ class OfWorker(logging.Filter):
         self._number = number
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let the record pass, with the number."""
+        """Add the number to the record; return True."""
         record.msg = f"worker {self._number}: {record.msg}"
         record.fields = {**getattr(record, "fields", {}), "worker": self._number}
         return True
 
 
 def begin(levels: str, form: str, out: TextIO | None = None, worker: int | None = None) -> None:
-    """Write the log to `out` (stderr) from now on, in one of FORMATS; with the worker's number if there are
+    """Write the log to `out` (None: stderr) from now on, in one of FORMATS; with the worker's number if there are
     several.
     """
     handler = logging.StreamHandler(out or sys.stderr)

@@ -1,7 +1,7 @@
-"""Log lines that come in heaps: a few for each peer and minute, the rest as a number.
+"""Log lines that may come in large numbers: a few for each host and minute, the rest as a count.
 
-A consumer whose requests are refused asks again and again, perhaps for a thousand vbuckets; and an operator who moves
-vbuckets sets the state of a thousand.
+A consumer whose requests are refused repeats them, perhaps for a thousand vbuckets; an operator who moves vbuckets sets
+the state of a thousand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class RefusalLog:
-    """Writes a bounded number of lines for each host in a minute.
+    """Writes a limited number of lines for each host and minute.
 
     Lines are counted by host, not by connection: a refused client often opens another connection.
 
@@ -33,7 +33,7 @@ class RefusalLog:
         self._peers: dict[str, _Minute] = {}
 
     def tell(self, peer: str, what: Iterable[object], now: float, **fields: object) -> None:
-        """Write a line for each of `what`, unless this peer had its share.
+        """Write a line for each sentence in `what`, up to the peer's limit.
 
         Args:
             peer: host and port, or another name of the refused client.
@@ -54,7 +54,7 @@ class RefusalLog:
 
 
 class _Minute:
-    """The number of lines that one peer was granted since `begun`."""
+    """The number of lines for one peer since `begun`."""
 
     def __init__(self, begun: float) -> None:
         self._begun = begun
@@ -69,6 +69,6 @@ class _Minute:
         return self._lines <= LINES_MAX
 
     def left_out(self) -> str:
-        """Return a remark with the number of lines that were left out before this one, and reset it."""
+        """Return a remark with the number of suppressed lines before this one, and reset the number."""
         count, self._left_out = self._left_out, 0
         return f" ({count} lines left out)" if count else ""

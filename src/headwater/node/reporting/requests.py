@@ -1,11 +1,11 @@
 """Counts of a node's requests by opcode and status, and their durations.
 
-The duration of a request begins when its bytes are taken up, and ends when its answer may leave: the request is carried
-out, and the changes that the answer shows are on disk. Requests in one piece of input begin at the same moment, and
-answers that wait for one batch leave at the same, so the clock is read twice for each piece and once for each batch,
-and never for a single request of many.
+The duration of a request is the time from the begin of work on its bytes until its answer may be sent: the request is
+executed, and the changes that the answer depends on are on disk. Requests in one piece of input begin at the same
+moment, and answers that wait for one batch are sent at the same moment, so the clock is read twice for each piece and
+once for each batch, not for each request.
 
-The kernel counts by itself, in the memory that `Tally` reads; other requests are counted here one by one.
+Kernels count in their own memory, which `Tally` reads; other requests are counted here one by one.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ UNKNOWN = -1
 
 
 class Tally(Protocol):
-    """Counts of requests that are kept by the kernel."""
+    """The counts of requests that the kernels keep."""
 
     def counts(self) -> Iterator[tuple[int, int, int]]:
-        """Return (opcode, status, count) of the requests so far."""
+        """Yield (opcode, status, count) of the requests so far."""
 
 
 class Requests:
-    """Counts requests and measures their durations; all methods belong to the event loop's thread.
+    """Counts requests and measures their durations; call all methods from the event loop's thread.
 
     Args:
-        tally: the counts of the kernel, which are kept apart.
-        clock: seconds that only grow.
+        tally: the counts of the kernels.
+        clock: seconds of a monotonic clock.
 
     Attributes:
         durations: the durations by opcode.
         received_bytes, sent_bytes: the bytes of all connections, without those of TLS.
-        begun_at: the time at which the bytes of the present requests were taken up.
+        begun_at: the time at which work on the present requests began.
     """
 
     def __init__(self, tally: Tally | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -55,11 +55,11 @@ class Requests:
         self._waiting: list[tuple[int, float, int, int]] = []
 
     def begin(self) -> None:
-        """Note that the bytes of a connection are taken up."""
+        """Note that work on a connection's bytes begins."""
         self.begun_at = self._clock()
 
     def end(self) -> None:
-        """Note that all requests in these bytes were carried out: those that wait for no batch are answered."""
+        """Note that all requests in these bytes were executed: those that wait for no batch are answered."""
         if self._done:
             seconds = self._clock() - self.begun_at
             for opcode, count in self._done.items():
@@ -67,18 +67,18 @@ class Requests:
             self._done.clear()
 
     def answered(self, opcode: int, status: int) -> None:
-        """Count a request that was carried out in Python."""
+        """Count a request that was executed in Python."""
         self._reported[opcode, status] += 1
 
     def ran(self, opcode: int, count: int, gate: int) -> None:
-        """Count requests that were carried out; their answers may leave once batch `gate` is on disk (0: now)."""
+        """Record executed requests whose answers may be sent once batch `gate` is on disk (0: now)."""
         if gate:
             self._waiting.append((gate, self.begun_at, opcode, count))
         else:
             self._done[opcode] = self._done.get(opcode, 0) + count
 
     def finished(self, opcode: int, begun_at: float) -> None:
-        """Count a request that was put off, and is answered now."""
+        """Record the duration of a postponed request, which is answered now."""
         self._took(opcode, self._clock() - begun_at, 1)
 
     def settled(self, durable: int) -> None:
@@ -94,7 +94,7 @@ class Requests:
             self._waiting = left
 
     def lost(self) -> None:
-        """Forget the requests that wait for a batch, for one was lost, and they are not answered."""
+        """Forget the requests that wait for a batch, because a batch was lost, and they get no answer."""
         self._waiting.clear()
 
     def counts(self) -> Counter[tuple[int, int]]:
@@ -130,5 +130,5 @@ class Uncounted(Requests):
         """Do nothing."""
 
     def counts(self) -> Counter[tuple[int, int]]:
-        """Return none."""
+        """Return no counts."""
         return Counter()

@@ -1,8 +1,8 @@
-"""The HTTP pages on which SDKs make and drop buckets, and the one that changes a quota or a history.
+"""The HTTP pages with which SDKs create and drop buckets, and the page that changes a quota or a history.
 
-Of a form only the name and the history are used, with `quotaMiB` and `vbuckets`, which are ours: the other server's
-settings of memory, replicas and eviction have no counterpart in a node, and have no effect. Every collection here has
-the history of its bucket, so `historyRetentionCollectionDefault` may say that, and nothing else.
+Of a form only the name and the history are used, and headwater's own fields `quotaMiB` and `vbuckets`: Couchbase's
+settings of memory, replicas and eviction have no counterpart in a node, and no effect. Every collection has the history
+of its bucket, so `historyRetentionCollectionDefault` may have no other value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OF_SEVERAL = "Not allowed on this version of cluster: of several nodes, use hea
 
 
 async def create(server: Services, _: tuple[str, ...], body: bytes) -> Made:
-    """Make a bucket, on a node that is alone."""
+    """Create a bucket, on a node that is not in a cluster with others."""
     try:
         if _is_of_several(server):
             return _refused(_OF_SEVERAL, 400)
@@ -51,7 +51,7 @@ async def create(server: Services, _: tuple[str, ...], body: bytes) -> Made:
 
 
 async def drop(server: Services, _: tuple[str, ...], __: bytes) -> Made:
-    """Drop a bucket, on a node that is alone."""
+    """Drop a bucket, on a node that is not in a cluster with others."""
     try:
         if _is_of_several(server):
             return _refused(_OF_SEVERAL, 400)
@@ -65,8 +65,8 @@ async def drop(server: Services, _: tuple[str, ...], __: bytes) -> Made:
 
 
 async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
-    """Change the quota of a bucket, `ramQuota` or `ramQuotaMB` in the other server's words, or its history, on a node
-    that is alone.
+    """Change the quota (`ramQuota` or `ramQuotaMB`) or the history of a bucket, on a node that is not in a cluster with
+    others.
     """
     try:
         if _is_of_several(server):
@@ -89,8 +89,8 @@ async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
 
 
 def _history(form: dict[str, str]) -> tuple[int | None, int | None]:
-    """Take the history out of a form: seconds and bytes, None for those that it does not name; ValueError if they can't
-    be that.
+    """Remove the history from a form and return it: seconds and bytes, None for a missing field; ValueError for invalid
+    ones.
     """
     if form.pop(_DEFAULT, "true") not in ("true", "1"):
         raise ValueError(f"{_DEFAULT} is true here: each collection has the history of its bucket")
@@ -103,7 +103,7 @@ def _history(form: dict[str, str]) -> tuple[int | None, int | None]:
 
 
 def _quota(form: dict[str, str], *, may_lack: bool) -> int | None:
-    """Return the quota in a form, MiB; ValueError if it is missing, or there are other fields."""
+    """Return the quota in a form in MiB; ValueError if it is missing (unless `may_lack`), or there are other fields."""
     numbers = [form.pop(name) for name in _QUOTAS if name in form]
     if form or len(numbers) > 1 or not (numbers or may_lack):
         raise ValueError(
@@ -125,7 +125,7 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 def _is_of_several(server: Services) -> bool:
-    """Return True if the node is one of a cluster with others, by the map of any of its buckets."""
+    """Return True if the map of any bucket has other nodes than this one."""
     maps = (json.loads(each.cluster.config()) for each in server.buckets.values())
     return any(len(each.get("nodesExt", [])) > 1 for each in maps)
 
@@ -135,7 +135,7 @@ def _refused(why: str, status: int) -> Made:
 
 
 def _wish(body: bytes) -> NewBucket:
-    """Read a form; ValueError if it can't be one."""
+    """Read the form of a new bucket; ValueError if it is invalid."""
     form = _form(body)
     numbers = {name: form.get(name, "") for name in ("quotaMiB", "vbuckets")}
     for name, text in numbers.items():

@@ -1,14 +1,14 @@
-"""HTTP requests that are refused because of their origin: a page in somebody's browser can send them, too.
+"""Refuses HTTP requests because of their origin: a page in a user's browser can send them, too.
 
-A request from another site's page changes nothing (403), with or without a login: a browser keeps the login of a user
-who has read a page here. And a node without users, which lets everybody in who reaches it, answers only to its own
-names (421): another name may belong to a web site that lets it resolve to this machine, and whose page could read and
-drop everything. With users a foreign name is of no use, since a browser sends a login to the name for which it was
-typed; so clients may use names that a node does not know.
+A request from another site's page is refused (403), with or without a login: a browser keeps the login of a user who
+has read a page of the node. A node without users, which needs no login, answers only to its own names (421): another
+name may belong to a web site that lets the name resolve to this machine, and whose page could read and drop everything.
+With users a foreign name does not help an attacker, because a browser sends a login only to the name for which it was
+entered; so clients may use names that the node does not know.
 
-On the loopback its own names are those of the machine there; on a network, with --insecure, also addresses and names
-without a dot, which nobody can have registered. Everywhere they include the names in the options, the certificate and
-the cluster map.
+For a node on a loopback address, its own names are the machine's loopback names; on a network, with --insecure, also
+addresses and names without a dot, which nobody can have registered. The names in the options, the certificate and the
+cluster map are always included.
 
 Source: docs/decisions/0096.
 """
@@ -39,7 +39,7 @@ class Unwelcome(Exception):  # noqa: N818 - becomes an answer
 
 
 def unwelcome(server: Services, request: HttpRequest, *, by_tls: bool) -> Unwelcome | None:
-    """Return the refusal of a request because of its origin; None if it is welcome."""
+    """Return the refusal of a request because of its origin; None if the request is allowed."""
     host = request.host or ""
     if request.method not in READING and not is_own(host, request.origin, request.site, "https" if by_tls else "http"):
         return Unwelcome(403, "another page sent this; nothing was done")
@@ -52,7 +52,7 @@ def unwelcome(server: Services, request: HttpRequest, *, by_tls: bool) -> Unwelc
 
 
 def is_own_name(server: Services, name: str) -> bool:
-    """Return True if a name, as in a Host field, is one of this node's."""
+    """Return True if a name in a Host field is one of this node's."""
     bare = name.removeprefix("[").removesuffix("]").rstrip(".")
     if name in LOOPBACK or bare.endswith(".localhost") or is_loopback(bare):
         return True
@@ -64,7 +64,7 @@ def is_own_name(server: Services, name: str) -> bool:
 
 
 def _names(server: Services) -> Iterable[str]:
-    """Yield the names that the options, the machine, the certificate and the maps have for this node."""
+    """Yield the names of this node in the options, the machine, the certificate and the maps."""
     yield from (server.config.host, socket.gethostname())
     if server.tls is not None:
         yield from (*server.tls.certificate.dns_names, *server.tls.certificate.addresses)

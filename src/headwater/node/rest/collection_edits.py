@@ -1,5 +1,5 @@
-"""The pages on which SDKs make and drop scopes and collections. SDKs search the words of a refusal, so these
-stay.
+"""The pages with which SDKs create and drop scopes and collections. SDKs parse the words of a refusal, so these must
+not change.
 
 Source: interop.md 4.0, 11; the answers are those that Couchbase's Python SDK 4.6.3 and Java SDK 3 understand.
 """
@@ -31,7 +31,7 @@ Change = Callable[["Services", tuple[str, ...], bytes], Awaitable[Made]]
 
 
 def _changing(edit: Edit) -> Change:
-    """Return the page that makes an edit; it answers with the uid of the manifest that has the edit."""
+    """Return the page that applies an edit; it answers with the uid of the new manifest."""
 
     async def change(server: Services, names: tuple[str, ...], body: bytes) -> Made:
         collections = server.bucket.collections
@@ -58,9 +58,7 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 def _seconds(form: dict[str, str]) -> int | None:
-    """Return maxTTL: absent or 0 for that of the bucket, which has none; -1 for none whatever the bucket has, which is
-    the same.
-    """
+    """Return maxTTL in seconds; None if it is absent or 0 (the bucket's, which has none), or -1 (none)."""
     text = form.get("maxTTL", form.get("maxExpiry", ""))
     if text in ("", "-1"):
         return None

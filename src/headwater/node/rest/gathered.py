@@ -1,8 +1,8 @@
-"""Pages that are the node's, not a worker's, at the address that workers have in common.
+"""Pages about the whole node, at the address that workers share.
 
-The worker that has the connection asks each other one for its page, over its unix socket, and puts all together: of
-metrics each series with the label `worker`, of readiness what is true of any. A worker that does not answer is shown as
-away.
+The worker with the connection requests the page from each other worker, over its unix socket, and combines them:
+metrics get the label `worker`; the readiness is that of all workers together. A worker that does not answer is reported
+as away.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _UP: Final = "headwater_worker_up"
 async def with_others(
     loop: asyncio.AbstractEventLoop, path: str, request: bytes, own: Made, relays: Mapping[Address, str]
 ) -> Made:
-    """Return a page with those of the other workers in it.
+    """Return a page combined from this worker's and those of the others.
 
     Args:
-        request: the `question` for the page. own: this worker's. relays: the path at which each other worker is called.
+        request: the `question` for the page. own: this worker's page. relays: the path of each other worker's socket.
     """
     questions = [_page_of(loop, relay, request) for relay in relays.values()]
     answers = dict(zip(map(number_of, relays.values()), await asyncio.gather(*questions), strict=True))
@@ -45,20 +45,20 @@ async def with_others(
 
 
 def question(path: str, user: str, peer: str) -> bytes:
-    """Return the first frame of a call that asks for a page."""
+    """Return the first frame of a connection to another worker that requests a page."""
     who = {"peer": peer, "user": user, "page": path}
     return Frame(Magic.CLIENT_REQUEST, Opcode.HELLO, value=json.dumps(who).encode()).encode()
 
 
 def answer(page: Made | None) -> bytes:
-    """Return the frame in which a worker sends its page; none it has is sent as 404."""
+    """Return the frame in which a worker sends its page; None is sent as status 404."""
     body, status, kind = page or Made(b"", 404)
     head = json.dumps({"status": status, "type": kind}).encode()
     return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO, head, value=body).encode()
 
 
 async def _page_of(loop: asyncio.AbstractEventLoop, relay: str, request: bytes) -> Made | None:
-    """Ask a worker for its page; None if it does not answer in time."""
+    """Request a page from a worker; None if the worker does not answer in time."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as sock:
         sock.setblocking(False)
         received = bytearray()
@@ -112,7 +112,9 @@ def _add(families: dict[str, list[str]], text: str, number: int) -> None:
 
 
 def _readiness(pages: Mapping[int, Made | None]) -> Made:
-    """Return the readiness of the node: that of all its workers. Counts are summed; what is wrong of one is wrong."""
+    """Return the readiness of all workers together: numbers are summed, and a flag is True if it is True for any
+    worker.
+    """
     state: dict[str, Any] = {}
     for page in pages.values():
         for name, value in json.loads(page.body if page is not None else b"{}").items():

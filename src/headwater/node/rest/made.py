@@ -1,4 +1,4 @@
-"""A page as it is sent."""
+"""An HTTP page, ready to be sent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Made(NamedTuple):
-    """A page as it is sent."""
+    """An HTTP page, ready to be sent."""
 
     body: bytes
     status: int = 200

@@ -1,8 +1,8 @@
-"""The node's metrics: one table, from which the page /metrics and its reference come.
+"""The node's metrics: one table, from which the page /metrics and its reference are generated.
 
-Values are looked up for each scrape: without scrapes they cost nothing, and the first scrape imports this file, for its
-library takes 30 ms. Only requests are counted as they come (requests.py says why that costs next to nothing), and the
-durations of commits and of turns of the loop, a few hundred a second at most.
+Values are read at each scrape: without scrapes they cost nothing, and the first scrape imports this module, whose
+library takes 30 ms. Only requests are counted as they come (requests.py explains why that is cheap), and the durations
+of commits and of turns of the loop, a few hundred a second at most.
 """
 
 from __future__ import annotations
@@ -40,11 +40,10 @@ COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 @dataclass(frozen=True, slots=True)
 class NodeMetric:
-    """One metric: its name without `headwater_`, its meaning and unit, its labels, and the function that
-    looks it up.
+    """One metric: its name without `headwater_`, its meaning and unit, its labels, and the function that reads it.
 
     A counter's name ends in `_total`; `read` returns Durations for a histogram, and numbers for the others. A metric of
-    each bucket has the bucket as its first label, which `read` does not return: it is called for each bucket.
+    buckets has the bucket as its first label, which `read` does not return: `read` is called for each bucket.
     """
 
     name: str
@@ -60,7 +59,7 @@ class NodeMetric:
         return self.labels if self.is_of_node else ("bucket", *self.labels)
 
     def values(self, node: Services, shown: Container[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """Look the values up: those of the node, or of each of its buckets that are `shown`."""
+        """Yield (labels, value) of the node, or of each of its buckets in `shown`."""
         if self.is_of_node:
             yield from self.read(node)
             return
@@ -81,7 +80,7 @@ def _single(read: Callable[[Services], float]) -> Callable[[Services], Values]:
 
 
 def _figure(name: str) -> Callable[[Services], float]:
-    """Return a function that reads one of the figures of STAT."""
+    """Return a function that reads one of the node's figures in STAT."""
     return lambda node: float(dict(node.figures())[name])
 
 
@@ -303,7 +302,7 @@ METRICS: tuple[NodeMetric, ...] = (
 
 
 class _LookedUpMetrics(Collector):
-    """The table's metrics, whose values are looked up when they are collected."""
+    """The metrics of the table; their values are read when they are collected."""
 
     def __init__(self, node: Services, shown: Container[str], of_node: bool) -> None:
         self._node, self._visible, self._of_node = node, shown, of_node
@@ -315,7 +314,7 @@ class _LookedUpMetrics(Collector):
                 yield families(each, self._node, self._visible)
 
     def describe(self) -> Iterator[Metric]:
-        """Describe nothing in advance: it would look everything up."""
+        """Describe nothing in advance, because that would read all values."""
         return iter(())
 
 
@@ -335,8 +334,9 @@ def _histories(metric: NodeMetric, node: Services, shown: Container[str]) -> Met
 
 
 def page(node: Services, shown: Container[str] | None = None, *, of_node: bool = True) -> bytes:
-    """Return metrics in Prometheus' text format: those of the buckets that are `shown` (None: all), and (`of_node`) of
-    the node and its process."""
+    """Return metrics in Prometheus' text format: of the buckets in `shown` (None: all), and with `of_node` of the node
+    and its process.
+    """
     registry = CollectorRegistry()
     registry.register(_LookedUpMetrics(node, tuple(node.buckets) if shown is None else shown, of_node))
     if of_node:

@@ -1,8 +1,8 @@
-"""The HTTP pages: those that clients read (interop.md 4.2, 4.3), and those that operators' tools read.
+"""The HTTP pages for clients (interop.md 4.2, 4.3) and for operators' tools.
 
-Everything comes from the cluster map, the bucket and the node's users. A node in the map counts as healthy: the
-operator fails over a node that is down. Requests of clients that a node does not support are refused in words by which
-they tell refusals apart: a 404 would mean "no such bucket" to them.
+The content comes from the cluster map, the bucket and the node's users. A node in the map counts as healthy: the
+operator fails over a node that is down. Requests of clients that a node does not support are refused with words that
+the clients recognise: a 404 would mean "no such bucket".
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _NOT = "Not allowed on this "
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: its path ({} is the bucket), the privilege that its reader needs, and the function that makes it.
+    """One page: its path ({} is the bucket), the privilege that its reader needs, and the function that returns it.
 
-    `make` is called with the server, the user, and the matches of the path's groups. It returns None if there is
-    nothing by that name, a value to be sent as JSON, or the page as it is sent. The server is that of the bucket in the
-    path, and the privilege is needed in that bucket, which does not exist for a user without any right in it. Without a
-    bucket in the path the server is that of the first, and the privilege is needed in all buckets, as for a page that
-    is `of_node`. For a page that is `in_some_bucket` the privilege in one bucket is enough, and the page shows the
-    buckets in which the user has it. A page without `make` never ends: it sends the map now, and each later one. Or it
-    has `methods` that change something: `change` is called with the matches of the path's groups and the body.
+    `make` is called with the server, the user, and the matches of the path's groups. It returns None if nothing has
+    that name, a value to send as JSON, or a finished page (Made). The server is that of the bucket in the path, and the
+    privilege is needed in that bucket, which does not exist for a user without any right in it. Without a bucket in the
+    path the server is that of the first bucket, and the privilege is needed in all buckets, as for a page that is
+    `of_node`. For a page that is `in_some_bucket` the privilege in one bucket is enough, and the page shows the buckets
+    in which the user has it. A page without `make` either never ends (it sends the map now, and each later one), or has
+    `methods` that change something: `change` is called with the matches of the path's groups and the body.
     """
 
     path: str
@@ -78,9 +78,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class PageRefusal:
-    """A request of clients that a node does not support, and the reason; the words that clients look for come
-    first.
-    """
+    """A request that a node does not support, and the reason, which begins with the words that clients look for."""
 
     methods: tuple[str, ...]
     path: str
@@ -148,7 +146,7 @@ REFUSED = (
 
 
 def needed(server: Services, method: str, path: str) -> Privilege:
-    """Return the privilege for a page, or for a refusal in its own words; any user's if there is neither."""
+    """Return the privilege that a page, or a refusal of PageRefusal, needs; for any other path that of any user."""
     match = _matching(server, method, path)
     return LOGIN if match is None else match[0].privilege
 
@@ -168,8 +166,10 @@ def missing(server: Services, method: str, path: str, user: str) -> int:
 def _matching(
     server: Services, method: str, path: str, user: str | None = None
 ) -> tuple[Page | PageRefusal, Services | None] | None:
-    """Return the page or refusal of a request, and the bucket that its path names, if any; without a user,
-    for anybody.
+    """Return the page or refusal of a request, and the server of the bucket in its path, if any; None if there is no
+    match.
+
+    Without a user, rights are not considered.
     """
     for each in (*PAGES, *REFUSED):
         if method in each.methods and (match := _match(server, each.path, path, user)):
@@ -183,7 +183,9 @@ def forbidden(missing: int) -> bytes:
 
 
 def streamed(server: Services, path: str, user: str) -> Services | None:
-    """Return the bucket of a page that never ends, the map now and each later one; None if this is no such page."""
+    """Return the server of the bucket if a page never ends (the map now and each later one); None for any other
+    page.
+    """
     for each in PAGES:
         if each.make is None and each.change is None and (match := _match(server, each.path, path, user)):
             return match.server
@@ -191,7 +193,7 @@ def streamed(server: Services, path: str, user: str) -> Services | None:
 
 
 def page(server: Services, path: str, user: str) -> Made | None:
-    """Make a page for a user; None if there is no such page."""
+    """Return a page for a user; None if there is no such page."""
     for each in PAGES:
         if each.make is not None and (match := _match(server, each.path, path, user)):
             content = each.make(match.server, user, match.groups)
@@ -200,7 +202,7 @@ def page(server: Services, path: str, user: str) -> Made | None:
 
 
 def change(server: Services, method: str, path: str, body: bytes, user: str) -> Awaitable[Made] | None:
-    """Begin the change that a request asks for; None if there is no such page."""
+    """Start the change that a request demands; None if there is no such page."""
     for each in PAGES:
         if each.change is not None and method in each.methods and (match := _match(server, each.path, path, user)):
             return each.change(match.server, match.groups, body)
@@ -208,7 +210,7 @@ def change(server: Services, method: str, path: str, body: bytes, user: str) -> 
 
 
 def refusal(server: Services, method: str, path: str, user: str) -> bytes | None:
-    """Return the JSON with the reason why a request is not supported; None if there is nothing by that name."""
+    """Return the JSON with the reason why a request is not supported; None if it is not in the table of refusals."""
     for each in REFUSED:
         if method in each.methods and _match(server, each.path, path, user):
             return json.dumps({"errors": {"_": each.why}}).encode()
@@ -216,7 +218,7 @@ def refusal(server: Services, method: str, path: str, user: str) -> bytes | None
 
 
 class _Match(NamedTuple):
-    """The match of a page's path: its bucket (the first one if the path names none) and the matches of its other
+    """The match of a page's path: its bucket (the first one if the path has none), and the matches of its other
     groups.
     """
 
@@ -225,7 +227,7 @@ class _Match(NamedTuple):
 
 
 def _match(server: Services, pattern: str, path: str, user: str | None) -> _Match | None:
-    """Match a path; a bucket in which the user has no right does not exist for him, as in SELECT_BUCKET."""
+    """Match a path; a bucket in which the user has no right does not exist for that user, as in SELECT_BUCKET."""
     match = re.fullmatch(pattern.format("([^/]+)"), path)
     if match is None:
         return None
@@ -240,8 +242,8 @@ def _match(server: Services, pattern: str, path: str, user: str | None) -> _Matc
 
 
 def _metrics(server: Services, user: str) -> Made:
-    """Return the metrics of the buckets that the reader may look at; also the node's, if he may look at all, even later
-    ones.
+    """Return the metrics of the buckets that the reader may monitor, and the node's if the reader may monitor all
+    buckets.
     """
     if server.config.no_metrics:
         return Made(b'{"error": "this node was started with --no-metrics"}', 404)
@@ -254,14 +256,14 @@ def _metrics(server: Services, user: str) -> Made:
 
 
 def _readiness(server: Services) -> Made:
-    """Return the readiness: 503 while it is not known which vbuckets this node owns, or while traffic is off.
+    """Return the readiness: 503 while the vbuckets are fenced, or while traffic is disabled.
 
-    A node without vbuckets and without a map is not ready either, as before its cluster is made or after it came back
-    without its disk: an operator who waits for it before he stops the next one would count a copy that is not there.
-    Of several workers one that has no part yet, or no more, is no reason: the others serve all.
+    A node without vbuckets and without a map is not ready either: its cluster is not founded yet, or it returned
+    without its disk, and an operator who waits for it before stopping the next node would count on a missing copy. A
+    worker without vbuckets does not prevent readiness: the others serve all vbuckets.
 
-    A full disk is shown, but is no reason to be taken out of service: reads and deletions go on. Kernels that are not
-    compiled yet are shown too: everything is served, only slower.
+    A full disk is reported but does not prevent readiness, because reads and deletions continue. Kernels that are not
+    compiled yet are reported too: requests are served, but slower.
     """
     buckets = [each.bucket for each in server.buckets.values()]
     state = {
@@ -294,7 +296,7 @@ def _buckets(server: Services, user: str) -> list[dict[str, Any]]:
 
 
 def _scopes(server: Services, user: str) -> dict[str, Any]:
-    """Return the manifest, as far as the reader may see it."""
+    """Return the parts of the manifest that the reader may see."""
     users, bucket = server.users, server.bucket
     places, manifest = users.places(user, bucket.name), bucket.collections.manifest
     is_seen = places is None or users.rights(user, bucket.name) > LOGIN
@@ -309,7 +311,7 @@ def _users(server: Services) -> list[dict[str, Any]]:
 
 
 def _role(grant: Grant) -> dict[str, str]:
-    """Return a role under the name of the other server's nearest role."""
+    """Return a role under the name of Couchbase's nearest role."""
     role = {"role": _ROLES[grant.role]}
     if grant.role == "administer":
         return role
@@ -355,7 +357,7 @@ def _bucket(server: Services) -> dict[str, Any]:
 
 
 def _nodes(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the nodes of a map, which lists them twice; `nodesExt` has those without a vbucket, too."""
+    """Return the nodes of a map, from `nodesExt`, which also has those without vbuckets."""
     ports = [(each.get("hostname", "$HOST"), each.get("services", {})) for each in config.get("nodesExt", [])]
     return [
         {

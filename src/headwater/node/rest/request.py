@@ -1,8 +1,7 @@
-"""The parts of an HTTP request that a node must understand: request line, name and password, the length of a
-body.
+"""Parses the parts of an HTTP request that a node needs: request line, name and password, body.
 
-A connection speaks HTTP when it begins with a method where a frame's magic byte would be: no magic is a letter. Source:
-RFC 9112, 2 to 6.
+A connection uses HTTP if it begins with an HTTP method: the magic byte of a frame is never a letter. Source: RFC 9112,
+2 to 6.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ class HttpRequest(NamedTuple):
     """One request.
 
     `path` is unescaped, without its query and a slash at its end; `login` is (user, password) or None; `size` is the
-    number of its bytes, `body` included; `host`, `origin` and `site` are the fields Host, Origin and Sec-Fetch-Site.
+    request's size in bytes, `body` included; `host`, `origin` and `site` are the fields Host, Origin and
+    Sec-Fetch-Site.
     """
 
     method: str
@@ -44,18 +44,18 @@ class HttpRequest(NamedTuple):
 
 
 def looks_like_http(data: memoryview) -> bool:
-    """Return True if these bytes begin with a method of HTTP."""
+    """Return True if these bytes begin with an HTTP method."""
     return len(data) > 0 and 0x41 <= data[0] <= 0x5A and bytes(data[:_METHOD_BYTES_MAX]).startswith(METHODS)
 
 
 def may_become_http(data: memoryview) -> bool:
-    """Return True if these bytes are the beginning of a method of HTTP, which more bytes could complete."""
+    """Return True if these bytes are an incomplete HTTP method."""
     return any(method.startswith(bytes(data[:_METHOD_BYTES_MAX])) for method in METHODS)
 
 
 def wanted(data: memoryview) -> int:
-    """Return the number of bytes that must be there before the request is parsed: any, for a request is short enough to
-    be parsed anew each time.
+    """Return 0, the number of bytes to wait for before parsing: a request is short enough to be parsed again after each
+    receive.
     """
     return 0
 
@@ -64,7 +64,7 @@ def read(data: memoryview) -> HttpRequest | None:
     """Return the first request, or None while it is incomplete.
 
     Raises:
-        RemoteProtocolError: it is not HTTP/1, or larger than REQUEST_BYTES_MAX.
+        RemoteProtocolError: the request is not HTTP/1, or larger than REQUEST_BYTES_MAX.
     """
     # No more than this is looked at, however much has come.
     start = bytes(data[:REQUEST_BYTES_MAX])
@@ -96,9 +96,9 @@ def _request_line(line: str) -> tuple[str, str, str]:
 
 
 def _fields(lines: list[str]) -> dict[str, str]:
-    """Return the fields by their names in lower case, as strictly as RFC 9112 (2.2, 5.1, 5.2, 6.3) has them.
+    """Return the fields by their names in lower case, by the strict rules of RFC 9112 (2.2, 5.1, 5.2, 6.3).
 
-    A field that two readers understand differently is a way to hide a second request in the body of a first.
+    A field that two parsers read differently could hide a second request in the body of the first.
     """
     fields: dict[str, str] = {}
     for each in lines:
@@ -113,7 +113,7 @@ def _fields(lines: list[str]) -> dict[str, str]:
 
 
 class _Body(NamedTuple):
-    """A decoded body, and the start of the next request."""
+    """A decoded body, and the offset of the next request."""
 
     content: bytes
     end: int
@@ -131,7 +131,8 @@ def _plain_body(start: bytes, at: int, fields: dict[str, str]) -> _Body | None:
 def _chunked_body(start: bytes, at: int, fields: dict[str, str], version: str) -> _Body | None:
     """Return a body in chunks, as Go's clients send it (RFC 9112, 7.1); None while it is incomplete.
 
-    Extensions and trailers, which these clients do not send, are refused, and so is a length beside the chunks.
+    Extensions and trailers, which these clients do not send, are refused, and so is a Content-Length in addition to
+    chunks.
     """
     if fields["transfer-encoding"].lower() != "chunked" or "content-length" in fields or version == "HTTP/1.0":
         raise RemoteProtocolError("an HTTP body whose length is not told")

@@ -1,7 +1,7 @@
-"""A connection that speaks HTTP: it asks for pages, or watches the cluster map.
+"""The session of an HTTP connection, which requests pages or watches the cluster map.
 
-Pages are small and made at once. A watcher gets the map as a chunk, and each later map when `notices` has one; its own
-further input is ignored. Wrong logins are slowed down as in SASL.
+Pages are small and returned at once. A watcher gets the map as a chunk, and each later map from `notices`; its further
+input is ignored. Answers to wrong logins are delayed as in SASL.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class HttpSession:
-    """The state of an HTTP connection: whether it watches, and the last map that it has seen."""
+    """The state of an HTTP connection: True if it watches, and the last map that was sent to it."""
 
     deadline: float | None = None
     pumps = False
@@ -62,7 +62,7 @@ class HttpSession:
         connection.measures(request.wanted)
 
     def receive(self, data: memoryview) -> int:
-        """Answer every whole request in `data`."""
+        """Answer every whole request in `data`; return the number of bytes consumed."""
         offset = 0
         while offset < len(data) and not self.connection.is_paused and not self.connection.is_closed:
             if self.watches:
@@ -82,14 +82,14 @@ class HttpSession:
         return offset
 
     def pump(self) -> None:
-        """Do nothing: an HTTP connection is answered, never pulled."""
+        """Do nothing: HTTP output is never pulled."""
 
     def tick(self, now: float) -> None:
         """Do nothing: an HTTP connection has no deadlines."""
 
     def users_changed(self) -> None:
-        """Close the connection of a user who was removed, and of a watcher without a right in his bucket; the rights of
-        others are looked up with each request.
+        """Close the connection of a user who was removed, and of a watcher without a right in the watched bucket; the
+        rights of others are checked with each request.
         """
         users = self.server.users
         if self.user is not None and not users.knows(self.user):
@@ -98,12 +98,12 @@ class HttpSession:
             self.connection.drop(f"user {self.user!r} has no right in the bucket any more", fault=False)
 
     def closed(self) -> None:
-        """Stop the check of a password: nobody waits for its result."""
+        """Cancel the check of a password, whose result is no longer needed."""
         if self._judging is not None:
             self._judging.cancel()
 
     def map_changed(self) -> None:
-        """Send a watcher the map it has not seen."""
+        """Send a watcher the map, unless it has it."""
         cluster = self.server.cluster
         if self.watches and self._map_version < cluster.version:
             self._map_version = cluster.version
@@ -111,7 +111,9 @@ class HttpSession:
             self.connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
     def _next(self, data: memoryview) -> HttpRequest | None:
-        """Return the first request; answer a malformed one with an error, and end the connection."""
+        """Return the first request, None while it is incomplete; answer a malformed one with an error, and close the
+        connection.
+        """
         try:
             request_ = request.read(data)
         except RemoteProtocolError as bad:
@@ -124,8 +126,9 @@ class HttpSession:
         return request_._replace(login=None) if request_ is not None and names_nobody else request_
 
     def _is_welcome(self, request_: HttpRequest) -> bool:
-        """Return True if the password is known to be right; if not, the request waits in the inbox until it was
-        checked.
+        """Return True if the page needs no login, or the login is known to be correct.
+
+        Otherwise refuse the request, or leave it in the inbox until its password is checked.
         """
         users, connection = self.server.users, self.connection
         if pages.needed(self.server, request_.method, request_.path) == NONE:
@@ -151,8 +154,8 @@ class HttpSession:
         return False
 
     def _is_turned_away(self, request_: HttpRequest) -> bool:
-        """Refuse a request from another site's page, or to a foreign name, and read no more; return True if it was
-        refused.
+        """Refuse a request from another site's page, or to a foreign name, and close the connection; return True if it
+        was refused.
         """
         refused = unwelcome(self.server, request_, by_tls=self.connection.tls is not None)
         if refused is None or pages.needed(self.server, request_.method, request_.path) == NONE:
@@ -216,8 +219,8 @@ class HttpSession:
             self._send(404, b"Requested resource not found.\r\n", request_)
 
     async def _finish(self, request_: HttpRequest, changing: Awaitable[Made]) -> None:
-        """Send the result of a change; the change goes on when the client is gone, for others may have seen a part of
-        it.
+        """Send the result of a change; the change runs to its end even if the client disconnects, because parts of it
+        may be visible.
         """
         try:
             result = await changing
@@ -231,7 +234,7 @@ class HttpSession:
             self.connection.resume("changing")
 
     async def _gather(self, request_: HttpRequest, user: str, own: Made) -> None:
-        """Send a page of all workers."""
+        """Send a page combined from all workers."""
         connection, call = self.connection, question(request_.path, user, self.connection.peer)
         try:
             page = await with_others(self.server.loop, request_.path, call, own, self._relays)

@@ -1,8 +1,7 @@
-"""The interface of the store for buckets, vbuckets and streams; store.py implements it. Committing:
-node/committer.py.
+"""The interface of the store for buckets, vbuckets and streams; store.py implements it. node/committer.py commits.
 
-The parts of the store are used directly: seqnos, counts and arrays of a vbucket are in `index`, changes enter by
-`staging`, durable writes by `prepares`; `quarantine` knows the damage, `declarations` the facts outside the log.
+Callers use the parts of the store directly: `index` has seqnos, counts and arrays of a vbucket, `staging` takes
+changes, `prepares` durable writes; `quarantine` has the damage, `declarations` the facts outside the log.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 class Storage(Protocol):
     """A log of changes and its index; attributes, errors and arguments are those of `Store`.
 
-    All methods belong to the event loop's thread, but for the steps of a scrub.
+    Call all methods from the event loop's thread, except the steps of a scrub.
     """
 
     path: Path
@@ -62,10 +61,10 @@ class Storage(Protocol):
     # ---------------------------------------- reading; a view shows durable changes, the others staged ones too
 
     def document(self, vbucket: int, key: bytes, collection: int = 0) -> StoredDocument | None:
-        """Return the newest version of a key, a tombstone as well."""
+        """Return the newest version of a key, which may be a tombstone."""
 
     def document_bytes(self, vbucket: int, key: bytes, collection: int = 0) -> int:
-        """Return the bytes of a document's record, 0 if there is none."""
+        """Return the size of a document's record in bytes, 0 if there is none."""
 
     def seqno_of(self, vbucket: int, key: bytes, collection: int = 0) -> int:
         """Return a key's newest seqno, 0 if there is none."""
@@ -80,7 +79,7 @@ class Storage(Protocol):
         """Return keys and collections of documents that have expired by Unix second `now`."""
 
     def newest_seqno(self, vbucket: int, shown: Shown) -> int:
-        """Return the seqno of the newest durable change that the reader is shown."""
+        """Return the seqno of the newest durable change in a choice."""
 
     def view(
         self,
@@ -91,7 +90,7 @@ class Storage(Protocol):
         *,
         every_version: bool = ...,
     ) -> View:
-        """Return the durable changes between two seqnos as of now, to be closed."""
+        """Return a view of the present durable changes between two seqnos; close it when done."""
 
     def gather_live(  # noqa: PLR0917 - as the kernel has them
         self,
@@ -103,21 +102,21 @@ class Storage(Protocol):
         slow: int,
         room: int,
     ) -> tuple[int, int]:
-        """Write marker and frames of newly durable changes into `out`; return their bytes and number."""
+        """Write a marker and the frames of newly durable changes to `out`; return their bytes and number."""
 
     # ---------------------------------------- taking back; staged, durable with the next batch
 
     def pass_seqno(self, vbucket: int, seqno: int) -> None:
-        """Count a seqno as used although no change has it."""
+        """Count a seqno as used, although no change has it."""
 
     def lacks_tombstones(self, vbucket: int, upto_seqno: int, deleted_rev: int = 0) -> None:
-        """Raise the purge seqno: tombstones up to here are missing in the changes that come."""
+        """Raise the purge seqno: the following changes lack tombstones up to `upto_seqno`."""
 
     def rollback(self, vbucket: int, seqno: int) -> int:
-        """Take back everything above a seqno; return the seqno really returned to."""
+        """Undo all changes above a seqno; return the seqno actually reached."""
 
     def lowered_to(self, vbucket: int, seqno: int) -> int:
-        """Return the high seqno that such a rollback leaves."""
+        """Return the high seqno after a rollback to `seqno`."""
 
     def drop(self, vbucket: int) -> None:
         """Drop a vbucket with its documents."""
@@ -125,14 +124,14 @@ class Storage(Protocol):
     # ---------------------------------------- the log
 
     def scrub(self, slice_bytes: int) -> Iterator[int | Damage]:
-        """Verify the log, a slice at a step; on any one thread."""
+        """Verify the log, a slice at each step; in any one thread."""
 
     def take_out(self, damage: Damage) -> set[int] | None:
-        """Stop serving a damaged range; return the vbuckets with changes in it, None if it was known."""
+        """Stop serving a damaged range; return the vbuckets with changes in it, None if it was known already."""
 
     @property
     def damaged_batches(self) -> int:
-        """The number of damaged ranges in the files of the log, as far as known."""
+        """The number of known damaged ranges in the files of the log."""
 
     def compact(
         self,
@@ -146,12 +145,12 @@ class Storage(Protocol):
         history: HistoryLimits | None = None,
         drops: Callable[[int], tuple[int, int]] = ...,
     ) -> Compaction | None:
-        """Begin to compact sealed segments; None if there are none, or a compaction runs."""
+        """Return a compaction of sealed segments; None if there are none, or a compaction is running."""
 
     def history(
         self, limits: HistoryLimits, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = ...
     ) -> AbstractContextManager[Callable[[], int]]:
-        """Lend a function that returns the superseded bytes which such a compaction would keep."""
+        """Return a context with a function that returns the superseded bytes that such a compaction would keep."""
 
     def close(self, clean: bool = True) -> None:
-        """Close the store, and commit what is staged if `clean`."""
+        """Close the store; with `clean` commit staged changes first."""

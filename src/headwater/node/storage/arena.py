@@ -1,8 +1,7 @@
-"""The memory in which changes gather before they are written: two arenas, of which one fills while the other is
-written.
+"""The memory of staged changes: two arenas, one of which fills while the other is written to disk.
 
-A kernel writes frames straight into the filling arena, where the index finds them at once; nothing is copied until the
-disk takes them. An arena's address never changes, so a LOC into it stays good until its batch is settled.
+A kernel writes frames directly into the filling arena, and indexes them at once; they are not copied until they are
+written to disk. An arena's address never changes, so a LOC into it stays valid until its batch is settled.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ class StagingArena:
     """A staging buffer.
 
     Attributes:
-        slot: its number in the `segments` table (0 or 1).
+        slot: slot in the `segments` table (0 or 1).
         data: the bytes.
         used: the number of bytes filled with frames.
-        unread_bytes: the number of those bytes that will not be read soon.
-        records: the newest vbucket record of each vbucket among the frames; None stands for a drop.
-        destroyed: vbuckets with a rollback or drop among the frames: only the log could bring their rows back.
+        unread_bytes: the number of filled bytes that will hardly be read soon.
+        records: the newest record among the frames, by vbucket; None for a drop.
+        destroyed: vbuckets with a rollback or drop among the frames; only the log still has their rows.
     """
 
     def __init__(self, slot: int, capacity: int) -> None:
@@ -49,7 +48,7 @@ class StagingArena:
             register(self.data)
 
     def append(self, frame: bytes) -> int:
-        """Copy a frame in, which must fit; return its offset."""
+        """Copy a frame to the arena, which must have room; return the frame's offset."""
         at = self.used
         room = len(self.data) - at
         node_invariant(len(frame) <= room, "a frame of {} bytes, the arena has room for {}", len(frame), room)
@@ -66,7 +65,7 @@ class StagingArena:
 
 @dataclass(slots=True)
 class Batch:
-    """A frozen arena on its way to the disk. `segment` and `body` are known once it is written."""
+    """A frozen arena to be written to disk. `segment` and `body` are set once it is written."""
 
     arena: StagingArena
     segment: Segment | None = None
@@ -74,12 +73,12 @@ class Batch:
 
     @property
     def bytes_on_disk(self) -> int:
-        """The bytes of the batch on disk."""
+        """The size of the batch on disk in bytes."""
         return BATCH_HEADER_BYTES + self.arena.used
 
     @property
     def is_unread(self) -> bool:
-        """True if the batch is large, and hardly any of it will be read soon."""
+        """True if the batch is large, and will hardly be read soon."""
         return self.arena.used >= UNREAD_BYTES_MIN and self.arena.unread_bytes >= self.arena.used * UNREAD_SHARE_MIN
 
     @property

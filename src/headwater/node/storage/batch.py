@@ -1,14 +1,14 @@
-"""One commit on disk: a header, then DCP frames one behind the other.
+"""One commit on disk: a header, then DCP frames one after the other.
 
     offset  0      4             6  8       16          24      32              40               48
             magic  header bytes  0  number  body bytes  frames  body checksum   header checksum  body ...
 
-Integers are big-endian. Checksums are XXH3-64 with the seed `salt + offset` (mod 2^64): the salt is the segment's own
-random number, the offset that of this header. So a batch is valid at its own place only: bytes of a batch that lie
-inside a value, or come from another file, can't be taken for one. The header checksum covers bytes 0 to 39.
+Integers are big-endian. Checksums are XXH3-64 with the seed `salt + offset` (mod 2^64): the salt is a random number of
+the segment, the offset is that of this header. So a batch is valid only at its own offset: bytes of a batch inside a
+value, or from another file, are never mistaken for a batch. The header checksum covers bytes 0 to 39.
 
-A batch is written only after the one before it was synced. Hence, at start, a bad batch with no valid batch behind it
-is the end of a write that was cut (`Torn`); a bad batch in front of a valid one is damage.
+A batch is written only after the previous one was synced. So at the start, a bad batch with no valid batch after it is
+an incomplete write (`Torn`); a bad batch before a valid one is damage.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class BatchHeader:
 
     @property
     def end(self) -> int:
-        """The offset at which the next batch would begin."""
+        """The offset at which the next batch begins."""
         return self.offset + BATCH_HEADER_BYTES + self.body_bytes
 
 
 class Torn(Exception):  # noqa: N818 - a finding, which the caller judges
-    """There is no valid batch at `offset`: `why` says what is wrong with the bytes there."""
+    """There is no valid batch at `offset`; `why` is the reason."""
 
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(offset, why)
@@ -77,7 +77,7 @@ def _seed(salt: int, offset: int) -> int:
 
 
 def header_of(number: int, frames: int, body: Buffer, salt: int, offset: int) -> bytes:
-    """The 48 bytes that go in front of `body` when the batch is written at `offset`."""
+    """Return the 48 bytes of the header for `body` if the batch is written at `offset`."""
     node_invariant(0 < frames <= len(body), "batch {} has {} frames in {} bytes", number, frames, len(body))
     seed = _seed(salt, offset)
     checksum = xxhash.xxh3_64_intdigest(body, seed)
@@ -86,10 +86,10 @@ def header_of(number: int, frames: int, body: Buffer, salt: int, offset: int) ->
 
 
 def read_header(data: memoryview, offset: int, end: int, salt: int) -> BatchHeader:
-    """Return the valid header at `offset`, whose body lies before `end`.
+    """Return the valid header at `offset`, whose body ends at or before `end`.
 
     Raises:
-        Torn: the header is cut or invalid, or its body would not fit.
+        Torn: the header is incomplete or invalid, or its body does not fit.
     """
     if offset + BATCH_HEADER_BYTES > end:
         raise Torn(offset, f"{end - offset} bytes are left, a batch header has {BATCH_HEADER_BYTES}")
@@ -106,7 +106,7 @@ def read_header(data: memoryview, offset: int, end: int, salt: int) -> BatchHead
 
 
 def body_digest(header: BatchHeader, salt: int) -> xxhash.xxh3_64:
-    """Return a digest that is fed the body piece by piece; in the end it equals the header's checksum."""
+    """Return a digest for the body of a batch; after the whole body it must equal the header's checksum."""
     return xxhash.xxh3_64(seed=_seed(salt, header.offset))
 
 
@@ -116,10 +116,10 @@ def _check_body(data: memoryview, header: BatchHeader, salt: int) -> None:
 
 
 def walk(data: memoryview, offset: int, end: int, salt: int, number: int) -> Iterator[BatchHeader]:
-    """Yield the valid batches from `offset` on, numbered `number` and up; end exactly at `end`.
+    """Yield the valid batches from `offset` on, with the numbers `number` and up; the last ends exactly at `end`.
 
     Raises:
-        Torn: at the first place where there is no valid batch with the right number.
+        Torn: at the first offset without a valid batch of the right number.
     """
     while offset < end:
         header = read_header(data, offset, end, salt)
@@ -132,8 +132,8 @@ def walk(data: memoryview, offset: int, end: int, salt: int, number: int) -> Ite
 
 
 def find_later(data: memoryview, offset: int, end: int, salt: int, number: int) -> BatchHeader | None:
-    """Return a valid batch after the bad one at `offset`, numbered `number` or more: proof that the bad one was whole
-    once.
+    """Return a valid batch after the bad one at `offset`, with a number of at least `number`: a proof that the bad
+    batch was complete once. None if there is no valid batch.
     """
     # A search for the magic rather than a walk by lengths: the bad header's own length can't be trusted.
     raw = bytes(data[offset:end])

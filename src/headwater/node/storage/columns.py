@@ -1,11 +1,11 @@
 """The memory of the index: each vbucket's columns and hash table, and the table of their addresses.
 
-The meaning of every field is in kernels/index.py; here the arrays are made, grown, copied and given back. Columns never
-change in length: a vbucket that grows gets new ones. Readers of the old ones (views, compaction) keep a state that no
-longer changes, as they need it.
+kernels/index.py describes every field; this module allocates, grows, copies and frees the arrays. Columns never change
+in length: a vbucket that grows gets new ones, and readers of the old ones (views, compaction) keep a state that no
+longer changes.
 
-Bytes a key, without old versions: 28 for a row, 4 for a slot, with up to 25 % of the rows and 25 to 62 % of the slots
-free: 33 to 46.
+Memory for each key, without old versions: 28 bytes for a row, 4 for a slot, with up to 25 % of the rows and 25 to 62 %
+of the slots free; together 33 to 46 bytes.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that the arrays take."""
+        """The memory of the arrays in bytes."""
         return int(self.block.nbytes + self.slots.nbytes)
 
     def copy(self, rows: int, capacity: int, slots: int) -> Columns:
-        """Return the first `rows` rows in new arrays of the given sizes."""
+        """Return a copy of the first `rows` rows, in new arrays of the given sizes."""
         most = min(capacity, self.capacity)
         node_invariant(rows <= most, "{} rows are to be copied, there is room for {}", rows, most)
         copy = Columns(capacity, slots)
@@ -92,7 +92,7 @@ class Index:
 
     Attributes:
         table: uint64[vbuckets, FIELDS], see kernels/index.py; its address never changes.
-        columns: the arrays behind it, by vbucket.
+        columns: the arrays of each vbucket.
     """
 
     def __init__(self, vbuckets: int, seeds: tuple[int, int]) -> None:
@@ -105,7 +105,7 @@ class Index:
             self.adopt(vb, self._none)
 
     def adopt(self, vbucket: int, columns: Columns) -> None:
-        """Make these the vbucket's columns (the caller sets the counters)."""
+        """Set a vbucket's columns (the caller sets the counters)."""
         self.columns[vbucket] = columns
         row = self.table[vbucket]
         row[index.CAPACITY] = columns.capacity
@@ -124,7 +124,7 @@ class Index:
         return self.table.item(vbucket, index.ROWS)  # an int at once
 
     def grow(self, vbucket: int, rows: int = 1, keys: int = 1, factor: float = GROWTH) -> None:
-        """Make room for `rows` more rows and `keys` more keys at least."""
+        """Make room for at least `rows` more rows and `keys` more keys."""
         had, columns = self.rows(vbucket), self.columns[vbucket]
         need = had + rows
         if need > index.ROWS_MAX:
@@ -145,11 +145,11 @@ class Index:
         node_invariant(need <= room, "vbucket {}: room for {} rows, {} are needed", vbucket, room, need)
 
     def make_room(self, vbucket: int, rows: int) -> None:
-        """Give a vbucket without rows columns for `rows` rows, in the sizes of sized(), and no room for keys."""
+        """Give a vbucket without rows columns for `rows` rows, in the sizes of `sized`, and no room for keys."""
         self.adopt(vbucket, Columns(min(rows + rows // 8 + ROWS_FIRST // 2, index.ROWS_MAX), 1))
 
     def make_room_for_keys(self, vbucket: int, keys: int) -> None:
-        """Make room for `keys` more keys in columns that nobody else reads yet."""
+        """Make room for `keys` more keys in columns that have no other readers yet."""
         columns, slots = self.columns[vbucket], _slots_for(int(self.table[vbucket, index.KEYS]) + keys)
         if slots > len(columns.slots):
             columns.slots = _array(slots, np.uint32)
@@ -158,11 +158,11 @@ class Index:
             self.adopt(vbucket, columns)
 
     def sized(self, rows: int, keys: int) -> Columns:
-        """Return new columns for `rows` rows and `keys` keys, and some more."""
+        """Return new columns for `rows` rows and `keys` keys, with some free room."""
         return Columns(rows + rows // 8 + ROWS_FIRST // 2, _slots_for(keys + keys // 16)) if rows else self._none
 
     def fit(self, vbucket: int) -> None:
-        """Free the memory that the vbucket does not need (an eighth more rows than it has are kept)."""
+        """Free the memory that the vbucket does not need; room for an eighth more rows is kept."""
         rows, keys, columns = self.rows(vbucket), int(self.table[vbucket, index.KEYS]), self.columns[vbucket]
         wanted = self.sized(rows, keys)
         capacity, slots = min(wanted.capacity, columns.capacity), min(len(wanted.slots), len(columns.slots))
@@ -172,12 +172,12 @@ class Index:
             self.adopt(vbucket, columns.copy(rows, capacity, slots))
 
     def fork(self, vbucket: int) -> None:
-        """Give the vbucket a copy of its columns, so that readers of the present ones see no change."""
+        """Replace the vbucket's columns by a copy, so that readers of the present ones see no change."""
         columns = self.columns[vbucket]
         self.adopt(vbucket, columns.copy(self.rows(vbucket), columns.capacity, len(columns.slots)))
 
     def reset(self, vbucket: int) -> None:
-        """Forget all rows of a vbucket; its CAS values, its deletions and its state still count."""
+        """Remove all rows of a vbucket; its state, its highest CAS and its highest deleted revision stay."""
         for field in (
             index.ROWS,
             index.DURABLE_ROWS,
@@ -197,7 +197,7 @@ class Index:
         self.adopt(vbucket, self._none)
 
     def forget(self, vbucket: int) -> None:
-        """Forget a dropped vbucket; one that is made in its place only keeps its CAS values above the old ones."""
+        """Remove a dropped vbucket; of its numbers only the highest CAS stays, for a later vbucket with its number."""
         self.reset(vbucket)
         # CAS stays: a client that kept a CAS of the dropped vbucket must not find it on another document.
         self.table[vbucket, index.STATE] = self.table[vbucket, index.DELETED_REV] = 0
@@ -211,7 +211,7 @@ class Index:
         return int(self.columns[vbucket].seq[: self.rows(vbucket)].searchsorted(np.uint64(seqno), "right"))
 
     def check(self) -> None:
-        """Check the order of each vbucket's numbers: durable rows were frozen before, frozen rows were staged."""
+        """Check each vbucket's counters: durable rows are among the frozen ones, frozen rows among the staged ones."""
         if (vb := int(out_of_order(self.table))) < 0:
             return
         row = self.table[vb]
@@ -225,7 +225,7 @@ class Index:
         node_invariant(frozen <= high, "vbucket {}: seqno {} is frozen, {} is the high one", vb, frozen, high)
 
     def nbytes(self) -> int:
-        """The bytes of memory, the table of addresses included."""
+        """Return the memory in bytes, the table of addresses included."""
         return int(self.table.nbytes) + sum(columns.nbytes for columns in self.columns if columns is not self._none)
 
     # ------------------------------------------------------------------ a vbucket's numbers
@@ -239,7 +239,7 @@ class Index:
         return self.table.item(vbucket, index.DURABLE_HIGH)
 
     def purge_seqno(self, vbucket: int) -> int:
-        """Return the purge seqno: tombstones up to it may be missing."""
+        """Return the purge seqno: tombstones up to this seqno may be missing."""
         return self.table.item(vbucket, index.PURGE)
 
     def rollback_floor(self, vbucket: int) -> int:
@@ -251,36 +251,36 @@ class Index:
         return self.table.item(vbucket, index.ITEMS)
 
     def bytes_of(self, vbucket: int) -> int:
-        """Return the bytes of the newest versions of all keys of a vbucket, tombstones included."""
+        """Return the size in bytes of the newest versions of all keys of a vbucket, tombstones included."""
         return self.table.item(vbucket, index.LIVE_BYTES)
 
     @property
     def live_bytes(self) -> int:
-        """The bytes of the newest versions of all keys, tombstones included: the part of the log that is no
-        waste.
+        """The size in bytes of the newest versions of all keys, tombstones included: the part of the log that
+        compaction can't free.
         """
         return int(self.table[:, index.LIVE_BYTES].sum())
 
     def exact(self, vbucket: int, end_seqno: int) -> bool:
-        """Return True if a view that ends at `end_seqno` shows the whole state of that moment, not a part of it."""
+        """Return True if a view that ends at `end_seqno` contains the whole state at that seqno."""
         return end_seqno >= self.rollback_floor(vbucket)
 
     def is_mixed(self, vbucket: int) -> bool:
-        """Return True if there may be changes that are not documents of the default collection."""
+        """Return True if the vbucket may have changes other than documents of the default collection."""
         return self.table.item(vbucket, index.MIXED) != 0
 
     def has_change(self, vbucket: int, seqno: int) -> bool:
-        """Return True if the change of a seqno is here, durable or not; False if it was superseded and
-        compacted away.
+        """Return True if the index has the change with a seqno, durable or not; False if a compaction has
+        removed it.
         """
         rows = self.rows_up_to(vbucket, seqno)
         return rows > 0 and self.columns[vbucket].seq.item(rows - 1) == seqno
 
     def high_after(self, vbucket: int, keep: int, seqno: int) -> int:
-        """Return the high seqno after a rollback to `seqno` that keeps `keep` rows: the seqno of the last
-        change left.
+        """Return the high seqno after a rollback to `seqno` that keeps `keep` rows: the seqno of the last remaining
+        change.
 
-        If compaction purged changes, the rollback floor counts as a change: that seqno was used.
+        If a compaction has purged changes, the result is at least the rollback floor, because that seqno was used.
         """
         last = self.columns[vbucket].seq.item(keep - 1) if keep else 0
         # A seqno that was used must not be given again under the same vb uuid, even where compaction has dropped its
@@ -288,7 +288,7 @@ class Index:
         return max(last, min(seqno, self.rollback_floor(vbucket)))
 
     def lower(self, vbucket: int, rows: int, high: int) -> None:
-        """Lower the counts of rows and the high seqnos after a rollback that left `rows` rows up to `high`."""
+        """Lower the row counts and high seqnos after a rollback that left `rows` rows up to seqno `high`."""
         row = self.table[vbucket]
         had, was = int(row[index.ROWS]), int(row[index.HIGH])
         node_invariant(rows == had, "vbucket {}: a rollback left {} rows, {} were to stay", vbucket, had, rows)
@@ -298,8 +298,8 @@ class Index:
         row[[index.DURABLE_HIGH, index.FROZEN_HIGH]] = np.minimum(row[[index.DURABLE_HIGH, index.FROZEN_HIGH]], high)
 
     def look_for_expired(self, vbucket: int | None = None) -> None:
-        """Let the next pager look for expired documents: after a rollback dropped collections may be back, whose
-        documents the last look did not count.
+        """Make the next run of the pager search for expired documents again: a rollback may have restored dropped
+        collections, whose documents the last run did not count.
         """
         table = self.table if vbucket is None else self.table[vbucket : vbucket + 1]
         # 1 is the earliest time that counts, so the next pager looks.

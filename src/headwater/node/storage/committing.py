@@ -1,10 +1,10 @@
-"""Committing: staged changes go to the disk a batch at a time.
+"""Committing: staged changes are written to the disk, a batch at a time.
 
     stage_...  ->  freeze  ->  write (any thread)  ->  settle     the batch is durable
-                                                   \\->  abandon    it is not: everything that is not durable is undone
+                                                   \\->  abandon    lost: everything not durable is undone
 
-Only whole batches ever become visible to views. While one is in flight the next one gathers in the other arena, on top
-of it; if the first is lost, so is the second.
+Views see whole batches only. While a batch is in flight, the next one fills the other arena and depends on it; if the
+first is lost, so is the second.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["Committing"]
 
 
 class Committing:
-    """Makes staged changes durable, or takes them back.
+    """Makes staged changes durable, or undoes them.
 
     Attributes:
-        records: the newest record of each vbucket, as it is on disk.
-        times_indexed: the number of times that the whole log was indexed anew.
+        records: the newest record on disk, by vbucket.
+        times_indexed: number of times that the whole log was indexed again.
     """
 
     def __init__(self, into: Index, slots: Slots, log: Log, staging: Staging) -> None:
@@ -46,7 +46,7 @@ class Committing:
         self._in_flight: Batch | None = None
 
     def freeze(self) -> Batch | None:
-        """Close the batch that gathers, and begin the next; return None if nothing was staged.
+        """Close the open batch, and begin the next; return None if nothing was staged.
 
         Raises:
             StorageError: a batch is in flight.
@@ -66,15 +66,15 @@ class Committing:
         return batch
 
     def write(self, batch: Batch) -> None:
-        """Write the batch and wait until it is on disk. Blocking; on any thread, one at a time.
+        """Write the batch and sync it. Blocking; may be called from any thread, for one batch at a time.
 
         Raises:
-            DiskFull, StorageError: it is not on disk; `abandon` it.
+            DiskFull, StorageError: the batch is not on disk; `abandon` it.
         """
         self._log.write(batch)
 
     def settle(self, batch: Batch) -> None:
-        """Make a batch that is on disk durable and visible."""
+        """Make the changes of a batch, which is on disk, durable and visible."""
         self._end(batch)
         if batch.segment is None:
             raise StorageError(f"{self._log.folder}: the batch was not written")
@@ -97,7 +97,7 @@ class Committing:
     def abandon(self, batch: Batch) -> list[int]:
         """Undo a batch that could not be written, and all changes staged since.
 
-        Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
+        Returns: the vbuckets whose record, rollback or drop was lost; they have their state on disk again.
         """
         # Nothing is in flight from here on, whatever follows: the room that the batch had counts again.
         self._end(batch)
@@ -124,16 +124,16 @@ class Committing:
     def settled_segments(self) -> list[Segment]:
         """Return the sealed segments whose rows are all in the index, oldest first.
 
-        A segment with a batch that was just written is left out: its rows count once the batch is settled, and the log
-        may be in the next segment by then. The order of the two reads matters: the commit thread records the place of
-        the batch before it leaves that segment.
+        A segment with a batch that was just written is left out, even if the log is in the next segment by now: its
+        rows are visible only once the batch is settled. The order of the two reads matters: the commit thread records
+        the place of the batch before it leaves that segment.
         """
         sealed, batch = self._log.segments[:-1], self._in_flight
         written = None if batch is None else batch.segment
         return sealed[: sealed.index(written)] if written in sealed else sealed
 
     def index_anew(self) -> None:
-        """Index the whole log anew, after a rollback or drop that removed rows did not reach the disk."""
+        """Index the whole log again, because a rollback or drop that removed rows did not reach the disk."""
         self.times_indexed += 1
         # A vbucket whose record was never durable has none in the log, and must not keep its state.
         self._index.table[:, index.STATE] = 0

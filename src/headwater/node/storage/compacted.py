@@ -1,12 +1,11 @@
-"""The writer of the segments that replace others: rollbacks and drops, records of the vbuckets, then the rows that
-stay.
+"""Writes the segments that replace others: rollbacks and drops, records of the vbuckets, then the rows that stay.
 
-They are read back like any other segment. Batches are cut by size, not by vbucket; numbers start at 0 in each file.
-Nothing is visible before the manifest names the files.
+They are read like any other segment. Batches are split by size, not by vbucket; their numbers start at 0 in each file.
+The files take effect only when the manifest names them.
 
-There are two threads: the caller's gathers the next batch from all over the log while another one computes the checksum
-of the last and writes it, past the page cache where possible; the written files are read in at the end, in bulk. Only
-the caller counts segments and places; it makes no call to the disk while a batch is being written.
+The caller's thread copies the next batch from all over the log, while another thread computes the checksum of the last
+one and writes it, past the page cache if possible; at the end the files are read into memory, in bulk. Only the
+caller's thread counts segments and places, and it does not use the disk while a batch is being written.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ BUFFERS: Final = 3
 
 
 class CompactedWriter:
-    """Writes the files of a compaction. `segments`: in log order; a row's place names one by its index here."""
+    """Writes the files of a compaction. `segments` has them in log order; a row's place contains an index into it."""
 
     def __init__(self, log: Log) -> None:
         self.segments: list[Segment] = []
@@ -54,7 +53,7 @@ class CompactedWriter:
 
     @property
     def _buffer(self) -> NDArray[np.uint8]:
-        """The buffer that gathers."""
+        """The buffer that is being filled."""
         return self._buffers[0]
 
     def records(self, first: Sequence[bytes], records: Mapping[int, VBucketRecord]) -> None:
@@ -69,7 +68,7 @@ class CompactedWriter:
     def rows(
         self, locs: NDArray[np.uint64], rows: NDArray[np.uint32], places: NDArray[np.uint64], table: NDArray[Any]
     ) -> None:
-        """Copy the frames of `rows`; places[i] becomes number of the new segment << 40 | offset."""
+        """Copy the frames of `rows`; set places[i] to (index of the new segment << 40 | offset)."""
         done = 0
         while done < len(rows):
             count = self._copy(locs, rows, done, places, table, BATCH_BYTES)
@@ -83,12 +82,12 @@ class CompactedWriter:
         node_invariant(done == len(rows), "compaction wrote {} rows of {}", done, len(rows))
 
     def write_out(self) -> None:
-        """Write the gathered frames; on return nothing is being written."""
+        """Write the buffered frames; on return no write is in progress."""
         self._flush()
         self._wait(0)
 
     def finish(self) -> int:
-        """Sync and seal all files, and bring them into memory for their readers; return their bytes."""
+        """Sync and seal all files, and read them into memory for later readers; return their size in bytes."""
         self.write_out()
         under_way = len(self._under_way)
         node_invariant(under_way == 0, "{} batches are not written, and their files are sealed", under_way)
@@ -105,18 +104,18 @@ class CompactedWriter:
     def touch(self) -> None:
         """Read each page once.
 
-        The host of a virtual machine may still have to fetch pages that the disk loaded by itself; this thread had
-        better wait for them than a stream.
+        The host of a virtual machine may still have to fetch pages that the disk has loaded; then this thread waits for
+        them, not a stream.
         """
         for segment in self.segments:
             segment.memory[::PAGE_BYTES].max(initial=0)
 
     def close(self) -> None:
-        """Write nothing more; wait for the batch that is being written (may be called again)."""
+        """Write no more, and wait for the batch that is being written; may be called again."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def discard(self) -> None:
-        """Remove the files again, as far as the disk allows (the next start removes the rest)."""
+        """Remove the files, as far as the disk allows (the next start removes the rest)."""
         self.close()
         for segment in self.segments:
             segment.close()
@@ -143,9 +142,7 @@ class CompactedWriter:
         return int(count)
 
     def _room_for(self, count: int) -> None:
-        """Make room for `count` more bytes in the batch that gathers, within the segment that it will be
-        written to.
-        """
+        """Make room for `count` more bytes in the buffered batch, within the segment to which it will be written."""
         needed = batches.BATCH_HEADER_BYTES + self._used + count
         if self.segments and self.segments[-1].end + needed <= self.segments[-1].size:
             return
@@ -156,7 +153,7 @@ class CompactedWriter:
         self.segments.append(self._log.create(0, size, SEGMENT_HEADER_BYTES))
 
     def _flush(self) -> None:
-        """Hand the gathered batch to the other thread, and go on in a free buffer."""
+        """Pass the buffered batch to the other thread, and continue in a free buffer."""
         if not self._used:
             return
         segment, body = self.segments[-1], self._buffer[: self._used]
@@ -172,7 +169,7 @@ class CompactedWriter:
         self._wait(BUFFERS - 1)
 
     def _wait(self, most: int) -> None:
-        """Wait until no more than `most` batches are being written; raise the error of one that failed."""
+        """Wait until at most `most` batches are being written; raise the error of a failed one."""
         while len(self._under_way) > most:
             self._under_way.popleft().result()
 

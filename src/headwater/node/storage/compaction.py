@@ -1,5 +1,4 @@
-"""Compaction: sealed segments are rewritten without versions that no reader can ask for, while writes and streams go
-on.
+"""Compaction: rewrites sealed segments without versions that no reader can request, while writes and streams continue.
 
     job = store.compact(...)         choose the segments                                            loop thread
     job.survey()                     find the rows that stay                                                any thread
@@ -9,18 +8,19 @@ on.
     job.remove()                     the old files                                                  any thread
     job.forget()                     the memory and blocks that they still held                     any thread
 
-If the disk has room for all rows that stay, all sealed segments are rewritten; else a stretch of them: of those that
-fit, the one that frees the most. On a roomy disk the bytes that stay are not counted: a look at the length of each row
-takes as long as a checksum of the log. The new segments take the place of the old ones in the log, so replaying it
-still gives the same state. Rollbacks and drops in a stretch took back rows in front of it, and are repeated there.
-Numbers rise before anything is dropped: a purge seqno or floor that is too high only makes a consumer start over
-without need; one that is too low would hide a deletion.
+If the disk has room for all rows that stay, all sealed segments are rewritten; otherwise a stretch of them: of those
+that fit, the one that frees the most. With enough room the bytes that stay are not counted, because reading the length
+of each row takes as long as a checksum of the log. The new segments replace the old ones in the log, so a replay gives
+the same state. Rollbacks and drops in a stretch removed rows before it, and are repeated in the new segments. Purge
+seqnos and floors rise before rows are removed: a number that is too high only makes a consumer start over without need;
+one that is too low would hide a deletion.
 
-A rollback or drop during a compaction is no obstacle. On disk its record comes after the compacted segments, and it
-goes back to no seqno below the announced floor, unless to nothing at all. In memory `cut` remembers the number of old
-rows that were left.
+A rollback or drop during a compaction is possible. On disk its record comes after the compacted segments, and it
+returns to no seqno below the announced floor, except to 0. In memory `cut` records the number of old rows that were
+left.
 
-A crash leaves either manifest with all of its segments; files of the other are removed at the next start.
+After a crash either the old or the new manifest is complete with its segments; the next start removes the files of the
+other.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ GAIN_PARTS: Final = 64
 
 
 def best_stretch(live: NDArray[np.int64], dead: NDArray[np.int64], room: int) -> tuple[int, int] | None:
-    """Return the stretch of segments (first, end) that frees the most, of those whose live bytes fit in `room`.
+    """Return the stretch of segments (first, end) that frees the most, among those whose live bytes fit into `room`.
 
-    Returns None if none is worth the work. A small part of the bytes to write counts as loss, so no segment without
-    garbage is taken along.
+    Returns None if none is worth the work. A small share of the bytes to write counts as a loss, so that no segment
+    without garbage is included.
     """
     # Sums up to each segment: the value of any stretch is then one subtraction.
     lives, worth = (np.concatenate(([0], np.cumsum(each))) for each in (live, dead - live // GAIN_PARTS))
@@ -94,9 +94,12 @@ def best_stretch(live: NDArray[np.int64], dead: NDArray[np.int64], room: int) ->
 
 @dataclass(slots=True)
 class _Share:
-    """One vbucket's part of a run: its columns at the begin, the number of its rows in sealed segments (`rows`), the
-    range of rows to compact (`first` up to `end`), and the rows that stay. `live`: the bytes of all newest versions
-    then; `dropped`: collections whose documents go.
+    """One vbucket's part of a compaction.
+
+    Attributes:
+        columns: its columns at the start. rows: number of its rows in sealed segments.
+        first, end: the range of rows to compact. keep: the rows that stay.
+        live: size of all newest versions at the start, in bytes. dropped: collections whose documents are removed.
     """
 
     columns: Columns
@@ -115,15 +118,15 @@ class _Share:
 
 
 def no_drop(vbucket: int) -> tuple[int, int]:
-    """Return that no documents of dropped collections are left in the vbucket."""
+    """Return the numbers of a vbucket without documents of dropped collections."""
     return 0, 0
 
 
 def histories(
     of: Index, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = no_drop
 ) -> dict[int, HistoryRows]:
-    """Return the rows of all vbuckets as they are now, to find their histories in. Loop thread; the arguments are those
-    of `Store.compact`.
+    """Return the present rows of all vbuckets, for `retention.begin`. Call it in the loop's thread; the arguments are
+    those of `Store.compact`.
     """
     rows_of = {}
     for vb in np.flatnonzero(of.table[:, index.DURABLE_ROWS]).tolist():
@@ -134,19 +137,21 @@ def histories(
 
 
 def _forget(segments: list[Segment]) -> None:
-    """Forget segments without readers.
+    """Drop references to segments without readers.
 
-    This frees the memory of removed files: 0.2 s/GB, which must not be spent on the loop's thread.
+    This frees the memory of removed files: 0.2 s/GB, which must not be spent in the loop's thread.
     """
     segments.clear()
 
 
 class Compaction:
-    """One run.
+    """One compaction.
 
-    Attributes: bytes_needed (the most bytes that it will write, once surveyed). is_whole: all sealed segments are
-    rewritten. stale: the survey of the rows no longer holds. history_bytes: the superseded versions that retention
-    keeps, once surveyed.
+    Attributes:
+        bytes_needed: upper bound of the bytes that it will write, after `survey`.
+        is_whole: True if all sealed segments are rewritten.
+        stale: True if the survey of the rows no longer holds.
+        history_bytes: size of the superseded versions that retention keeps, after `survey`.
     """
 
     def __init__(
@@ -225,12 +230,13 @@ class Compaction:
         return shares
 
     def survey(self) -> bool:
-        """Find the rows that stay, and the segments to rewrite; return True if that is worth the work. Any
+        """Find the rows that stay, and the segments to rewrite; return True if a compaction is worth the work. Any
         thread.
 
         Raises:
-            DiskFull: there is no room for the rows that stay of any stretch; `cancel`.
-            CorruptStore: the old files are damaged. StorageError: it was cancelled meanwhile. Either way, `cancel`.
+            DiskFull: the disk has no room for the remaining rows of any stretch; `cancel`.
+            CorruptStore: the old files are damaged. StorageError: the compaction was cancelled meanwhile. `cancel` in
+                both cases.
         """
         with self._busy:
             self._begin_histories()
@@ -255,7 +261,7 @@ class Compaction:
             return True
 
     def _begin_histories(self) -> None:
-        """Lengthen the histories of all vbuckets by what retention asks for."""
+        """Extend the histories of all vbuckets as far as retention demands."""
         if self._limits is None:
             return
         starts = begin(self._histories, self._slots.table, self._limits)
@@ -265,7 +271,7 @@ class Compaction:
         self._limits = None  # a second survey is of the same rows
 
     def _best(self, room: int) -> range | None:
-        """Return the stretch to rewrite; None if none is worth it. DiskFull: one is, but does not fit."""
+        """Return the stretch to rewrite; None if none is worth the work. DiskFull if one is, but does not fit."""
         totals = np.zeros(SLOTS_MAX, np.int64)
         for share in self._shares.values():
             kernels.add_bytes(share.columns.loc, share.keep, self._slots.table, totals)
@@ -283,7 +289,7 @@ class Compaction:
         return self._wanted[slice(*stretch)]
 
     def _take(self, chosen: range) -> None:
-        """Choose these sealed segments to be rewritten, and find the rows of them that stay."""
+        """Select the sealed segments to rewrite, and find their rows that stay."""
         self._old = self._sealed[chosen.start : chosen.stop]
         before, upto = np.zeros(SLOTS_MAX, np.uint8), np.zeros(SLOTS_MAX, np.uint8)
         before[[segment.slot for segment in self._sealed[: chosen.start]]] = 1
@@ -295,13 +301,13 @@ class Compaction:
             self._survey(share)
 
     def _bytes_exactly(self) -> int:
-        """Return the bytes of the rows that stay, and of their batches. Looks at each row."""
+        """Return the size of the rows that stay, and of their batches; reads the length of each row."""
         table, shares = self._slots.table, self._shares.values()
         rows = sum(int(kernels.bytes_of(share.columns.loc, share.keep, table)) for share in shares)
         return rows + rows // ROUNDING
 
     def _bytes_at_most(self) -> int:
-        """Return an upper bound of `_bytes_exactly`, after a look only at superseded rows that stay."""
+        """Return an upper bound of `_bytes_exactly`; reads only superseded rows that stay."""
         rows = 0
         for share in self._shares.values():
             columns = share.columns
@@ -331,12 +337,12 @@ class Compaction:
 
     @property
     def _beside_rows(self) -> int:
-        """The bytes written besides the rows that stay: the records of all vbuckets, and their rollbacks."""
+        """The bytes to write besides the rows: the records of all vbuckets, and their rollbacks."""
         records = sum(len(record_frame(vb, record)) for vb, record in tuple(self._committing.records.items()))
         return records + len(self._taken_back) * TAKEN_BACK_BYTES + SLACK_BYTES
 
     def _verify(self) -> None:
-        """Verify the checksums, for copied rows get new ones, and find the vbuckets that are rolled back."""
+        """Verify the checksums, because copied rows get new ones; find the vbuckets that are rolled back."""
         self._taken_back[:] = 0
         is_first = self._old[0] is self._sealed[0]  # nothing is in front of it that could be taken back
         for segment in self._old:
@@ -346,11 +352,11 @@ class Compaction:
                 kernels.taken_back(self._slots.table, segment.slot, bodies, self._taken_back)
 
     def spare_tombstones(self) -> bool:
-        """Return True if a stream that began during `survey` has yet to send tombstones that would go: survey again
-        then.
+        """Return True if a stream that began during `survey` still has to send tombstones that would be removed: then
+        survey again.
 
-        These tombstones stay. Loop thread, right before `announce`. A stream that begins later is checked against the
-        purge seqno that `announce` raises.
+        Those tombstones stay. Call it in the loop's thread, right before `announce`. A stream that begins later is
+        checked against the purge seqno that `announce` raises.
         """
         spared = False
         for vb, share in self._shares.items():
@@ -362,7 +368,7 @@ class Compaction:
         return spared
 
     def announce(self) -> None:
-        """Raise purge seqnos and rollback floors, and stage the records that say so: commit them before `copy`.
+        """Raise purge seqnos and rollback floors, and stage the records with them: commit these before `copy`.
 
         Raises:
             DiskFull, ArenaFull: there is no room for the records; cancel, or announce again later.
@@ -383,8 +389,8 @@ class Compaction:
             self._staging.record_again(vb)
 
     def copy(self) -> None:
-        """Write the rows that stay to new segments and make them the store's. Any thread; announce must be
-        durable.
+        """Write the rows that stay to new segments, and replace the old segments in the manifest. Any thread; the
+        records of `announce` must be durable.
 
         Raises:
             DiskFull, StorageError, CorruptStore: nothing has changed; `cancel`.
@@ -425,10 +431,9 @@ class Compaction:
             self._published = True
 
     def _again_taken_back(self) -> list[bytes]:
-        """Return the frames that repeat, for the rows in front of the segments, the rollbacks and drops
-        within them.
+        """Return the frames that repeat the rollbacks and drops within the segments, for rows before these.
 
-        The index knows the rows that are left. It includes later rollbacks, which replay meets as well.
+        The index has the number of remaining rows. It includes later rollbacks, which a replay meets as well.
         """
         frames = []
         # Without these frames the rows in front of the stretch, which a rollback in it took back, would be back after a
@@ -447,10 +452,10 @@ class Compaction:
             raise StorageError(f"{self._log.folder}: compaction was overtaken or cancelled; start it again")
 
     def overtake(self) -> None:
-        """Mark the survey of the rows as outdated, before the rows change. Loop thread.
+        """Mark the survey of the rows as outdated, before the rows change. Loop's thread.
 
-        Waits while the new files enter the log, which takes a write and a sync of the manifest: so a new index of the
-        log is made either with them, or without them, and then they never enter.
+        Waits while the new files enter the log (a write and a sync of the manifest): so a new index of the log is built
+        either with these files, or without them, and then they never enter.
         """
         # The lock makes it one or the other: files that came in half before and half after a new index would leave rows
         # without a file.
@@ -466,7 +471,9 @@ class Compaction:
             self._left[vbucket] = min(rows, self._left.get(vbucket, rows))
 
     def swap(self) -> Iterator[int]:
-        """Exchange the columns, a vbucket at each step: yields it. Loop thread; other work may go on between steps."""
+        """Replace the columns of one vbucket at each step, and yield the vbucket. Loop's thread; other work may run
+        between steps.
+        """
         if self._writer is None or not self._published:
             raise StorageError(f"{self._log.folder}: compaction has nothing to swap")
         if self._is_over:
@@ -483,7 +490,7 @@ class Compaction:
         self._end()
 
     def finish_swap(self) -> None:
-        """Exchange all columns now, if the new files are the store's, so that rows point to their new places. Loop
+        """Replace all columns now, if the new files are in the manifest, so that rows point to their new places. Loop's
         thread.
         """
         if self._published:
@@ -539,19 +546,19 @@ class Compaction:
 
     @property
     def written(self) -> list[int]:
-        """The numbers of the segments that were written."""
+        """The ids of the segments that were written."""
         return [segment.header.id for segment in self._writer.segments] if self._writer is not None else []
 
     def remove(self) -> None:
-        """Remove the old files; views that still read them keep their memory and their disk space. Any thread."""
+        """Remove the old files; views that still read them keep their memory and disk space. Any thread."""
         failpoint("compact.before_unlink")
         for segment in self._old:
             with contextlib.suppress(OSError):  # the next start removes it
                 self._log.remove(segment)
 
     def forget(self) -> None:
-        """Free the memory and the disk space of the removed files: 0.2 s/GB. Any thread; compaction is over by then,
-        the store may be written, read and compacted.
+        """Free the memory and the disk space of the removed files: 0.2 s/GB. Any thread; the compaction is over, so the
+        store may be written, read and compacted meanwhile.
         """
         with pool_or_inline(2, "headwater-compaction") as pool:
             if self._writer is not None:
@@ -560,9 +567,10 @@ class Compaction:
                 pool.submit(_forget, [self._old.pop()])
 
     def cancel(self) -> None:
-        """Give up, and remove the new files; if `copy` had succeeded already, do the swap instead. Loop thread.
+        """Cancel the compaction, and remove the new files; if `copy` has succeeded already, do the swap instead. Loop's
+        thread.
 
-        Waits for a `survey` or `copy` that is under way in another thread to notice.
+        Waits until a `survey` or `copy` in another thread has stopped.
         """
         # A published run can't be given up: the manifest names its files, and the old ones are about to lose their
         # readers.

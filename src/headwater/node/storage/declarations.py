@@ -1,13 +1,13 @@
-"""Facts about a store's node that its manifest keeps for good: each is written down once, before it is needed. And the
-setting that it keeps, which may change.
+"""Facts about a store's node that its manifest keeps permanently: each is written once, before it is needed. The
+manifest also keeps one setting, which may change.
 
-    declarations.join()        the node is one of a cluster: a start without its map is refused
-    declarations.is_member     True if it ever was
+    declarations.join()        the node is a member of a cluster: a start without its map is refused
+    declarations.is_member     True if the node ever was a member
 
     declarations.keep_history(seconds=86_400)       from now on, whatever ends the process
     declarations.history
 
-An older program that does not know a fact refuses the folder; see manifest.py.
+Older programs that do not know a fact refuse the folder; see manifest.py.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["Declarations"]
 
 
 class Declarations:
-    """The facts in the manifest of a log. A call that declares one blocks the first time; it is durable on
+    """The facts in the manifest of a log. A method that declares a fact blocks the first time; the fact is durable on
     return.
 
-    Each such call raises DiskFull or StorageError if the fact could not be written.
+    Each such method raises DiskFull or StorageError if the fact could not be written.
     """
 
     def __init__(self, log: Log) -> None:
@@ -45,7 +45,7 @@ class Declarations:
         return self._log.manifest.content.users
 
     def use_collections(self) -> None:
-        """Declare that changes with marks may come: older programs must not read the folder any more."""
+        """Declare that frames may have marks: older programs must refuse the folder from now on."""
         # Looked up in memory: the first event pays for the manifest, the thousand that follow do not.
         if not self._log.manifest.content.collections:
             self._log.declare(lambda manifest: replace(manifest, collections=True))
@@ -62,11 +62,11 @@ class Declarations:
 
     @property
     def history(self) -> Retention:
-        """The history of superseded versions that is kept."""
+        """The retention of superseded versions."""
         return self._log.manifest.content.history
 
     def keep_history(self, seconds: int | None = None, size: int | None = None) -> None:
-        """Set how far back superseded versions are kept; None leaves a limit as it is. Any thread."""
+        """Set the retention of superseded versions in seconds and bytes; None leaves a limit unchanged. Any thread."""
 
         def edit(manifest: Manifest) -> Manifest:
             old = manifest.history

@@ -1,12 +1,12 @@
-"""Writing past the page cache, in bulk, for bytes that will not be read soon.
+"""Writes bulk data past the page cache, for bytes that will hardly be read soon.
 
-A page that is written through the cache has to be found first, and on many virtual machines fetched from the host. For
-a replica that is being filled that was twice to ten times the work of the write itself, all for pages that are not
-read. O_DIRECT leaves the cache alone; it takes only whole blocks from aligned memory, so there is a buffer, used again
-and again. If a file system does not support it, the caller writes through the cache.
+A write through the cache must first find a page, and on many virtual machines fetch it from the host. For a replica
+that is being filled, this took two to ten times as long as the write itself, for pages that nobody reads. O_DIRECT
+bypasses the cache; it needs whole blocks in aligned memory, so there is a reusable buffer. If a file system does not
+support it, the caller writes through the cache.
 
-A map of the file shows the right bytes all the same: the kernel drops the cached pages of bytes written like that, and
-a page that it could not drop makes the next sync fail.
+A memory map of the file still contains the written bytes: the operating system drops the cached pages, and if it can't
+drop one, the next sync fails.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)  # not everywhere
 
 
 class DirectWriter:
-    """A way past the cache into one file. The caller owns the descriptor; no other code writes to it meanwhile.
+    """Writes to one file past the cache. The caller owns the descriptor; no other code may write to it meanwhile.
 
     Attributes:
-        works: True as long as the file system has not refused.
+        works: True as long as the file system has not refused direct writes.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -40,9 +40,9 @@ class DirectWriter:
         self._buffer: NDArray[np.uint8] | None = None
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Write whole blocks of `data`, at a multiple of BLOCK_BYTES; as many as go in one call.
+        """Write whole blocks of `data` at `offset`, a multiple of BLOCK_BYTES, as many as one call can.
 
-        Returns: bytes written; 0 if this must be written through the cache. OSError as for any write.
+        Returns: bytes written; 0 if the caller must write through the cache. OSError as for any write.
         """
         # The ends of a batch share their blocks with its neighbours; written through the cache, they leave those bytes
         # as they are.

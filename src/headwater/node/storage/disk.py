@@ -1,10 +1,10 @@
-"""The file system, as an argument: everything the store asks of a disk, and the real one.
+"""The file system, passed as an argument: the interface that the store needs, and its implementation.
 
-Nothing else in storage/ touches a file. testing/faults.py has the other implementation: one that fills up, fails,
-writes short and forgets what was not synced.
+Nothing else in storage/ uses a file. testing/faults.py has another implementation, for tests: it fills up, fails,
+writes short and loses bytes that were not synced.
 
-A segment is written with `write` and read through `map`; both see the same bytes at once (the page cache on a real
-disk). Every OSError passes through to the log, which knows what it means there.
+A segment is written by `write` and read through `map`; written bytes appear in the map at once (by the page cache on a
+real disk). Every OSError passes to the log, which handles it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,17 @@ class File(Protocol):
     """An open file of fixed capacity."""
 
     def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:
-        """Write the buffers one behind the other from `offset`, all of them or raise OSError. `unread` is a hint: the
-        bytes are many, and will not be read soon.
+        """Write all buffers one after the other from `offset`, or raise OSError. `unread` is a hint: there are many
+        bytes, which will hardly be read soon.
         """
 
     def sync(self) -> None:
-        """Return once everything written, and the file's size, will survive a power cut."""
+        """Make everything written, and the file's size, durable."""
 
     def reserve(self, offset: int, count: int) -> None:
-        """Make sure that a later write to this range can't fail for lack of space (otherwise OSError ENOSPC)."""
+        """Allocate this range, so that a later write to it can't fail for lack of space; OSError (ENOSPC) if the disk
+        is full.
+        """
 
     def truncate(self, size: int) -> None:
         """Cut or extend (with zeros) to `size` bytes."""
@@ -69,15 +71,13 @@ class File(Protocol):
         """Return the number of bytes in the file."""
 
     def allocated(self) -> int:
-        """Return the bytes of the disk that the file takes, written or set aside (a hole takes none)."""
+        """Return the bytes of the disk that the file occupies, written or reserved (a hole occupies none)."""
 
     def data_end(self, offset: int) -> int:
-        """Return an offset, `offset` or later, behind which no byte was ever written: all bytes from there on are zeros
-        of a hole.
-        """
+        """Return an offset, at least `offset`, after which no byte was ever written: the rest is a hole of zeros."""
 
     def map(self) -> NDArray[np.uint8]:
-        """Return the whole file as read-only memory in its present size, valid as long as the array is
+        """Map the whole file, in its present size, as read-only memory; the map is valid as long as the array is
         referenced.
         """
 
@@ -85,18 +85,18 @@ class File(Protocol):
         """Hint: the first `count` bytes of the map will all be read now."""
 
     def close(self) -> None:
-        """Give the descriptor back (maps stay valid)."""
+        """Close the descriptor (maps stay valid)."""
 
 
 class FolderLock(Protocol):
-    """The right to use a directory."""
+    """A lock of a directory."""
 
     def release(self) -> None:
-        """Let another process have it."""
+        """Release the lock for other processes."""
 
 
 class Disk(Protocol):
-    """A file system, as far as the store needs one."""
+    """A file system: the operations that the store needs."""
 
     def make_directory(self, path: Path) -> None:
         """Create a directory and its parents where missing."""
@@ -105,13 +105,13 @@ class Disk(Protocol):
         """Remove an empty directory."""
 
     def names(self, path: Path) -> list[str]:
-        """The names in a directory."""
+        """Return the names in a directory."""
 
     def lock(self, path: Path) -> FolderLock:
         """Take the lock file at `path`, or raise StoreLocked."""
 
     def create(self, path: Path, size: int) -> File:
-        """Create a new file of `size` zero bytes that take no space yet."""
+        """Create a new file of `size` zero bytes, which are not allocated on the disk yet."""
 
     def open(self, path: Path) -> File:
         """Open an existing file for reading and writing."""
@@ -120,13 +120,13 @@ class Disk(Protocol):
         """Return the content of a small file."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Put `source` in the place of `target`, atomically."""
+        """Rename `source` to `target`, replacing it atomically."""
 
     def remove(self, path: Path) -> None:
-        """Delete a file (maps of it stay valid)."""
+        """Delete a file (its memory maps stay valid)."""
 
     def sync_directory(self, path: Path) -> None:
-        """Return once the names in a directory will survive a power cut."""
+        """Make the names in a directory durable."""
 
     def free(self, path: Path) -> int:
         """Return the free bytes of a directory's file system that this process may use."""
@@ -226,7 +226,7 @@ class RealDisk:
     """The operating system's file system (POSIX)."""
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents where missing; their names will survive a power cut."""
+        """Create a directory and its parents where missing; their names are durable on return."""
         make_folder(path, FOLDER_MODE)
 
     def remove_directory(self, path: Path) -> None:
@@ -234,13 +234,13 @@ class RealDisk:
         path.rmdir()
 
     def names(self, path: Path) -> list[str]:
-        """The names in a directory."""
+        """Return the names in a directory."""
         return sorted(entry.name for entry in path.iterdir())
 
     def lock(self, path: Path) -> FolderLock:
-        """Take the lock file at `path` and the folder it is in, or raise StoreLocked.
+        """Take the lock file at `path` and a lock of its folder, or raise StoreLocked.
 
-        The file names the owner, but can be removed; the folder can't be removed as long as there is a store in it.
+        The file names the owner but can be removed; the folder can't be removed while it contains a store.
         """
         held: list[int] = []
         try:
@@ -269,7 +269,7 @@ class RealDisk:
             raise StoreLocked(path.parent, f"process {holder}" if holder else "") from None
 
     def create(self, path: Path, size: int) -> File:
-        """Create a new file of `size` zero bytes that take no space yet."""
+        """Create a new file of `size` zero bytes, which are not allocated on the disk yet."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             os.ftruncate(descriptor, size)
@@ -287,15 +287,15 @@ class RealDisk:
         return path.read_bytes()
 
     def rename(self, source: Path, target: Path) -> None:
-        """Put `source` in the place of `target`, atomically."""
+        """Rename `source` to `target`, replacing it atomically."""
         source.replace(target)
 
     def remove(self, path: Path) -> None:
-        """Delete a file (maps of it stay valid)."""
+        """Delete a file (its memory maps stay valid)."""
         path.unlink()
 
     def sync_directory(self, path: Path) -> None:
-        """Return once the names in a directory will survive a power cut."""
+        """Make the names in a directory durable."""
         sync_folder(path)
 
     def free(self, path: Path) -> int:

@@ -1,7 +1,7 @@
-"""Writing the log: one batch at a time, each synced before the next.
+"""Writes the log: one batch at a time, each synced before the next.
 
-Everything here runs on the thread that calls `write`, one at a time; `ready` and `room` are read by the event loop
-between two writes. What can fail:
+All methods run in the thread that calls `write`, one at a time; the event loop reads `room` between two writes.
+Possible failures:
 
 * The disk is full. Room for the next batch is set aside (posix_fallocate) before it is promised: `room` is its size,
   and staging keeps below it. After each batch the next piece is set aside; when that fails `room` shrinks. Then the
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 def full_error(path: Path, needed: int, error: OSError) -> Exception:
-    """Return an OSError as one of ours: DiskFull if there is no room, else StorageError."""
+    """Return the headwater error for an OSError: DiskFull if there is no room, else StorageError."""
     # DiskFull is a state that the node outlives and clients see as ETMPFAIL; any other error loses the batch for good.
     if is_full(error):
         return DiskFull(path, needed)
@@ -69,15 +69,15 @@ def full_error(path: Path, needed: int, error: OSError) -> Exception:
 
 
 class Log:
-    """The open end of the store.
+    """The log of a store, and its open end.
 
     Attributes:
-        segments: all of them, in the order in which they are replayed; the last one is being written.
-        failed: a write failed: the last segment must be sealed before anything else is written.
-        synced: the file that notes the synced end of the log.
+        segments: all segments, in the order of replay; the last one is being written.
+        failed: True after a failed write: the last segment must be sealed before the next write.
+        synced: the file with the synced end of the log.
         reserve: room that is kept for a full disk.
-        promised: bytes that a compaction under way is about to write, so documents may not take them.
-        wanted: the bytes of a batch that did not fit; the next `make_room` makes room for it.
+        promised: bytes that the running compaction will write, and documents may not take.
+        wanted: size of a batch that did not fit; the next `make_room` makes room for it.
     """
 
     def __init__(
@@ -121,36 +121,36 @@ class Log:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all segments."""
+        """The total size of all segments in bytes."""
         return sum(segment.end for segment in self.segments)
 
     @property
     def batch_bytes_min(self) -> int:
-        """The least room of a batch: with less, no document is taken."""
+        """The least room of a batch in bytes: with less, documents are refused."""
         return min(SMALL_BATCH if self._is_small else BATCH_FIRST, self.batch_bytes_max)
 
     @property
     def control_bytes(self) -> int:
-        """Bytes set aside after each batch for vbucket records and deletions, however full the disk is."""
+        """The bytes reserved after each batch for vbucket records and deletions, even on a full disk."""
         share = 0 if self._is_small else self._disk_bytes // CONTROL_PARTS
         return min(self.batch_bytes_max // 4, max(CONTROL_MIN, share))
 
     @property
     def _control_bytes_min(self) -> int:
-        """The free bytes below which more is set aside for deletions."""
+        """The room in bytes below which more is reserved for deletions."""
         return min(self.control_bytes, max(CONTROL_MIN // 2, self.control_bytes // 4))
 
     @property
     def segment_bytes_now(self) -> int:
-        """The size of a new segment: on a small disk less than its file could hold."""
+        """The size of a new segment; on a small disk less than its file could hold."""
         return min(self.segment_bytes, max(SEGMENT_MIN, self._disk_bytes // SEGMENT_PARTS))
 
     @property
     def _reserve_bytes(self) -> int:
-        """The bytes that the reserve should hold.
+        """The intended size of the reserve in bytes.
 
-        These are pieces for deletions, one piece for records, and enough to write any segment anew, which refills the
-        reserve; together no more than about the size of the log.
+        These are pieces for deletions, a piece for records, and enough to rewrite any segment, which refills the
+        reserve; together at most about the size of the log.
         """
         least = min(RESERVE_MIN, 3 * self.batch_bytes_max // 2)
         most = max(least, self.segment_bytes_now + (DELETION_PIECES + 1) * self.control_bytes)
@@ -164,7 +164,7 @@ class Log:
 
     @property
     def may_delete(self) -> bool:
-        """True if deletions are still taken: from the room set aside, and from the first pieces of the reserve."""
+        """True if deletions are still accepted: into the reserved room, and the first pieces of the reserve."""
         return self.room >= self._control_bytes_min or self.reserve.held > self._reserve_least
 
     @property
@@ -173,7 +173,7 @@ class Log:
         return self.reserve.size - DELETION_PIECES * self._piece_bytes
 
     def give_to_delete(self, count: int) -> bool:
-        """Give up to `count` bytes of the reserve to a change that makes room, as far as deletions may use it.
+        """Release up to `count` bytes of the reserve for a change that makes room, as far as deletions may use it.
 
         Returns:
             False if no such bytes were left.
@@ -183,8 +183,8 @@ class Log:
 
     @property
     def free_bytes(self) -> int:
-        """The bytes that a compaction may write: those of the disk without the documents' share, and the reserve
-        without one piece.
+        """The bytes that a compaction may write: the free bytes of the disk without the documents' share, and the
+        reserve without one piece.
         """
         # Documents keep what is set aside for them while they are taken at all; a compaction that used it up would
         # refuse writes.
@@ -198,7 +198,7 @@ class Log:
 
     @property
     def room(self) -> int:
-        """The bytes of frames that the next batch may have without fail."""
+        """The bytes of frames for which the next batch certainly has room."""
         # After a failed write it is unknown which bytes are on the disk, so nothing may be promised in that segment.
         if self.failed or not self.segments:
             return 0
@@ -214,13 +214,13 @@ class Log:
 
     @property
     def is_short(self) -> bool:
-        """True if the disk will be full soon: it has room for less than two segments beside the reserve."""
+        """True if the disk will be full soon: it has room for less than two segments besides the reserve."""
         return self._disk.free(self.folder) < 2 * self.segment_bytes_now
 
     def crowded(self) -> None:
         """Note that a batch used most of its room: the next one gets twice as much, as far as the disk allows.
 
-        A small log keeps to little room: with a change that does not fit, it is small no longer.
+        A small log keeps its small batches until a change does not fit.
         """
         if self._is_small:
             return
@@ -229,7 +229,7 @@ class Log:
         self._batch_bytes = min(2 * self._batch_bytes, most)
 
     def start(self) -> None:
-        """Make room for the first batch; a store that has no segment yet gets its first."""
+        """Make room for the first batch; create the first segment if the store has none."""
         # First of all, so that the first batch has its note; on a full disk there is none, and a start goes on.
         self.synced.start()
         self.reserve.start()
@@ -243,7 +243,7 @@ class Log:
         self.make_room()
 
     def declare(self, edit: Callable[[Manifest], Manifest]) -> None:
-        """Write down a fact that programs must know before they open the folder; durable on return.
+        """Write a fact to the manifest that programs must know before they open the folder; durable on return.
 
         Raises:
             DiskFull, StorageError: the fact could not be written.
@@ -254,10 +254,10 @@ class Log:
             raise full_error(self.folder, 0, error) from error
 
     def write(self, batch: Batch) -> None:
-        """Append and sync.
+        """Append a batch and sync it.
 
         Raises:
-            DiskFull, StorageError: nothing of the batch counts; the log goes on with a new segment.
+            DiskFull, StorageError: nothing of the batch counts; the log continues in a new segment.
         """
         # The frames are counted before the checksum makes them right for ever: bytes that are no frames would refuse
         # every later start.
@@ -280,7 +280,7 @@ class Log:
         self.make_room()
 
     def _prepare(self) -> None:
-        """Make sure that the manifest allows a batch to be appended, and that there is a good segment."""
+        """Make sure that the manifest allows a batch to be appended, and that there is an intact segment."""
         self.manifest.settle()
         # Before the first byte behind it: while the manifest says where a clean log ends, a start refuses one that ends
         # elsewhere (recovery.check_clean).
@@ -320,10 +320,10 @@ class Log:
         self.synced.write(segment.header.id, segment.end, segment.next_number)
 
     def make_room(self, control: int = 0) -> None:
-        """Set space aside for the next batch, in this segment or a new one; leave `room` small if there is none.
+        """Reserve space for the next batch, in this segment or a new one; without space, `room` stays small.
 
         Args:
-            control: bytes of records and deletions that must fit, if need be from the reserve.
+            control: bytes of records and deletions that must fit, if need be by use of the reserve.
         """
         # The batch before is safe; `room` tells what the next one can have.
         with self._segment_lock, contextlib.suppress(OSError):
@@ -343,10 +343,9 @@ class Log:
                 self._for_control(control)
 
     def _may_outgrow(self) -> bool:
-        """Treat the log as no longer small from here on; return False if the disk lacks room for the reserve that this
-        needs.
+        """Treat the log as no longer small; return False if the disk lacks room for the larger reserve that this needs.
 
-        The reserve, and the pieces of it for deletions, stay as they were in that case.
+        Then the reserve, and the pieces of it for deletions, stay as they were.
         """
         self._is_small = False
         self.reserve.size = self._reserve_bytes
@@ -364,21 +363,22 @@ class Log:
         self._batch_bytes = max(self._batch_bytes, self.batch_bytes_min)
 
     def _is_used_up(self, needed: int) -> bool:
-        """Return True if the segment can't take a batch of `needed` bytes, or is large enough for this disk."""
+        """Return True if the segment has no room for a batch of `needed` bytes, or is large enough for this disk."""
         segment, most = self.current, self.segment_bytes_now
         return segment.size - segment.end < needed or segment.end >= max(most // 2, most - self._batch_bytes)
 
     def look_at_disk(self) -> None:
-        """Learn the size of the disk, as far as this store may use it: at first, with each segment, and with another
-        quota.
+        """Determine the size of the disk that this store may use: at the start, with each segment, and after a change
+        of quota.
 
-        The reserve depends on it: by the old size, half of a quota of 100 MiB could be reserve.
+        The size of the reserve depends on it: computed from an old size, the reserve could be half of a quota of 100
+        MiB.
         """
         self._disk_bytes = self._disk.free(self.folder) + self.bytes + self.reserve.held
 
     def _for_documents(self, wanted: int) -> bool:
-        """Return True if a batch of documents has room, after the missing part of the reserve and the bytes of a
-        compaction.
+        """Reserve room for a batch of documents, after the missing part of the reserve and the bytes of a compaction;
+        return True if there is room.
         """
         if self._is_small and self.bytes + wanted > SMALL_LOG_BYTES and not self._may_outgrow():
             if self.bytes > SMALL_LOG_BYTES:
@@ -399,11 +399,11 @@ class Log:
         return True
 
     def _is_needed_for_compaction(self) -> bool:
-        """Return True if the rest of the disk must be left for the compaction under way."""
+        """Return True if the rest of the disk must be left to the running compaction."""
         return self.promised > 0 and self._disk.free(self.folder) - 2 * self._batch_bytes < self.promised
 
     def _is_set_aside(self, ahead: int) -> bool:
-        """Set room for documents aside; return True if the disk has it. OSError: it failed for another reason."""
+        """Reserve `ahead` bytes for documents; return True if the disk has them. OSError for any other failure."""
         missing = min(self.current.size, self.current.end + ahead) - self.current.reserved
         try:
             # Not tried in vain: some file systems keep what they had given when they find that it is too little.
@@ -423,10 +423,10 @@ class Log:
             segment.reserved = upto
 
     def _for_control(self, needed: int) -> None:
-        """Set room aside for records and deletions, from the reserve if need be.
+        """Reserve room for records and deletions, if need be by use of the reserve.
 
-        `needed` bytes of records must have it, or OSError. If it is 0 there are none now, and no more than the
-        pieces for deletions are used: the rest is for compaction, by which the reserve comes back.
+        OSError if `needed` bytes of records do not fit. If `needed` is 0, only the pieces for deletions are used: the
+        rest is for a compaction, which refills the reserve.
         """
         ahead = needed + CONTROL_LEAST if needed else self.control_bytes
         least = needed or CONTROL_LEAST
@@ -443,7 +443,9 @@ class Log:
                 return
 
     def _with_reserve(self, work: Callable[[], T], needed: int) -> T:
-        """Do work for which the disk may have no room; then once more, with a piece of the reserve."""
+        """Do work for which the disk may have no room; if it has none, release a piece of the reserve and repeat the
+        work.
+        """
         try:
             return work()
         # The second try raises its own error: the reserve gave what it had, and that was not enough.
@@ -456,7 +458,7 @@ class Log:
         self._with_reserve(lambda: self.manifest.change(edit, point), self.control_bytes // 4)
 
     def _roll(self) -> None:
-        """Seal the segment at its last durable batch and go on in a new one."""
+        """Seal the segment at its last durable batch, and continue in a new one."""
         fresh = self._fresh()
         failpoint("segment.created")
         try:
@@ -483,8 +485,8 @@ class Log:
                 segment.seal()
 
     def _fresh(self) -> Segment:
-        """Return a new segment with as much room as the one before had promised to staged changes (which frees its own
-        when it is sealed).
+        """Return a new segment with as much reserved room as the previous one promised to staged changes (sealing the
+        previous one frees its room).
         """
         first, room = 0, SEGMENT_HEADER_BYTES + self.control_bytes
         if self.segments:
@@ -505,7 +507,7 @@ class Log:
         return edit
 
     def create(self, first_batch: int, size: int, reserve: int) -> Segment:
-        """Make the file of a segment that no manifest names yet, with `reserve` of its `size` bytes set aside; OSError
+        """Create the file of a segment that no manifest names yet, with `reserve` of its `size` bytes reserved; OSError
         if that fails. Any thread.
         """
         salt = int.from_bytes(self._random(8), "big")
@@ -515,14 +517,17 @@ class Log:
         return Segment.create(self._disk, self.folder, header, size, reserve)
 
     def remove(self, segment: Segment) -> None:
-        """Remove the file of a segment that no manifest names; its readers keep its memory and its disk space. OSError
-        if that fails: the next start removes it. Any thread.
+        """Remove the file of a segment that no manifest names; its readers keep its memory and disk space.
+
+        OSError if that fails: the next start removes it. Any thread.
         """
         self._disk.remove(segment.path)
 
     @contextlib.contextmanager
     def making_room(self, needed: int) -> Iterator[None]:
-        """Keep documents from taking `needed` bytes while a compaction writes them; the reserve helps out."""
+        """Return a context in which documents may not take the `needed` bytes that a compaction writes; the reserve is
+        released for it.
+        """
         self.promised = needed
         try:
             # The reserve lends its room only where the disk lacks it, since documents are refused until it is whole
@@ -535,7 +540,7 @@ class Log:
             self.promised = 0
 
     def seal(self) -> None:
-        """End the segment here, whatever its size (an empty one stays). Like `write`: any thread, never beside one.
+        """Seal the segment, whatever its size (an empty one stays). Any thread, but not during a `write`.
 
         Raises:
             DiskFull, StorageError: the segment stays open.
@@ -550,7 +555,7 @@ class Log:
             raise full_error(self.folder, self.control_bytes, error) from error
 
     def replace(self, old: list[Segment], new: list[Segment]) -> None:
-        """Put `new` in the place of `old`, a stretch of sealed segments: durably, or OSError. Any thread."""
+        """Replace `old`, a stretch of sealed segments, by `new`, durably; OSError if that fails. Any thread."""
         entries = tuple(Entry(segment.header.id, segment.header.salt, segment.end) for segment in new)
         gone = [segment.header.id for segment in old]
 
@@ -574,7 +579,7 @@ class Log:
             self.segments = [*self.segments[:first], *new, *self.segments[first + len(old) :]]
 
     def close(self, clean: bool) -> None:
-        """Close the descriptors; with `clean`, whose last frame was written, note where the log ends."""
+        """Close the descriptors; with `clean`, after the CLEAN frame was written, record the end of the log."""
         try:
             # Behind a failed write the log does not end with CLEAN, and the next start must begin a new branch.
             if clean and not self.failed:

@@ -1,19 +1,19 @@
-"""The manifest: which segments make up the store, in the order in which they are replayed.
+"""The manifest: the list of a store's segments, in the order of replay.
 
 A text file of two lines: `headwater-store 2 <XXH3-64 of the second line, 16 hex digits>`, and a JSON object:
 
     {"clean": null, "generation": 7, "member": false, "next_segment": 5,
      "segments": [{"bytes": 4096, "id": 3, "salt": "..."}, ...], "store": "32 hex digits", "vbuckets": 1024}
 
-`bytes` is the length at which a segment was sealed: nothing behind it counts, whatever a failed write left there, and
-nothing before it may be missing. The last segment is open: null. `clean` is the length of the open segment when the
-store was closed, null while it is in use. `member`: a cluster map that names this node is kept beside the log (format 1
-lacks this; it is read as false, and written as format 2). `collections`: frames with marks may be in the log, which
-programs that know format 2 only would misread, so the file is of format 3 from then on; before that the word is
-missing. `prepares`: prepares of durable writes may be among them, which is format 4. `users`: there is a list of users
-beside the log; programs that do not know the word leave it out. `history`: how far back superseded versions are kept,
-[seconds, bytes], if they are; programs that do not know the word leave it out, too. A new manifest replaces the old one
-by rename, with both file and folder synced.
+`bytes` is the length at which a segment was sealed: bytes after it, from a failed write, do not count, and bytes before
+it must not be missing. It is null for the last segment, which is open. `clean` is the length of the open segment when
+the store was closed, null while the store is in use. `member` is true if a cluster map that contains this node is kept
+next to the log (format 1 lacks it: it is read as false, and written as format 2). `collections` is true if the log may
+have frames with marks, which programs for format 2 would misread, so the file then has format 3; before, the word is
+missing. `prepares` is true if the log may have prepares of durable writes, in format 4. `users` is true if there is a
+list of users next to the log; programs that do not know the word drop it. `history` is the retention of superseded
+versions, [seconds, bytes], if there is one; programs that do not know the word drop it, too. A new manifest replaces
+the old one by rename, with both file and folder synced.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WITHOUT_MARKS, _WITHOUT_PREPARES, _WITH_PREPARES = "2", "3", "4"
 
 @dataclass(slots=True, frozen=True)
 class Entry:
-    """A segment: its id and salt, and the length it was sealed at (None: it is the open one)."""
+    """A segment: its id and salt, and the length at which it was sealed (None: it is open)."""
 
     id: int
     salt: int
@@ -52,7 +52,7 @@ class Entry:
 
 @dataclass(slots=True, frozen=True)
 class Manifest:
-    """The content, see above."""
+    """The content of the manifest (see the module)."""
 
     store: bytes
     vbuckets: int
@@ -67,7 +67,7 @@ class Manifest:
     history: Retention = Retention()  # noqa: RUF009 - a constant
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         content = {
             "store": self.store.hex(),
             "vbuckets": self.vbuckets,
@@ -91,7 +91,7 @@ class Manifest:
         """Read the file's bytes.
 
         Raises:
-            CorruptStore: they are no manifest, or were changed since they were written.
+            CorruptStore: the bytes are no manifest, or were changed since they were written.
             StorageError: another format.
         """
         content = json.loads(decode_text_file(data, path, _TITLE, _FORMATS, "manifest"))
@@ -117,16 +117,17 @@ class Manifest:
 
 
 def _format_of(*, collections: bool, prepares: bool) -> str:
-    """The oldest format whose programs understand such a log."""
+    """Return the title line of the oldest format that can describe such a log."""
     if prepares:
         return _WITH_PREPARES
     return _WITHOUT_PREPARES if collections else _WITHOUT_MARKS
 
 
 class ManifestFile:
-    """The manifest on disk. The log (a new segment) and compaction both change it, from their threads: one at a time.
+    """The manifest on disk. The log (for a new segment) and compaction both change it, from their threads, one at a
+    time.
 
-    `unsure`: a write failed half-way, so that either version may be the one on disk; `settle` it before trusting it.
+    `unsure` is True after a write that failed half-way: either version may be on disk; call `settle` first.
     """
 
     def __init__(self, disk: Disk, folder: Path, content: Manifest) -> None:
@@ -137,7 +138,7 @@ class ManifestFile:
         self._lock = threading.Lock()
 
     def change(self, edit: Callable[[Manifest], Manifest], point: str = "segment") -> None:
-        """Write the result of `edit` as the new manifest; on return it is durable. OSError: the old one is still in
+        """Write the result of `edit` as the new manifest; it is durable on return. OSError: the old one is still in
         force.
         """
         with self._lock:
@@ -145,13 +146,13 @@ class ManifestFile:
             self._write(replace(content, generation=self.content.generation + 1), point)
 
     def settle(self) -> None:
-        """After a failed change, make sure that the manifest on disk is the one in force."""
+        """Write the manifest in force again after a failed change, so that it is the one on disk."""
         with self._lock:
             if self.unsure:
                 self._write(replace(self.content, generation=self.content.generation + 1), "segment")
 
     def take_number(self) -> int:
-        """Take a segment id that was never used (written down with the next change; orphaned files are removed)."""
+        """Return a segment id that was never used (recorded with the next change; orphaned files are removed)."""
         with self._lock:
             number = self.content.next_segment
             # A number is never given twice in one process, also where its file was removed again: a reader may still
@@ -176,7 +177,7 @@ class ManifestFile:
 
 
 def _check_change(before: Manifest, after: Manifest) -> None:
-    """Check the manifest that is about to replace another: it is of the same store, and follows it by the rules."""
+    """Check that a manifest may replace another: it belongs to the same store, and follows it by the rules."""
     same = (before.store, before.vbuckets) == (after.store, after.vbuckets)
     node_invariant(same, "the manifest of store {} is to name another", before.store.hex())
     numbers = [entry.id for entry in after.segments]

@@ -25,16 +25,16 @@ EVENTS_KEPT: Final = 1 << 14
 
 
 class StoredEvent(NamedTuple):
-    """A system event in a log: its seqno, and the event, one object for all equal events."""
+    """A system event in a log: its seqno, and the event, the same object for all equal events."""
 
     seqno: int
     event: ManifestEvent
 
 
 def events_of(of: Index, slots: Slots, vbucket: int) -> Iterator[StoredEvent]:
-    """Yield the newest system event of each collection and scope, in the order of their seqnos; durable or not.
+    """Yield the newest system event of each collection and scope, durable or not, in the order of their seqnos.
 
-    Looks at every row of a vbucket that is mixed.
+    Reads every row of a mixed vbucket.
     """
     locs = of.columns[vbucket].loc
     for row in _rows(of, slots, vbucket):
@@ -43,7 +43,9 @@ def events_of(of: Index, slots: Slots, vbucket: int) -> Iterator[StoredEvent]:
 
 
 def messages_of(of: Index, slots: Slots, vbucket: int) -> Iterator[Prepare | Abort]:
-    """Yield the messages of durable writes; otherwise as `events_of`."""
+    """Yield the messages of durable writes, durable or not, in the order of their seqnos; reads every row of a mixed
+    vbucket.
+    """
     locs = of.columns[vbucket].loc
     for row in _rows(of, slots, vbucket):
         if (message := message_in(slots.frame(locs.item(row)))) is not None:
@@ -67,7 +69,7 @@ def _event(message: bytes) -> ManifestEvent:
 
 
 def event_of(message: SystemEvent) -> ManifestEvent:
-    """Return the event in a message."""
+    """Return the manifest event in a message."""
     return ManifestEvent(
         EventKind(message.event),
         message.manifest_uid,
@@ -79,7 +81,7 @@ def event_of(message: SystemEvent) -> ManifestEvent:
 
 
 def message_of(event: ManifestEvent) -> SystemEvent:
-    """Return the message of an event, still without seqno; version 1 only if there is a maximum TTL."""
+    """Return the message of a manifest event, without its seqno; of version 1 if there is a maximum TTL."""
     return SystemEvent(
         by_seqno=0,
         event=int(event.kind),

@@ -1,12 +1,12 @@
-"""The newest seqno of each collection in a vbucket, kept as changes become durable.
+"""The newest seqno of each collection in a vbucket, updated as changes become durable.
 
-A client that polls a bucket asks for it several times a second, and the newest change of the collection that it reads
-may lie ten million rows back. So each row is looked at once: when a batch became durable, or at a query. Only upper
-bounds are kept: a rollback lowers them, a purge may remove the row of a bound, and a query looks back from the bound,
-which as a rule is the row itself.
+A client that polls a bucket requests it several times a second, and the newest change of its collection may lie ten
+million rows back. So each row is read once: when its batch became durable, or at a query. Only upper bounds are stored:
+a rollback lowers them, a purge may remove the row of a bound, and a query searches back from the bound, which usually
+is the row itself.
 
-Vbuckets without marked rows are not looked at: their newest seqno is that of the vbucket. As a rule all vbuckets have
-changes of the same collections, dropped ones as well, so the numbers found in one vbucket are used for all.
+Vbuckets without marked rows are not read: their newest seqno is that of the vbucket. Usually all vbuckets have changes
+of the same collections, including dropped ones, so the numbers found in one vbucket are used for all.
 """
 
 from __future__ import annotations
@@ -35,24 +35,23 @@ def _none() -> NDArray[np.uint64]:
 
 @dataclass(slots=True)
 class _Bounds:
-    """The bounds of one vbucket: for each number of a choice (kernels/choices.py) a seqno above which it has
-    no row.
+    """The bounds of one vbucket: for each number of a choice (kernels/choices.py) a seqno above which it has no row.
 
-    The numbers are those known in the store at some time; they are never changed in place.
+    The arrays of numbers are shared among vbuckets, and never changed in place.
     """
 
     numbers: NDArray[np.uint64] = field(default_factory=_none)
     seqnos: NDArray[np.uint64] = field(default_factory=_none)
 
     def take(self, numbers: NDArray[np.uint64]) -> None:
-        """Take these numbers, which include the former ones."""
+        """Extend the numbers to these, which include the former ones; new numbers have the bound 0."""
         seqnos = np.zeros(len(numbers), np.uint64)
         seqnos[numbers.searchsorted(self.numbers)] = self.seqnos
         self.numbers, self.seqnos = numbers, seqnos
 
 
 class NewestSeqnos:
-    """The newest seqnos by collection of all vbuckets of a store."""
+    """The newest seqnos, by collection, of all vbuckets of a store."""
 
     def __init__(self, of: Index, slots: Slots) -> None:
         self._index = of
@@ -62,14 +61,14 @@ class NewestSeqnos:
         self._numbers = _none()  # of all vbuckets together
 
     def follow(self) -> None:
-        """Look at newly durable changes of the vbuckets that are far behind."""
+        """Read the newly durable changes of the vbuckets that are far behind."""
         table = self._index.table
         ahead = table[:, index.DURABLE_HIGH] - np.minimum(self._looked, table[:, index.DURABLE_HIGH])
         for vb in np.flatnonzero((ahead > BEHIND_MAX) & (table[:, index.MIXED] != 0)).tolist():
             self._look(vb)
 
     def seqno(self, vbucket: int, shown: Shown) -> int:
-        """Return the newest durable seqno that the reader is shown; 0 if there is none."""
+        """Return the newest durable seqno of a change in the choice `shown`; 0 if there is none."""
         bounds = self._look(vbucket)
         if not len(bounds.numbers):
             return 0
@@ -88,14 +87,14 @@ class NewestSeqnos:
         return newest
 
     def numbers(self, vbucket: int) -> NDArray[np.uint64]:
-        """Return the numbers of all choices that may have durable rows; none in a vbucket without marked rows."""
+        """Return the numbers of all choices that may have durable rows; empty for a vbucket without marked rows."""
         if not self._index.table.item(vbucket, index.MIXED):
             return _none()
         bounds = self._look(vbucket)
         return bounds.numbers[bounds.seqnos > 0]
 
     def cut(self, vbucket: int, seqno: int) -> None:
-        """Lower the bounds, for everything above a seqno was taken back, or will be as soon as that is durable."""
+        """Lower the bounds, because all changes above a seqno were undone, or will be once that is durable."""
         self._looked[vbucket] = min(self._looked.item(vbucket), seqno)
         if seqno == 0:
             self._bounds.pop(vbucket, None)
@@ -103,7 +102,7 @@ class NewestSeqnos:
             np.minimum(bounds.seqnos, np.uint64(seqno), out=bounds.seqnos)
 
     def _look(self, vb: int) -> _Bounds:
-        """Look at the durable rows that no look has covered yet."""
+        """Read the durable rows that were not read yet, and update the bounds."""
         bounds = self._bounds.setdefault(vb, _Bounds())
         columns, rows = self._index.columns[vb], self._index.table.item(vb, index.DURABLE_ROWS)
         row = min(self._index.rows_up_to(vb, self._looked.item(vb)), rows)
@@ -123,7 +122,7 @@ class NewestSeqnos:
             self._numbers = np.insert(self._numbers, at, number)
 
     def _last(self, vb: int, number: NDArray[np.uint64], bound: int) -> int:
-        """Return the seqno of the last row of a choice at or below a bound."""
+        """Return the seqno of the last row of a choice at or below a bound; 0 if there is none."""
         columns = self._index.columns[vb]
         rows = min(self._index.rows_up_to(vb, bound), self._index.table.item(vb, index.DURABLE_ROWS))
         row = int(choices.last_shown(columns.loc, columns.next, 0, rows, self._slots.table, number))

@@ -1,10 +1,10 @@
-"""The prepares of durable writes in a store: staging them, ending them, and finding them again.
+"""Stages, ends and finds the prepares of durable writes in a store.
 
-A prepare is stored as a document with a key of its own (`prepare_key`), so the document itself stays as it is until the
-prepare is over. It is over when that key is deleted: by the abort, or by the mark behind the document that it became.
-Older programs must not read the folder: its manifest says so before the first prepare is staged.
+A prepare is stored as a document with a separate key (`prepare_key`), so the document itself does not change until the
+prepare is over. The prepare is over when that key is deleted: by the abort, or by a mark after the document that it
+became. Older programs must not read the folder: its manifest declares this before the first prepare is staged.
 
-In all of this the key of a document begins with the id of its collection. Source: dcp 2.17. Why so: decision 0068.
+Here the key of a document always begins with the id of its collection. Source: dcp 2.17. Reasons: decision 0068.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StoredPrepares:
         self._staging = staging
 
     def announce(self) -> None:
-        """Declare that prepares may come: older programs must not read the folder any more. Durable on return; blocks
+        """Declare that prepares may come: older programs must refuse the folder from now on. Durable on return; blocks
         the first time.
 
         Raises:
@@ -46,7 +46,7 @@ class StoredPrepares:
             self._log.declare(lambda manifest: replace(manifest, collections=True, prepares=True))
 
     def stage(self, vbucket: int, prepare: Prepare) -> int:
-        """Store a prepare, after `announce`; returns its seqno (the next one, if it has none).
+        """Stage a prepare, after `announce`; return its seqno (the next one if the prepare has none).
 
         Raises:
             DiskFull, ArenaFull, StorageError: as `Staging.mutation`.
@@ -56,14 +56,16 @@ class StoredPrepares:
         return seqno
 
     def stage_abort(self, vbucket: int, abort: Abort, delete_time: int) -> int:
-        """Stage the abort of a prepare; return its seqno (the next one, if it has none). Errors as above."""
+        """Stage the abort of a prepare; return its seqno (the next one if the abort has none). Raises as `stage`."""
         seqno = self._staging.next_seqno(vbucket, abort.abort_seqno or None)
         mark = replace(abort, abort_seqno=seqno)
         self._staging.document(vbucket, prepare_over_frame(vbucket, abort.key, seqno, delete_time, mark))
         return seqno
 
     def stage_over(self, vbucket: int, key: bytes, delete_time: int) -> None:
-        """Stage the mark that a prepare became the document before it: both have one seqno. Errors as above."""
+        """Stage the mark that a prepare became the document staged before it; both have the same seqno. Raises as
+        `stage`.
+        """
         seqno = self._index.table.item(vbucket, index.HIGH)
         self._staging.document(vbucket, prepare_over_frame(vbucket, key, seqno, delete_time, None))
 
@@ -72,14 +74,14 @@ class StoredPrepares:
         self._staging.check_document_room(count)
 
     def waiting(self, vbucket: int) -> list[Prepare]:
-        """Return the prepares that are not over, in the order of their seqnos, durable or not.
+        """Return the prepares that are not over, durable or not, in the order of their seqnos.
 
-        Looks at every row of a vbucket that holds more than documents of the default collection.
+        Reads every row of a vbucket that has more than documents of the default collection.
         """
         return [message for message in messages_of(self._index, self._slots, vbucket) if isinstance(message, Prepare)]
 
     def find(self, vbucket: int, key: bytes) -> Prepare | None:
-        """The prepare of a key; None if there is none, or it is over."""
+        """Return the prepare of a key; None if there is none, or it is over."""
         sought = np.frombuffer(prepare_key(key), np.uint8)
         row = int(index.lookup(self._index.table, vbucket, self._slots.table, sought, 1))
         message = None if row < 0 else told_in(self._slots.frame(self._index.columns[vbucket].loc.item(row)))

@@ -1,9 +1,9 @@
-"""Damage found while the store is in use: the unreadable rows are marked, so that no reader gets them.
+"""Damage that was found while the store is in use: unreadable rows are marked, so that they are never returned.
 
-Rows of the index that point into a damaged batch point at `LOST` from then on: an empty tombstone that no key matches
-and no kernel stumbles over. So damaged bytes are never looked at again, whatever lengths they claim. A key that is not
-found may be a lost one: its hash, which the index keeps beside the place, shows that. The marks live as long as the
-process; the next start refuses the store.
+Rows of the index that point into a damaged batch are set to `LOST`, the place of an empty tombstone that matches no key
+and is harmless for kernels. So damaged bytes, whose lengths may be wrong, are never read again. If a key is not found,
+its hash, which the index stores in each row, shows whether it may be lost. The marks last as long as the process; the
+next start refuses the store.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _NEWEST: Final = 0xFFFF_FFFF
 
 
 class Quarantine:
-    """The damage that was found in a store since it was opened.
+    """The damage found in a store since it was opened.
 
     Attributes:
-        damage: all of it, by file and offset.
-        vbuckets: the vbuckets with damaged rows, each with its first damage; most stores never have any.
+        damage: all damage, by file and offset.
+        vbuckets: the vbuckets with damaged rows, each with its first damage; usually empty.
     """
 
     def __init__(self, into: Index, slots: Slots) -> None:
@@ -48,7 +48,7 @@ class Quarantine:
         self._slots = slots
 
     def add(self, damage: Damage) -> set[int] | None:
-        """Take a damaged range out of service; return the vbuckets with rows in it, None if it is known already."""
+        """Stop serving a damaged range; return the vbuckets with rows in it, None if it was known already."""
         place = (str(damage.segment.path), damage.offset)
         if place in self.damage:
             return None
@@ -56,7 +56,7 @@ class Quarantine:
         return self.mark(damage)
 
     def mark(self, damage: Damage) -> set[int]:
-        """Let the rows that point into a damaged range point to nothing; return their vbuckets."""
+        """Set the rows that point into a damaged range to `LOST`; return their vbuckets."""
         # No row points into a file without a slot; `Store.take_out` marks again once the rows of a compaction do.
         if damage.segment.slot == UNREGISTERED:
             return set()
@@ -74,14 +74,14 @@ class Quarantine:
         return hit
 
     def count(self, paths: Container[str]) -> int:
-        """Return the number of damaged places in these files.
+        """Return the number of damaged ranges in these files.
 
-        A pass that began before a compaction may find some in files that are no part of the log any more.
+        A scrub that began before a compaction may find damage in files that no longer belong to the log.
         """
         return sum(path in paths for path, _ in self.damage)
 
     def check_key(self, vbucket: int, key: bytes) -> None:
-        """Raise CorruptStore if a key that was not found may be among the lost ones."""
+        """Raise CorruptStore if a key that was not found may be among the lost keys."""
         hashed = int(index.hash_of(self._index.table, vbucket, np.frombuffer(key, np.uint8)))
         rows, columns = self._rows(vbucket), self._index.columns[vbucket]
         # Only a lost newest version matters: a superseded one has its successor here. Another key with this hash is
@@ -90,12 +90,12 @@ class Quarantine:
             raise self.error(vbucket)
 
     def check_keys(self, vbucket: int) -> None:
-        """All documents are about to be deleted. Raises CorruptStore if the key of one may be among what was lost."""
+        """Raise CorruptStore if the newest version of any key is lost; call this before all documents are deleted."""
         if vbucket in self.vbuckets and (self._index.columns[vbucket].next[self._rows(vbucket)] == _NEWEST).any():
             raise self.error(vbucket)
 
     def check_range(self, vbucket: int, first: int, rows: int) -> None:
-        """Raise CorruptStore if one of the rows that are about to be shown is lost."""
+        """Raise CorruptStore if one of these rows, which are about to be read, is lost."""
         lost = self._rows(vbucket)
         # A view that left a lost row out would show a snapshot as whole; the consumer would never ask for the change
         # again.
@@ -103,14 +103,16 @@ class Quarantine:
             raise self.error(vbucket)
 
     def check_places(self) -> None:
-        """Rows are about to be found by the files that they lie in. Raises CorruptStore while some were lost: these lie
-        in none, in front of and behind rows that do."""
+        """Raise CorruptStore if any row is lost; call this before rows are searched by file.
+
+        A lost row lies in no file, but before and after rows that do.
+        """
         for vb in self.vbuckets:
             if len(self._rows(vb)):
                 raise self.error(vb)
 
     def after(self, vbucket: int, seqno: int) -> bool:
-        """Return True if a change of the vbucket behind `seqno` was lost."""
+        """Return True if a change of the vbucket after `seqno` is lost."""
         return vbucket in self.vbuckets and bool((self._rows(vbucket) >= self._index.rows_up_to(vbucket, seqno)).any())
 
     def lost(self, vbucket: int) -> NDArray[np.uint64]:
@@ -124,7 +126,7 @@ class Quarantine:
         return CorruptStore(first.segment.path, first.offset, f"{first.why}; a part of vbucket {vbucket} can't be read")
 
     def _rows(self, vb: int) -> NDArray[np.int64]:
-        """Return the lost rows, looked up each time: a rollback or drop may have removed them."""
+        """Return the lost rows; searched each time, because a rollback or drop may have removed some."""
         return np.flatnonzero(self._index.columns[vb].loc[: self._index.rows(vb)] == LOST)
 
     def _place_tombstone(self) -> None:

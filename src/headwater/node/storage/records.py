@@ -1,15 +1,15 @@
-"""The frames of a batch: documents as DCP would send them, and control frames about vbuckets.
+"""The frames of a batch: documents in the form of DCP, and control frames about vbuckets.
 
 A document frame is a MUTATION (31 bytes of extras), a DELETION in its V2 form (21) or an EXPIRATION (20). Every stream
-puts in an opaque of its own; a stored frame has three facts there (kernels/index.py): the number of hops, that is of
-nodes that TAP has brought the change through; the hour in which a tombstone came here that was made long before
-elsewhere; and two marks: that the key begins with the id of a named collection, and that the frame is no document but a
-system event. A system event is stored as a document of the reserved collection 1, whose value is the SYSTEM_EVENT frame
-that streams send: it takes a seqno, replaces the last event of the same collection, and is rolled back and compacted
-like any other change. A prepare of a durable write is stored likewise: as a document with a key of its own, whose value
-is the PREPARE frame. A deletion of that key ends it: one with the ABORT frame, or an empty one with the seqno of the
-document that it became. A control frame has the same 24-byte header and an opcode that DCP does not use
-(`ControlOpcode`); it never leaves the node.
+replaces the opaque by its own; in a stored frame the opaque has three facts (kernels/index.py): the number of nodes
+that the change has passed by TAP (hops); the hour of arrival of a tombstone that is much older; and two marks, for a
+key that begins with the id of a named collection, and for a frame that is a system event. A system event is stored as a
+document of the reserved collection 1, whose value is the SYSTEM_EVENT frame that streams send: it takes a seqno,
+replaces the last event of the same collection, and is rolled back and compacted like any other change. A prepare of a
+durable write is stored in the same way: as a document with a separate key, whose value is the PREPARE frame. A deletion
+of that key ends the prepare: with the ABORT frame as its value, or empty and with the seqno of the document that the
+prepare became. A control frame has the same 24-byte header and an opcode that DCP does not use (`ControlOpcode`); it is
+never sent.
 """
 
 from __future__ import annotations
@@ -83,19 +83,18 @@ class VBucketRecord:
     Attributes:
         state: wire.vbucket.State.
         failover: (vb uuid, seqno) pairs, newest first.
-        purge_seqno: tombstones up to here may be missing, purged here or at the producer. The store's own: the caller's
-            value is replaced.
-        snapshot_start, snapshot_end: the snapshot that the high seqno lies in.
-        max_cas: no CAS at or below it is given again.
-        rollback_floor: the smallest seqno to roll back to without losing everything. The store's own.
-        high_seqno: the high seqno when the record was made. The store's own.
-        consistent: ranges [first, last] of seqnos at which the vbucket was in a consistent state, ascending.
+        purge_seqno: tombstones up to this seqno may be missing, purged here or at the producer. Set by the store.
+        snapshot_start, snapshot_end: the snapshot that contains the high seqno.
+        max_cas: later changes get a CAS above this one.
+        rollback_floor: the lowest seqno to which a rollback keeps documents. Set by the store.
+        high_seqno: the high seqno at the time of the record. Set by the store.
+        consistent: ranges [first, last] of seqnos at which the vbucket's state was consistent, ascending.
         checkpoint: the last checkpoint that a TAP producer sent whole; 0 for none.
-        deleted_rev: the highest revision of all tombstones there ever were, purged ones as well. The store's own.
-        refused_changes: the number of its producer's changes that a replica refused and still lacks.
-        whole_seqno: the seqno up to which no change is missing, if any is.
+        deleted_rev: the highest revision of all tombstones ever, purged ones included. Set by the store.
+        refused_changes: number of the producer's changes that the replica refused and still lacks.
+        whole_seqno: the seqno up to which no change is missing; 0 if none is missing at all.
         refused: the missing changes by collection id, key in base64 and seqno; empty if not all are known.
-        deduplicated: the seqno up to which versions may be missing; None for `snapshot_end`, as in records of before.
+        deduplicated: the seqno up to which versions may be missing; None for `snapshot_end`, as in older records.
     """
 
     state: int
@@ -115,8 +114,8 @@ class VBucketRecord:
     deduplicated: int | None = None
 
     def encode(self) -> bytes:
-        """Return the record as JSON with sorted keys; the fields of a gap are left out if there is none, and that of
-        versions if it says nothing more than the snapshot.
+        """Return the record as JSON with sorted keys. Without a gap its fields are left out, and so is `deduplicated`
+        if it equals the end of the snapshot.
         """
         fields = asdict(self)
         if not self.refused_changes:
@@ -129,7 +128,7 @@ class VBucketRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> VBucketRecord:
-        """Read the result of `encode()`; ValueError, TypeError or KeyError if it is none."""
+        """Read the result of `encode`; ValueError, TypeError or KeyError for anything else."""
         # Unknown fields raise: a record of a newer program may say something without which the vbucket can't be
         # trusted.
         fields: dict[str, Any] = json.loads(data)
@@ -146,9 +145,9 @@ class VBucketRecord:
 class StoredDocument:
     """The newest version of a key: a document, or (`deleted`) its tombstone.
 
-    `collection` is the id of the key's collection; the key here is without it. `expired`: it is an EXPIRATION.
+    `collection` is the id of the key's collection, which the key does not contain. `expired` is True for an EXPIRATION.
 
-    `durable` is False as long as its batch is not on disk: no answer that depends on it may leave before that.
+    `durable` is False until the version's batch is on disk: no answer that depends on it may be sent before.
     """
 
     key: bytes
@@ -184,12 +183,12 @@ class StoredDocument:
 
 
 def stored_key(collection: int, key: bytes) -> tuple[bytes, int]:
-    """Return the key as stored in the log, and its mark."""
+    """Return the key in its stored form, and its mark."""
     return (leb128.join_key(collection, key), NAMED_MARK) if collection else (key, 0)
 
 
 def since_bits(delete_time: int, now: int) -> int:
-    """Return the same as `since_of` in kernels/index.py."""
+    """Return the age bits of a new tombstone, as `since_of` of kernels/index.py does."""
     if delete_time + HOUR_SECONDS > now:
         return 0
     # Rounded up, so a tombstone never looks older than it is and is never purged before its time (decision 0093).
@@ -208,7 +207,7 @@ def key_in(frame: bytes | memoryview) -> tuple[bytes, int]:
 
 
 def keys_in(frames: bytes) -> list[tuple[bytes, int]]:
-    """Return key, without its collection, and seqno of each of the stored documents that `frames` consists of."""
+    """Return key (without its collection) and seqno of each document in a sequence of stored frames."""
     keys, at, end = [], 0, len(frames)
     while at < end:
         _, _, key_bytes, extras_bytes, _, _, body_bytes, opaque, _ = HEADER.unpack_from(frames, at)
@@ -221,8 +220,8 @@ def keys_in(frames: bytes) -> list[tuple[bytes, int]]:
 
 
 class EventParts(NamedTuple):
-    """The parts of a stored system event around vbucket and seqno: a change brings the same event to a thousand
-    vbuckets.
+    """The parts of a stored system event between which vbucket and seqno are inserted: a change adds the same event to
+    a thousand vbuckets.
 
     Attributes:
         key: the key of the row. before, between, behind: the parts of the message around the two numbers.
@@ -235,7 +234,7 @@ class EventParts(NamedTuple):
 
 
 def event_parts(event: dcp.SystemEvent) -> EventParts:
-    """Return the parts of a system event in its stored form, without its own seqno, vbucket and opaque."""
+    """Return the parts of a system event in its stored form, without seqno, vbucket and opaque."""
     is_scope = event.collection_id is None
     number = event.scope_id if event.collection_id is None else event.collection_id
     kind = bytes([SYSTEM_COLLECTION, OF_SCOPE if is_scope else OF_COLLECTION])
@@ -245,14 +244,14 @@ def event_parts(event: dcp.SystemEvent) -> EventParts:
 
 
 def event_frame(vbucket: int, event: EventParts, *, seqno: int, cas: int) -> bytes:
-    """Return a system event in its stored form, with a seqno."""
+    """Return a system event in its stored form, with this vbucket, seqno and CAS."""
     extras = _MUTATION.pack(seqno, 1, 0, 0, 0, 0, 0)
     message = b"".join((event.before, vbucket.to_bytes(2), event.between, seqno.to_bytes(8), event.behind))
     return _frame(MUTATION, vbucket, extras, event.key, message, cas=cas, hops=NAMED_MARK | SYSTEM_MARK)
 
 
 def event_apart(frame: bytes | memoryview) -> tuple[int, bytes] | None:
-    """Return the system event in a stored frame: its seqno, and the message with 0 for vbucket, opaque and seqno.
+    """Return the system event in a stored frame: its seqno, and its message with vbucket, opaque and seqno set to 0.
 
     Returns None for any other frame.
     """
@@ -267,7 +266,7 @@ def event_apart(frame: bytes | memoryview) -> tuple[int, bytes] | None:
 
 
 def told_in(frame: bytes | memoryview) -> dcp.SystemEvent | dcp.Prepare | dcp.Abort | None:
-    """Return the message in a stored frame with the SYSTEM mark; None for a document, and if there is no message.
+    """Return the message in a stored frame with the mark SYSTEM; None for a document, and for a frame without message.
 
     Keys of prepares and aborts begin with the id of their collection.
     """
@@ -280,7 +279,7 @@ def told_in(frame: bytes | memoryview) -> dcp.SystemEvent | dcp.Prepare | dcp.Ab
 
 
 def message_in(frame: bytes | memoryview) -> dcp.Prepare | dcp.Abort | None:
-    """Return the message of a durable write in a stored frame; None for any other frame, and if there is no
+    """Return the message of a durable write in a stored frame; None for any other frame, and for a frame without
     message.
     """
     key_at, message_at = _told_at(frame)
@@ -291,7 +290,7 @@ def message_in(frame: bytes | memoryview) -> dcp.Prepare | dcp.Abort | None:
 
 
 def _told_at(frame: bytes | memoryview) -> tuple[int, int]:
-    """Return the offsets of key and message in a stored frame with the SYSTEM mark; 0 and 0 for a document."""
+    """Return the offsets of key and message in a stored frame with the mark SYSTEM; 0 and 0 for a document."""
     _, _, key_bytes, extras_bytes, _, _, _, opaque, _ = HEADER.unpack_from(frame)
     key_at = HEADER_BYTES + extras_bytes
     return (key_at, key_at + key_bytes) if opaque & SYSTEM_MARK else (0, 0)
@@ -311,8 +310,8 @@ def prepare_frame(vbucket: int, prepare: dcp.Prepare) -> bytes:
 
 
 def prepare_over_frame(vbucket: int, key: bytes, seqno: int, delete_time: int, abort: dcp.Abort | None) -> bytes:
-    """Return the end of a prepare in its stored form: at the seqno of the document that it became, or with
-    its abort.
+    """Return the end of a prepare in its stored form: with its abort, or with the seqno of the document that it
+    became.
     """
     body = b"" if abort is None else replace(abort, vbucket=vbucket, opaque=0, framing=None).encode()
     extras, marks = _DELETION.pack(seqno, 0, delete_time, 0), NAMED_MARK | SYSTEM_MARK
@@ -355,7 +354,7 @@ def mutation_head(
     hops: int = 0,
     collection: int = 0,
 ) -> bytes:
-    """Return a document in its stored form (DCP 2.8) up to its value, which has `value_bytes` bytes and follows."""
+    """Return the part of a document's stored form (DCP 2.8) before its value of `value_bytes` bytes."""
     extras = _MUTATION.pack(seqno, rev_seqno, flags, expiry, 0, 0, 0)
     key, mark = stored_key(collection, key)
     return _head(MUTATION, vbucket, extras, key, value_bytes, datatype=datatype, cas=cas, hops=hops | mark)
@@ -380,9 +379,7 @@ def deletion_frame(
     hops: int = 0,
     collection: int = 0,
 ) -> bytes:
-    """Return a tombstone in its stored form (DCP 2.9 V2 form, or 2.10); `value` holds the xattrs that
-    survive, if any.
-    """
+    """Return a tombstone in its stored form (DCP 2.9 V2, or 2.10); `value` has the remaining xattrs, if any."""
     opcode, extras = DELETION, _DELETION.pack(seqno, rev_seqno, delete_time, 0)
     if expired:
         opcode, extras = EXPIRATION, _EXPIRATION.pack(seqno, rev_seqno, delete_time)
@@ -396,14 +393,12 @@ def record_frame(vbucket: int, record: VBucketRecord) -> bytes:
 
 
 def rollback_frame(vbucket: int, seqno: int, high_seqno: int) -> bytes:
-    """Return the control frame that takes back everything above `seqno`; 0 takes back all, the record's
-    seqnos as well.
-    """
+    """Return the control frame that undoes everything above `seqno`; for 0 everything, the record's seqnos included."""
     return _frame(ControlOpcode.ROLLBACK, vbucket, _ROLLBACK.pack(seqno, high_seqno))
 
 
 def drop_frame(vbucket: int) -> bytes:
-    """Return the control frame after which the vbucket does not exist."""
+    """Return the control frame that drops a vbucket."""
     return _frame(ControlOpcode.DROP, vbucket, b"")
 
 
@@ -416,7 +411,7 @@ def control_of(frame: bytes) -> tuple[ControlOpcode, VBucketRecord | tuple[int, 
     """Return a control frame's kind and content: a record, (seqno, high seqno) of a rollback, or None.
 
     Raises:
-        ValueError: this version does not understand it.
+        ValueError: this version does not know the frame.
     """
     try:
         control = ControlOpcode(frame[1])

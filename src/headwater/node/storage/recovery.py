@@ -1,12 +1,12 @@
-"""Opening a store: read the manifest, verify every byte, index everything, cut the end of an interrupted write.
+"""Opens a store: reads the manifest, verifies every byte, indexes everything, cuts an interrupted write.
 
-Recovery is replay: the segments in the manifest's order, in each the batches, in each the frames. The possible faults,
-and their consequences:
+Recovery replays the segments in the manifest's order, in each segment its batches, in each batch its frames. Possible
+faults, and their consequences:
 
-* the last batch of the last segment is bad, no valid batch lies behind it, and it was not noted as synced (synced.py):
-  the write was cut off before its sync returned, and no client got an answer. The batch is cut.
-* anything else is bad: CorruptStore with file and offset. Nothing is skipped, nothing is changed on disk.
-* files that no manifest names: left over from an interrupted roll or compaction. They are removed.
+* the last batch of the last segment is bad, no valid batch follows, and it was not recorded as synced (synced.py): the
+write was interrupted before its sync returned, and no client got an answer. The batch is cut. * anything else is bad:
+CorruptStore with file and offset. Nothing is skipped, nothing is changed on disk. * files that the manifest does not
+name: left by an interrupted roll or compaction. They are removed.
 
 Everything here may be interrupted and run again: the cut is the only change to data, and it is the same each time.
 """
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def load_manifest(disk: Disk, folder: Path, vbuckets: int, random: Callable[[int], bytes]) -> ManifestFile:
-    """Return the manifest of the store in `folder`; make one if the folder holds no store."""
+    """Return the manifest of the store in `folder`; create one if the folder has no store."""
     names = disk.names(folder)
     if NAME in names:
         content = Manifest.decode(disk.read(folder / NAME), folder / NAME)
@@ -64,7 +64,7 @@ def load_manifest(disk: Disk, folder: Path, vbuckets: int, random: Callable[[int
 
 
 def remove_orphans(disk: Disk, folder: Path, manifest: Manifest) -> None:
-    """Remove orphans: files that no manifest names, left by an interrupted roll or compaction."""
+    """Remove files that the manifest does not name, left by an interrupted roll or compaction."""
     # Called only after every segment was verified: a start that is refused changes nothing, so that a copy of the
     # folder can still be examined.
     known = {name_of(entry.id) for entry in manifest.segments}
@@ -74,7 +74,7 @@ def remove_orphans(disk: Disk, folder: Path, manifest: Manifest) -> None:
 
 
 def open_segments(disk: Disk, folder: Path, manifest: Manifest) -> list[OpenedSegment]:
-    """Open and verify all segments. Raises CorruptStore; opens nothing then."""
+    """Open and verify all segments. After CorruptStore none is open."""
     opened: list[OpenedSegment] = []
     try:
         for entry in manifest.segments:
@@ -114,7 +114,9 @@ def _open_segment(disk: Disk, folder: Path, manifest: Manifest, entry: Entry) ->
 
 
 def _walk(segment: Segment, end: int) -> tuple[Bodies, batches.Torn | None]:
-    """Return all valid batches up to `end`, counted in the segment, and the bad batch that stopped the walk."""
+    """Read the valid batches up to `end`; return the places of their frames, and the bad batch that ended the reading,
+    or None.
+    """
     bodies: list[tuple[int, int]] = []
     torn = None
     data, header = segment.memory.data, segment.header
@@ -161,14 +163,14 @@ def _verify_open(segment: Segment) -> OpenedSegment:
 
 
 def reread(segment: Segment) -> OpenedSegment:
-    """Return the places of the frames of a segment's durable batches."""
+    """Return the places of the frames in a segment's durable batches."""
     data, header = segment.memory.data, segment.header
     walked = batches.walk(data, SEGMENT_HEADER_BYTES, segment.end, header.salt, header.first_batch)
     return OpenedSegment(segment, np.array([(batch.start, batch.end) for batch in walked], np.int64).reshape(-1, 2))
 
 
 def verify(segment: Segment) -> OpenedSegment:
-    """Read a sealed segment again with its checksums; return the places of its frames. Raises CorruptStore."""
+    """Read a sealed segment again and verify its checksums; return the places of its frames. Raises CorruptStore."""
     try:
         return reread(segment)
     except batches.Torn as torn:
@@ -176,7 +178,7 @@ def verify(segment: Segment) -> OpenedSegment:
 
 
 def check_clean(opened: list[OpenedSegment], manifest: Manifest, clean: bool) -> None:
-    """Check that a cleanly closed store is as long as it was when it was closed."""
+    """Raise CorruptStore if a cleanly closed store is not as long as it was when it was closed."""
     if manifest.clean is not None and opened:
         segment = opened[-1].segment
         # After an orderly close there is no interrupted write, so even a missing last batch is damage here.
@@ -186,7 +188,7 @@ def check_clean(opened: list[OpenedSegment], manifest: Manifest, clean: bool) ->
 
 
 def check_synced(opened: list[OpenedSegment], note: Note | None) -> None:
-    """Check that the synced batches are there (their segment may have been sealed or compacted since)."""
+    """Raise CorruptStore if synced batches are missing (their segment may have been sealed or compacted since)."""
     for last in opened[-1:]:
         segment = last.segment
         # The note is written after the sync and before the answers: what it names was acknowledged, and is not here.
@@ -196,10 +198,10 @@ def check_synced(opened: list[OpenedSegment], note: Note | None) -> None:
 
 
 def cut(opened: OpenedSegment) -> None:
-    """Put zeros in the place of a write that was cut off.
+    """Overwrite an interrupted write with zeros.
 
-    After an interruption this does the same again. The file keeps its length and its room, so this works on a full
-    disk.
+    After an interruption the next start does the same again. The file keeps its length and its room, so this works on a
+    full disk.
     """
     if opened.torn_end:
         message = (

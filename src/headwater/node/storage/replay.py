@@ -1,4 +1,4 @@
-"""Replay: the frames of segments become rows of the index, and records of vbuckets, in the order of the log."""
+"""Replay: adds the frames of segments to the index as rows and vbucket records, in the order of the log."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _REASONS = {
 
 @dataclass(slots=True)
 class OpenedSegment:
-    """A segment that was read: the places of its batches' frames, the offset of a cut (0: none) and the bytes that it
-    removes.
+    """A segment that was read: the places of its batches' frames, the offset of a cut (0: none), and the bytes that the
+    cut removes.
     """
 
     segment: Segment
@@ -49,19 +49,19 @@ class OpenedSegment:
 
 
 class Replay:
-    """Puts the frames of segments into an index, in order.
+    """Adds the frames of segments to an index, in order.
 
-    The changes of one vbucket are independent of those of others. So large logs are read by several threads, each for a
-    stretch of vbuckets.
+    The changes of one vbucket are independent of those of others, so several threads read a large log, each for a range
+    of vbuckets.
 
     Attributes:
         records: the newest record of each vbucket.
-        clean: the last frame says that the store was closed in order.
+        clean: True if the last frame is CLEAN: the store was closed cleanly.
     """
 
     def __init__(self, into: Index, slots: Slots, threads: int | None = None) -> None:
-        """Make a replay into an index without rows. `threads`: the most threads; None for one per processor, if the log
-        is long.
+        """Prepare a replay into an index without rows. `threads` is the largest number of threads; None for one per
+        processor, if the log is long.
         """
         self.records: dict[int, VBucketRecord] = {}
         self.clean: bool = False
@@ -73,7 +73,7 @@ class Replay:
         """Index the segments.
 
         Raises:
-            CorruptStore: a frame makes no sense; the error is of the first such frame in the log.
+            CorruptStore: a frame is invalid; the error is that of the first such frame in the log.
         """
         counts = np.zeros(len(self._index.table), np.int64)
         for each in opened:
@@ -104,7 +104,7 @@ class Replay:
 
 
 class _Stretch:
-    """The replay of the vbuckets from `first` to before `end`.
+    """The replay of the vbuckets from `first` up to, but not including, `end`.
 
     Rows are added in the order of the log. They are linked later, vbucket by vbucket, so that the hash table fits into
     the processor's cache: after the last frame, or before a rollback, which needs the links.
@@ -119,7 +119,7 @@ class _Stretch:
         self._linked: dict[int, int] = {}  # rows by vbucket
 
     def run(self) -> None:
-        """Index all segments, or note the failure."""
+        """Index all segments, or record the failure."""
         for number, opened in enumerate(self._opened):
             try:
                 self._segment(opened)
@@ -191,7 +191,7 @@ class _Stretch:
 
 
 def _run_all(stretches: Sequence[_Stretch]) -> None:
-    """Run all stretches at the same time. Raises the failure that comes first in the log."""
+    """Run all stretches at the same time. Raises the failure that is first in the log."""
     if len(stretches) == 1:
         stretches[0].run()
     else:
@@ -204,19 +204,19 @@ def _run_all(stretches: Sequence[_Stretch]) -> None:
 
 
 def _threads_for(rows: int) -> int:
-    """Return the number of threads that is worth their start, and the passing over of others' frames."""
+    """Return the number of threads for which the time to start them, and to skip others' frames, pays."""
     return min(os.cpu_count() or 1, THREADS_MAX) if rows >= ROWS_BESIDE_MIN else 1
 
 
 def _bounds(counts: NDArray[np.int64], parts: int) -> list[int]:
-    """Return where stretches of vbuckets begin, and the end of the last, so that all have about as many rows."""
+    """Return the first vbucket of each stretch, and the end of the last; all stretches have about as many rows."""
     sums = counts.cumsum()
     inner = np.searchsorted(sums, [int(sums[-1]) * part // parts for part in range(1, parts)])
     return [0, *inner.tolist(), len(counts)]
 
 
 def current(into: Index, vbucket: int, record: VBucketRecord) -> VBucketRecord:
-    """Return the record with the present values of the numbers that are the store's own."""
+    """Return the record with the present values of the numbers that the store sets."""
     row = into.table[vbucket]
     return replace(
         record,
@@ -228,7 +228,7 @@ def current(into: Index, vbucket: int, record: VBucketRecord) -> VBucketRecord:
 
 
 def restore(into: Index, vbucket: int, record: VBucketRecord) -> None:
-    """Put the numbers of a vbucket's record into the table."""
+    """Set the numbers of a vbucket in the table from its record."""
     row = into.table[vbucket]
     row[index.STATE] = record.state
     row[index.PURGE] = record.purge_seqno

@@ -1,9 +1,9 @@
-"""Room that is kept for a full disk.
+"""Room in reserve for a full disk.
 
-On a full disk a log that only grows could not even be made smaller: deletions are written, compaction writes before it
-removes, and a start after a crash writes new branches. So a file of zeros takes some of the disk while there is enough
-of it, and gives it up piece by piece when there is not. Documents are refused from the first piece on; the file is
-whole again before they are taken again.
+On a full disk a log that only grows could not be made smaller: deletions must be written, a compaction writes before it
+removes, and a start after a crash writes new branches. So a file of zeros occupies a part of the disk while there is
+room, and releases it piece by piece when there is none. Documents are refused once a piece is released, and accepted
+only when the file has its full size again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ NAME: Final = "RESERVE"
 
 
 class Reserve:
-    """The file in a store's folder. Any thread.
+    """The file of the reserve in a store's folder. Methods may be called from any thread.
 
     Attributes:
-        size: the bytes that it should hold if there is room. held: the bytes that it holds.
+        size: its intended size in bytes. held: its present size in bytes.
     """
 
     def __init__(self, disk: Disk, folder: Path, size: int) -> None:
@@ -37,15 +37,17 @@ class Reserve:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Find the file that the last process left."""
+        """Open the file that the last process left."""
         if NAME in self._disk.names(self._path.parent):
             self._file = self._disk.open(self._path)
             # A copy of the folder may have it as a hole (rsync -S, tar -S): of such room the disk knows nothing.
             self.held = min(self._file.size(), self._file.allocated())
 
     def fill(self) -> bool:
-        """Take the missing bytes, as far as there is room, or free those in excess; return True if the file is whole.
-        Not while it is lent.
+        """Extend the file to its intended size as far as the disk has room, or shrink it; return True if it has that
+        size.
+
+        Does nothing while the reserve is lent.
         """
         with self._lock:
             missing = self.size - self.held
@@ -71,7 +73,7 @@ class Reserve:
         return True
 
     def give(self, count: int) -> bool:
-        """Give up to `count` bytes back to the disk; return True if there were any."""
+        """Release up to `count` bytes to the disk; return True if there were any."""
         with self._lock:
             return self._give(count)
 
@@ -87,7 +89,7 @@ class Reserve:
         return True
 
     def lend(self, keep: int) -> None:
-        """Give all but `keep` bytes back, and take none until `take_back`: a compaction, or the drop of a
+        """Release all but `keep` bytes, and do not fill the file until `take_back`: a compaction, or the drop of a
         bucket, needs the room for a while.
         """
         with self._lock:
@@ -95,7 +97,7 @@ class Reserve:
             self._give(self.held - keep)
 
     def take_back(self) -> None:
-        """Let the reserve be filled again (`fill`), for the room is not needed any more."""
+        """Allow `fill` again, because the room is no longer needed."""
         with self._lock:
             self._lent = False
 

@@ -1,12 +1,12 @@
-"""A bucket keeps versions that newer ones have superseded, so far back and no further: where that is in each vbucket.
+"""The retention of superseded versions: finds the beginning of the history in each vbucket.
 
-A history is a vbucket's newest rows: the version that each of them superseded stays, so every version above the first
-row's seqno can be shown, and the state in front of it (decision 0151). By seconds it begins with the first row whose
-CAS is young enough: a CAS is a clock, but one that was written with its metadata is not, so an old CAS behind a young
-one counts as young. By bytes it begins where the superseded versions have taken up the vbucket's share. Shares are
-equal, and what one vbucket does not use is the others'. With both limits the shorter history counts.
+A history consists of a vbucket's newest rows: the version that each of them superseded is kept, so every version above
+the first row's seqno can be read, and the state before it (decision 0151). By seconds, a history begins with the first
+row whose CAS is young enough: a CAS contains the time, except that of a document written with its metadata, so an old
+CAS after a young one counts as young. By bytes, it begins where the superseded versions have used up the vbucket's
+share. Shares are equal, and the unused part of one goes to the others. With both limits the shorter history counts.
 
-The rows that a rollback may take back (`least`) belong to the history whatever the limits say.
+The rows that a rollback may undo (`least`) always belong to the history.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ FOREVER: Final = (1 << 62) - 1
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The setting of a bucket: the age and the size of its history, 0 for no such limit. Without either it keeps
-    none on purpose.
+    """The setting of a bucket: limits for the age in seconds and the size in bytes of its history; 0 for no such limit.
+    With neither limit, the bucket keeps no history.
     """
 
     seconds: int = 0
@@ -61,8 +61,8 @@ class Retention:
 
 
 class HistoryLimits(NamedTuple):
-    """The bounds of a history at this moment: from the first CAS on that is `since_cas` or above (0: from its first row
-    on), and of `bytes` superseded bytes in all vbuckets together.
+    """The present limits of histories: they begin with the first CAS of at least `since_cas` (0: no limit by age), and
+    have at most `bytes` superseded bytes in all vbuckets together.
     """
 
     since_cas: int
@@ -70,13 +70,13 @@ class HistoryLimits(NamedTuple):
 
 
 class HistoryRows(NamedTuple):
-    """The rows of a vbucket as they are at this moment.
+    """The present rows of a vbucket.
 
     Attributes:
-        rows: the number of its durable rows.
-        gone: of these the ones up to the rollback floor, in front of which no history is left.
-        least: the newest rows that belong to the history in any case.
-        dropped: int64[2], the seqno of a drop of a collection, and the bytes of the documents that it superseded.
+        rows: number of durable rows.
+        gone: number of rows up to the rollback floor, before which no history is left.
+        least: number of the newest rows that always belong to the history.
+        dropped: int64[2], the seqno of a collection's drop, and the bytes of the documents that it superseded.
     """
 
     columns: Columns
@@ -87,7 +87,7 @@ class HistoryRows(NamedTuple):
 
 
 class HistoryStart(NamedTuple):
-    """The beginning of a history: its first row, and the bytes that it superseded."""
+    """The beginning of a history: its first row, and the bytes that its rows superseded."""
 
     row: int
     bytes: int
@@ -96,7 +96,7 @@ class HistoryStart(NamedTuple):
 def begin(
     vbuckets: Mapping[int, HistoryRows], segments: NDArray[np.uint64], limits: HistoryLimits
 ) -> dict[int, HistoryStart]:
-    """Return where the history of each vbucket begins. Any thread: looks at the rows of all histories."""
+    """Return the beginning of each vbucket's history. Any thread; reads the rows of all histories."""
     longest = {vb: _longest(each, segments, limits.since_cas) for vb, each in vbuckets.items()}
     if sum(each.bytes for each in longest.values()) <= limits.bytes:
         return longest
@@ -105,7 +105,7 @@ def begin(
 
 
 def _longest(each: HistoryRows, segments: NDArray[np.uint64], since_cas: int) -> HistoryStart:
-    """Return the history that seconds allow."""
+    """Return the beginning of the history by the limit of seconds."""
     first = min(each.gone, each.rows)
     if since_cas:
         first = int(kernels.first_younger(each.columns.loc, first, each.rows, segments, np.uint64(since_cas)))
@@ -113,7 +113,7 @@ def _longest(each: HistoryRows, segments: NDArray[np.uint64], since_cas: int) ->
 
 
 def _within(each: HistoryRows, segments: NDArray[np.uint64], first: int, budget: int = FOREVER) -> HistoryStart:
-    """Return the longest history from row `first` on that fits into `budget` bytes."""
+    """Return the beginning of the longest history, from row `first` on, that fits into `budget` bytes."""
     columns = each.columns.seq, each.columns.loc, each.columns.prev
     row, used = kernels.history_within(columns, max(0, first), each.rows, segments, budget, each.dropped)
     return HistoryStart(int(row), int(used))
@@ -126,9 +126,7 @@ def _shared(
     longest: Mapping[int, HistoryStart],
     least: Mapping[int, HistoryStart],
 ) -> dict[int, HistoryStart]:
-    """Return histories of `most` bytes together; what is left of one share for want of a small version goes to the
-    next vbucket.
-    """
+    """Return histories of at most `most` bytes together; the unused rest of a share goes to the next vbucket."""
     shares = _shares(
         np.array([longest[vb].bytes for vb in vbuckets]), np.array([least[vb].bytes for vb in vbuckets]), most
     )
@@ -141,8 +139,8 @@ def _shared(
 
 
 def _shares(longest: NDArray[np.int64], least: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return each vbucket's bytes: at least `least`, at most `longest`, otherwise equal, and `most` in all if that is
-    enough.
+    """Return each vbucket's share in bytes: between `least` and `longest`, otherwise equal, and `most` in all if
+    possible.
     """
 
     def at(level: int) -> NDArray[np.int64]:

@@ -1,9 +1,9 @@
-"""Read the log again while it is in use, to find batches whose bytes have changed since they were written.
+"""Reads the log again while it is in use, to find batches whose bytes have changed since they were written.
 
-Opening a store verifies every byte, so damage found here is newer. One pass looks at each durable batch once, in pieces
-of some `slice_bytes`, so that other work on the thread waits for one piece at most. The pass reads the same pages of
-the same map from which clients are served. Bytes that rot on the disk under a page that the system still holds in
-memory are found once the page has left it.
+Opening a store verifies every byte, so damage found here is newer. One pass reads each durable batch once, in pieces of
+about `slice_bytes`, so that other work in the thread waits for one piece at most. The pass reads the same memory map
+from which clients are served. Damage on the disk under a page that the system has in memory is found once the page has
+left memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Damage", "scrub"]
 
 @dataclass(slots=True, frozen=True)
 class Damage:
-    """A damaged range of a segment, from `offset` to `end`, and the reason (`why`)."""
+    """A damaged range of a segment, from `offset` to `end`, and the reason, `why`."""
 
     segment: Segment
     offset: int
@@ -27,15 +27,15 @@ class Damage:
     why: str
 
     def __str__(self) -> str:
-        """Return one line, as CorruptStore has it."""
+        """Return one line, in the form of CorruptStore."""
         return f"{self.segment.path}: byte {self.offset}: {self.why}"
 
 
 def scrub(segments: Sequence[tuple[Segment, int]], slice_bytes: int) -> Iterator[int | Damage]:
-    """Verify segments, each up to the end of its durable batches when the pass began. Any thread.
+    """Verify segments, each up to the end of its durable batches at the start of the pass. Any thread.
 
-    Yields: the number of bytes read since the last yield, about `slice_bytes` (one batch's rest may be less); and
-        damage, as it is found.
+    Yields: the number of bytes read since the last yield, about `slice_bytes` (fewer at the end of a batch); and each
+        Damage when it is found.
     """
     for segment, end in segments:
         read = 0

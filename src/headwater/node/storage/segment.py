@@ -3,9 +3,10 @@
     offset  0          8           24  32    40           48    56
             HWSEG 0 0 1  store id   id  salt  first batch  size  checksum (XXH3-64 of bytes 0 to 55)
 
-The store id and the id reveal a file that was swapped or came from another store; the salt is repeated in the manifest.
-A file is created in its full size, which takes no space (a hole), so that one map serves it for life; the part that is
-about to be written is reserved on the disk before anything is promised. Sealing cuts the file at its last batch.
+The store id and the id reveal a file that was swapped or comes from another store; the manifest has the salt as well. A
+file is created in its full size, as a hole that takes no space, so that one memory map serves it for its whole life;
+the part for the next batch is reserved on the disk before changes are staged for it. Sealing cuts the file at its last
+batch.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ ROUNDING_BYTES, ROUNDING_PARTS = 64 << 10, 64
 
 
 def name_of(number: int) -> str:
-    """The file name of a segment."""
+    """Return the file name of a segment."""
     return f"{number:010d}.log"
 
 
 @dataclass(slots=True, frozen=True)
 class SegmentHeader:
-    """A segment's identity: the store's id (16 bytes), its own id, its salt, the number of its first batch.
+    """A segment's identity: the store's id (16 bytes), the segment's id, its salt, the number of its first batch.
 
-    `size`: the size of the file until it is sealed; 0 in a file of an older version.
+    `size` is the size of the file until it is sealed; 0 in a file of an older version.
     """
 
     store: bytes
@@ -54,13 +55,13 @@ class SegmentHeader:
     size: int = 0
 
     def encode(self) -> bytes:
-        """The first 64 bytes of the file."""
+        """Return the first 64 bytes of the file."""
         fields = _LAYOUT.pack(MAGIC, self.store, self.id, self.salt, self.first_batch, self.size)
         return fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields))
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> SegmentHeader:
-        """Read the first 64 bytes of the file at `path`; CorruptStore when they are no segment's."""
+        """Read the first 64 bytes of the file at `path`; CorruptStore if they are no segment's."""
         if len(data) < SEGMENT_HEADER_BYTES:
             raise CorruptStore(path, len(data), f"the file ends inside its header of {SEGMENT_HEADER_BYTES} bytes")
         magic, store, number, salt, first_batch, size = _LAYOUT.unpack_from(data)
@@ -79,9 +80,9 @@ class Segment:
         header: the identity of the segment.
         memory: the whole file, mapped.
         end: the end of its last durable batch.
-        reserved: the offset up to which the disk has room set aside.
-        slot: its place in the store's `segments` table, UNREGISTERED until something in it is visible.
-        born: the time at which it got its slot, in the order of slots.py: earlier readers can't know the segment.
+        reserved: the offset up to which space on the disk is reserved.
+        slot: its slot in the store's `segments` table; UNREGISTERED until a batch of it is visible.
+        born: the time at which it got its slot, by the counter of slots.py: earlier readers can't refer to the segment.
         batches: the number of its batches.
     """
 
@@ -105,9 +106,10 @@ class Segment:
 
     @classmethod
     def create(cls, disk: Disk, folder: Path, header: SegmentHeader, size: int, reserve: int) -> Segment:
-        """Make the file, `size` bytes of which `reserve` are set aside, with its name on disk.
+        """Create the file with `size` bytes, of which `reserve` are reserved on the disk; its name is durable on
+        return.
 
-        OSError if that fails; the file is removed again then, as far as the disk allows.
+        OSError if that fails; then the file is removed again, as far as the disk allows.
         """
         path = folder / name_of(header.id)
         file = disk.create(path, size)
@@ -128,17 +130,17 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Bytes the file can hold."""
+        """The number of bytes that the file can hold."""
         return len(self.memory)
 
     @property
     def next_number(self) -> int:
-        """The number of the batch that would come next."""
+        """The number of the next batch."""
         return self.header.first_batch + self.batches
 
     def find_room(self) -> None:
-        """Learn how much room another process had set aside in an open segment: it is there, however full the
-        disk is.
+        """Determine the space that an earlier process reserved in an open segment: it is available even on a
+        full disk.
         """
         allocated = self.writable().allocated()  # from the beginning on, and some blocks of the file system's own
         # The file system's own blocks count in what it reports; room that is not there must not be promised.
@@ -146,13 +148,13 @@ class Segment:
         self.reserved = max(self.end, min(self.size, allocated))
 
     def writable(self) -> File:
-        """The open file; a sealed segment has none."""
+        """Return the open file; ValueError for a sealed segment."""
         if self.file is None:
             raise ValueError(f"{self.path} is sealed")
         return self.file
 
     def seal(self) -> None:
-        """Stop writing, and cut the file at its last batch. OSError if that fails, which does no harm."""
+        """Stop writing, and cut the file at its last batch. OSError if the cut fails, which does no harm."""
         size = self.size
         node_invariant(self.end <= size, "{}: sealed at byte {} of {}", self.path, self.end, size)
         try:

@@ -1,9 +1,9 @@
-"""The table of the places that a LOC can point into, and the time at which a place may be used again.
+"""The table of the memory that a LOC can point into (slots), and the time at which a slot may be used again.
 
 `table: uint64[SLOTS_MAX, 2]` is (address, length) by slot; kernels read it while they run. Slots 0 and 1 are the
-staging arenas. A segment that compaction replaced keeps its slot and its memory as long as a view is open that may read
-in it: each view has the time of its opening, a segment the times at which it got its slot and was retired, and only the
-views opened in between can know it. So one view, however old, keeps no more segments than there were when it was
+staging arenas. A segment that compaction replaced keeps its slot and its memory as long as a view that may read it is
+open: each view has the time of its opening, a segment the times at which it got its slot and was retired, and only
+views opened in between can refer to it. So one view, however old, keeps no more segments than there were when it was
 opened.
 """
 
@@ -33,7 +33,7 @@ BESIDE_BYTES_MIN: Final = 8 << 20
 
 
 class Slots:
-    """Slots of segments, and the readers for which they are kept."""
+    """The slots of segments, and the readers for which they are kept."""
 
     def __init__(self) -> None:
         self.table: NDArray[np.uint64] = np.zeros((SLOTS_MAX, 2), np.uint64)
@@ -50,7 +50,7 @@ class Slots:
         self._memory[slot] = memory
 
     def register(self, segment: Segment) -> None:
-        """Give a segment its slot, unless it has one."""
+        """Assign a slot to a segment, unless it has one."""
         if segment.slot == UNREGISTERED:
             segment.slot = self._free.pop() if self._free else self._fresh
             if segment.slot == LOST_SLOT:
@@ -63,15 +63,13 @@ class Slots:
         self.place(segment.slot, segment.memory, len(segment.memory))
 
     def frame(self, place: int) -> memoryview:
-        """Return the frame that a LOC points to, without a copy: release it before any other work."""
+        """Return the frame at a LOC, without a copy: release it before any other work."""
         slot, offset = place >> 40, place & ((1 << 40) - 1)
         data = self._memory[slot].data
         return data[offset : offset + frame_bytes(data, offset)]
 
     def enter(self) -> int:
-        """Note that a reader begins; return its ticket. Segments that are retired from now on stay readable
-        for it.
-        """
+        """Register a reader, and return its ticket. Segments that are retired from now on stay readable for it."""
         # Time moves with readers alone: segments that are retired between the same two readers are needed by the same
         # ones.
         self._time += 1
@@ -79,7 +77,7 @@ class Slots:
         return self._time
 
     def leave(self, ticket: int) -> None:
-        """Note that a reader is done (may be called again)."""
+        """Unregister a reader (may be called again)."""
         # Dropped by its ticket and not by count: a view that is closed twice must not let go of what another one
         # reads.
         if self._readers.pop(ticket, None) is not None:
@@ -97,18 +95,19 @@ class Slots:
 
     @property
     def oldest_retired(self) -> int | None:
-        """The time at which the oldest segment that is still kept was retired, as a number that rises; None if there
-        is none."""
+        """The time, by a rising counter, at which the oldest retired segment that is still kept was retired; None if
+        there is none.
+        """
         return self._retired[0][0] if self._retired else None
 
     @property
     def retired_bytes(self) -> int:
-        """Bytes of the segments that are still kept."""
+        """The total size in bytes of the retired segments that are still kept."""
         return sum(segment.end for _, segment in self._retired)
 
     @property
     def readers(self) -> int:
-        """Readers that have not left."""
+        """The number of readers that have not left."""
         return len(self._readers)
 
     def _release(self) -> None:
@@ -140,10 +139,10 @@ class Slots:
 
 
 def _forget_beside(segments: list[Segment]) -> None:
-    """Free segments that were removed from the disk while a view read them, in a thread if they are large.
+    """Free segments whose files were removed while a view read them; in a thread if they are large.
 
-    The last reference to such a file frees its memory and its blocks: 0.3 s/GB, and more if the disk is told which
-    blocks to discard. This must not run on the event loop's thread, which closed the view.
+    The last reference to such a file frees its memory and its blocks: 0.3 s/GB, and more if the disk discards the
+    blocks. This must not run in the event loop's thread, which closed the view.
     """
     if sum(len(segment.memory) for segment in segments) >= BESIDE_BYTES_MIN:
         with contextlib.suppress(RuntimeError, MemoryError):  # no thread to be had: they go on return, which takes time

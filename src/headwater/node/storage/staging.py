@@ -1,7 +1,7 @@
-"""Staging: frames enter the arena and the index at once; committing.py brings them to the disk.
+"""Staging: adds frames to the arena and the index; committing.py writes them to the disk.
 
-There is always an arena that gathers. The room that is set aside on the disk bounds it, so a staged change will not
-fail for lack of space.
+There is always an arena to fill. The space reserved on the disk limits it, so a staged change does not fail for lack of
+space.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ COMING_MIN: Final = 4096  # announced changes of a vbucket that are always belie
 
 
 class ArenaFull(StorageError):  # noqa: N818 - a state, like DiskFull
-    """The staging arena has no room for this change while a batch is in flight: settle that batch, then try
-    again.
-    """
+    """The staging arena has no room for this change while a batch is in flight: settle that batch, then try again."""
 
     def __init__(self, needed_bytes: int) -> None:
         super().__init__(needed_bytes)
@@ -58,10 +56,10 @@ class ArenaFull(StorageError):  # noqa: N818 - a state, like DiskFull
 
 
 class Staging:
-    """The two arenas, their room on the disk, and the staged records of the vbuckets.
+    """The two arenas, their reserved space on the disk, and the staged records of the vbuckets.
 
     Attributes:
-        arena: the arena that gathers.
+        arena: the arena that is being filled.
         records: the newest record of each vbucket, durable or not.
     """
 
@@ -94,9 +92,9 @@ class Staging:
 
     @property
     def full(self) -> bool:
-        """True if the disk has no room for another batch: changes are refused, reads go on.
+        """True if the disk has no room for another batch: changes are refused, reads continue.
 
-        Tries again by itself, once a second at most and while nothing is in flight.
+        Tries again to reserve room by itself, at most once a second and while no batch is in flight.
         """
         # While a batch is in flight its thread makes room for the next one; until then the answer is not known.
         if self._handed_over is not None or not self._log.is_full:
@@ -114,8 +112,9 @@ class Staging:
 
     @property
     def lacks_room(self) -> bool:
-        """True if the disk is full, or would refuse again a large document that it refused of late, though smaller ones
-        fit. Tries again as `full` does.
+        """True if the disk is full, or recently had no room for a large document although smaller ones fit.
+
+        Tries again as `full` does.
         """
         if self.full:
             return True
@@ -127,8 +126,8 @@ class Staging:
 
     @property
     def may_delete(self) -> bool:
-        """True if there is room for deletions and states, on a full disk as well: some is kept for changes that make
-        the log smaller.
+        """True if there is room for deletions and states, on a full disk as well: room is reserved for changes that
+        make the log smaller.
         """
         return not self.full or self._log.may_delete
 
@@ -143,34 +142,34 @@ class Staging:
         return room - self._control_reserve if room > self._control_reserve else 0
 
     def room(self) -> tuple[NDArray[np.uint8], int]:
-        """Return the arena's bytes that may be filled with frames, and the number of those filled.
+        """Return the part of the arena that may hold frames, and the number of bytes filled.
 
-        Kernels write behind these, index what they wrote (slot `slot`), then call `use`. Valid until the next freeze.
+        Kernels write after these bytes, index the frames (slot `slot`), then call `use`. Valid until the next freeze.
         """
         used, limit = self.filled()
         return self.arena.data[:limit], used
 
     def filled(self) -> tuple[int, int]:
-        """Return the number of bytes of the arena filled with frames, and of those that may be."""
+        """Return the number of bytes of the arena filled with frames, and the number that may be."""
         used, limit = self.arena.used, self._limit
         return used, limit if limit > used else used
 
     @property
     def slot(self) -> int:
-        """The slot of the arena that gathers (0 or 1), for LOCs."""
+        """The slot of the arena that is being filled (0 or 1), for LOCs."""
         return self.arena.slot
 
     def use(self, used: int, *, unread: bool = False) -> None:
-        """Take the arena's first `used` bytes as frames. `unread`: no one will read the new ones soon (a hint)."""
+        """Count the arena's first `used` bytes as frames. `unread` is a hint: the new ones will hardly be read soon."""
         before, size = self.arena.used, len(self.arena.data)
         node_invariant(before <= used <= size, "an arena of {} bytes goes from {} used to {}", size, before, used)
         self.arena.unread_bytes += (used - self.arena.used) * unread
         self.arena.used = used
 
     def grow(self, vbucket: int, coming: int = 1) -> None:
-        """Make room in a vbucket's index for a kernel that ran out of it.
+        """Make room in a vbucket's index for a kernel that found none.
 
-        `coming`: the number of changes that another node announced; it is believed up to four times the present number.
+        `coming` is the number of changes that another node announced, accepted up to four times the present number.
         """
         # A marker may announce 2^64 changes; memory follows what has come, not what was claimed.
         rows = max(1, min(coming, COMING_MIN + 3 * self._index.rows(vbucket)))
@@ -179,10 +178,11 @@ class Staging:
     # ------------------------------------------------------------------ documents
 
     def next_seqno(self, vbucket: int, seqno: int | None, *held: int) -> int:
-        """Return the seqno of the next change, or `seqno` if that is allowed. `held`: its CAS and revision.
+        """Return the seqno of the next change, or `seqno` if it is valid. `held` are the change's CAS and revision.
 
         Raises:
-            StorageError: `seqno` is not above the high seqno, or one of the numbers is too high to have a next one.
+            StorageError: `seqno` is not above the high seqno, or one of the numbers is so high that it has no
+                successor.
         """
         high = self._index.table.item(vbucket, index.HIGH)
         # A number without a successor would stop the vbucket for good: every later change needs a higher one.
@@ -194,7 +194,7 @@ class Staging:
         return high + 1 if seqno is None else seqno
 
     def document(self, vbucket: int, frame: bytes, value: bytes = b"") -> None:
-        """Stage and index one change. `value`: its value, if the frame's bytes lack it.
+        """Stage and index one change. `value` is its value if `frame` does not contain it.
 
         Raises:
             DiskFull: there is no room on the disk.
@@ -230,7 +230,7 @@ class Staging:
         hops: int = 0,
         collection: int = 0,
     ) -> int:
-        """Store a document of a collection; returns its seqno (the next one unless given).
+        """Stage a document of a collection; return its seqno (`seqno`, or the next one).
 
         Raises:
             DiskFull: there is no room on the disk.
@@ -270,7 +270,7 @@ class Staging:
         hops: int = 0,
         collection: int = 0,
     ) -> int:
-        """Store a tombstone (`expired`: for a document that expired); return its seqno. Errors as above.
+        """Stage a tombstone (`expired`: for a document that expired); return its seqno. Raises as `mutation`.
 
         Its age counts from `delete_time`, or from `now` if that is at least an hour later.
         """
@@ -292,7 +292,7 @@ class Staging:
         return seqno
 
     def event(self, vbucket: int, event: EventParts, *, seqno: int | None = None, cas: int) -> int:
-        """Store a system event; returns its seqno (the next one unless given). Errors as above."""
+        """Stage a system event; return its seqno (`seqno`, or the next one). Raises as `mutation`."""
         seqno = self.next_seqno(vbucket, seqno, cas)
         self.document(vbucket, event_frame(vbucket, event, seqno=seqno, cas=cas))
         return seqno
@@ -300,7 +300,7 @@ class Staging:
     # ------------------------------------------------------------------ control
 
     def record(self, vbucket: int, record: VBucketRecord) -> None:
-        """Stage a vbucket's record. Its purge seqno, rollback floor and high seqno are filled in here."""
+        """Stage a vbucket's record; its purge seqno, rollback floor and high seqno are set here."""
         record = current(self._index, vbucket, record)
         _check_record(vbucket, record)
         # The store's own numbers are filled in at the moment of staging: a compaction may have raised the purge seqno
@@ -313,24 +313,24 @@ class Staging:
         self.records[vbucket] = self.arena.records[vbucket] = record
 
     def record_again(self, vbucket: int) -> None:
-        """Stage a vbucket's record again, because the store's own numbers in it have changed.
+        """Stage a vbucket's record again, because numbers in it that the store sets have changed.
 
-        The record does not decide whether the vbucket takes writes: one that refuses them for the end of a takeover
-        (failover 4) goes on refusing.
+        Whether the vbucket accepts writes does not change: if it refuses them for the end of a takeover (failover 4),
+        it continues to refuse.
         """
         state = self._index.table[vbucket, index.STATE]
         self.record(vbucket, self.records.get(vbucket, VBucketRecord(0)))
         self._index.table[vbucket, index.STATE] = state
 
     def lags_behind(self, vbucket: int) -> bool:
-        """Return True if only newer tombstones show something that a vbucket's staged record lacks: stage it again
-        (`record_again`) before any of them is purged.
+        """Return True if newer tombstones have a higher revision than a vbucket's staged record: stage it again
+        (`record_again`) before one of them is purged.
         """
         record = self.records.get(vbucket)
         return record is not None and record.deleted_rev < int(self._index.table[vbucket, index.DELETED_REV])
 
     def rollback(self, vbucket: int, seqno: int, high: int) -> None:
-        """Stage that the vbucket returns to `seqno`, with `high` as its high seqno; the caller changes the index."""
+        """Stage the rollback of a vbucket to `seqno`, with `high` as its high seqno; the caller changes the index."""
         # Staged before the index changes: if there is no room nothing has happened yet.
         self.control(rollback_frame(vbucket, seqno, high))
         # Rows that leave the index are still in the log: should this batch be lost, only reading the log anew brings
@@ -338,12 +338,12 @@ class Staging:
         self.arena.destroyed.add(vbucket)
 
     def renumbered(self, vbucket: int) -> None:
-        """Stage a vbucket's record, if it has one, after a frame that changed the store's own numbers of it."""
+        """Update a vbucket's staged record, if it has one, after a frame that changed numbers that the store sets."""
         if vbucket in self.records:
             self.records[vbucket] = self.arena.records[vbucket] = current(self._index, vbucket, self.records[vbucket])
 
     def drop(self, vbucket: int) -> None:
-        """Stage that the vbucket does not exist any more; the caller changes the index."""
+        """Stage the drop of a vbucket; the caller changes the index."""
         self.control(drop_frame(vbucket))
         self.arena.destroyed.add(vbucket)
         self.arena.records[vbucket] = None
@@ -363,7 +363,9 @@ class Staging:
         self.arena.append(frame)
 
     def _check_room(self, needed: int, reserve: int) -> None:
-        """Raise DiskFull, ArenaFull unless `needed` bytes can be staged with `reserve` left (0: control frames)."""
+        """Raise DiskFull or ArenaFull unless `needed` bytes can be staged and `reserve` bytes are left (0 for control
+        frames).
+        """
         if self._has_room(needed + reserve):
             return
         # Asked again on each change, but `full` looks at the disk once a second at most.
@@ -380,7 +382,9 @@ class Staging:
         return self.arena.used + count <= min(len(self.arena.data), self._room)
 
     def _ask_for(self, count: int, *, control: bool) -> None:
-        """Let the log make room for `count` more bytes, more than it expected for any batch. ArenaFull: not now."""
+        """Make the log reserve room for `count` more bytes, more than it expected for a batch. ArenaFull if it can't
+        now.
+        """
         total = self.arena.used + count + BATCH_HEADER_BYTES
         if self.arena.used + count > len(self.arena.data):
             raise ArenaFull(count)
@@ -394,14 +398,12 @@ class Staging:
 
     @property
     def is_blank(self) -> bool:
-        """True if nothing is staged or being written: a change that has no room now will not have more after
-        a commit.
-        """
+        """True if no change is staged or in flight: then a commit makes no room for a change that does not fit."""
         return self._handed_over is None and not self.arena.used
 
     def more_room(self) -> bool:
-        """Let the log make twice the room, for a change that had none although all is empty; return True if
-        it did.
+        """Make the log reserve twice the room, for a change that does not fit into an empty arena; return True if there
+        is more.
         """
         before = self._room
         if self.is_blank and before < len(self.arena.data):
@@ -413,7 +415,7 @@ class Staging:
     # ------------------------------------------------------------------ for committing
 
     def hand_over(self, bytes_on_disk: int) -> None:
-        """Hand the arena over to the disk, where it takes so many bytes; the other one gathers from here on."""
+        """Mark the arena as in flight, with its size on disk, and continue in the other one."""
         if 2 * bytes_on_disk > self._room:
             self._log.crowded()
         node_invariant(self._handed_over is None, "two batches are on their way to the disk")
@@ -426,23 +428,23 @@ class Staging:
         node_invariant(not self.arena.records, "the arena that gathers holds {} records", len(self.arena.records))
 
     def take_back(self) -> None:
-        """Note that no batch is on its way to the disk; the log knows its room now."""
+        """Note that no batch is in flight, and read the log's room again."""
         self._handed_over = None
         self._room = self._log.room
 
     def touched(self) -> tuple[set[int], bool]:
-        """Return the vbuckets with a record, rollback or drop that is not durable, and True if rollbacks or drops are
-        among them.
+        """Return the vbuckets with a record, rollback or drop that is not durable, and True if any is a rollback or
+        drop.
         """
         vbuckets = {vb for arena in self._arenas for vb in (*arena.records, *arena.destroyed)}
         return vbuckets, any(arena.destroyed for arena in self._arenas)
 
     def records_on_the_way(self, vbucket: int) -> list[VBucketRecord | None]:
-        """Return the records of a vbucket that are staged and not durable; None stands for a drop."""
+        """Return the records of a vbucket that are staged and not durable; None for a drop."""
         return [arena.records[vbucket] for arena in self._arenas if vbucket in arena.records]
 
     def forget(self, durable: dict[int, VBucketRecord]) -> None:
-        """Forget all staged changes, which are lost; `durable` has the vbuckets' records on disk."""
+        """Drop all staged changes, which are lost; `durable` has the vbuckets' records on disk."""
         self.records = dict(durable)
         for arena in self._arenas:
             arena.clear()

@@ -1,17 +1,17 @@
-"""The store of a node's documents: what it promises, and its parts.
+"""The store of a node's documents: its guarantees, and its parts.
 
     store = Store.open(path)
     store.staging.mutation(vb, key, value, cas=..., rev_seqno=...)    indexed at once, not yet on disk
     batch = store.freeze(); store.write(batch); store.settle(batch)   durable: `write` on any thread, the rest here
     with store.view(vb, after_seqno, end_seqno) as view: view.fill(...)
 
-All methods but `write` belong to one thread (the node's event loop). Staged changes can be read back at once, marked as
-not durable; views show durable changes only. One batch is in flight at a time, the next gathers meanwhile.
+Call all methods but `write` from one thread (the node's event loop). Staged changes can be read at once, marked as not
+durable; views contain durable changes only. One batch is in flight at a time, and the next is filled meanwhile.
 
-The store owns its parts and puts them together: columns.py (the index), slots.py (where its rows point to), log.py (the
-files), staging.py and committing.py (a change's way there), prepares.py (durable writes under way), and compaction.py
-during a compaction. This file opens and closes, reads documents, and takes changes back; api.py is the interface for
-the node's other parts.
+The store owns its parts and connects them: columns.py (the index), slots.py (the memory to which its rows point),
+log.py (the files), staging.py and committing.py (changes before they are durable), prepares.py (durable writes), and
+compaction.py during a compaction. This module opens and closes the store, reads documents, and undoes changes; api.py
+is the interface for the node's other parts.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Store:
 
     Attributes:
         path: the folder.
-        disk: the disk with this folder; files of the store outside the log are kept there, too.
+        disk: the disk with this folder, which also has the store's files outside the log.
         index, slots, log, staging, committing, prepares, declarations: the parts.
         table: uint64[vbuckets, FIELDS] of the index, for kernels; see kernels/index.py.
         segments: uint64[slots, 2], (address, length) of the memory that a LOC points into, for kernels.
         lost: the damage found since the store was opened.
-        recovered: the newest record of each vbucket, as the last process left it.
+        recovered: the newest record that the last process left, by vbucket.
         clean: True if the last process closed the store cleanly (or there was none).
     """
 
@@ -116,19 +116,19 @@ class Store:
         segment_bytes: int = SEGMENT_BYTES,
         arena_bytes: int = ARENA_BYTES,
     ) -> Store:
-        """Open the store in a folder, which is made where there is none.
+        """Open the store in a folder, which is created if it is missing.
 
         Args:
-            vbuckets: the number of vbuckets; fixed when the store is made.
-            clock: seconds that never go back; only used to try again once a full disk has room.
+            vbuckets: number of vbuckets; fixed when the store is created.
+            clock: seconds of a monotonic clock, for the retries on a full disk.
             random: returns n random bytes.
-            segment_bytes: the size after which a log file is followed by the next.
-            arena_bytes: the largest batch; 31 MiB at least if values may have 20 MiB.
+            segment_bytes: size of a file of the log.
+            arena_bytes: size of the largest batch; at least 31 MiB for values of 20 MiB.
 
         Raises:
-            StoreLocked: another process has it open.
+            StoreLocked: another process has the store open.
             CorruptStore: a file is damaged; nothing was changed.
-            OptionError: the store was made with another number of vbuckets.
+            OptionError: the store was created with another number of vbuckets.
             StorageError: the folder can't be used.
         """
         folder, disk = Path(path), disk or RealDisk()
@@ -183,10 +183,10 @@ class Store:
     # ------------------------------------------------------------------ reading
 
     def document(self, vbucket: int, key: bytes, collection: int = 0) -> StoredDocument | None:
-        """Return the newest version of a key, a tombstone as well; None if it was never stored, or is purged.
+        """Return the newest version of a key, which may be a tombstone; None if it was never stored, or is purged.
 
         Raises:
-            CorruptStore: it may have been in a batch that is damaged.
+            CorruptStore: the version may have been in a damaged batch.
         """
         if not key:
             return None
@@ -201,12 +201,12 @@ class Store:
         return StoredDocument.decode(frame, durable=row < self.table.item(vbucket, index.DURABLE_ROWS))
 
     def document_bytes(self, vbucket: int, key: bytes, collection: int = 0) -> int:
-        """Return the bytes of the record that `document` reads; 0 if there is none."""
+        """Return the size in bytes of the record that `document` reads; 0 if there is none."""
         row = self._row_of(vbucket, key, collection)
         return 0 if row < 0 else len(self.slots.frame(self.index.columns[vbucket].loc.item(row)))
 
     def seqno_of(self, vbucket: int, key: bytes, collection: int = 0) -> int:
-        """Return the seqno of the newest version of a key, a tombstone as well; 0 if there is none."""
+        """Return the seqno of the newest version of a key, which may be a tombstone; 0 if there is none."""
         row = self._row_of(vbucket, key, collection)
         return 0 if row < 0 else self.index.columns[vbucket].seq.item(row)
 
@@ -215,20 +215,20 @@ class Store:
         return int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8), int(bool(mark))))
 
     def events(self, vbucket: int) -> list[StoredEvent]:
-        """Return the newest system event of each collection and scope of a vbucket, in the order of their seqnos;
-        durable or not.
+        """Return the newest system event of each collection and scope of a vbucket, durable or not, in the order of
+        their seqnos.
 
-        Looks at every row of a vbucket that is mixed.
+        Reads every row of a mixed vbucket.
         """
         return list(events_of(self.index, self.slots, vbucket))
 
     def newest_seqno(self, vbucket: int, shown: Shown) -> int:
-        """Return the seqno of the newest durable change that the reader is shown; 0 if there is none."""
+        """Return the seqno of the newest durable change in the choice `shown`; 0 if there is none."""
         return self._newest.seqno(vbucket, shown) if self.index.is_mixed(vbucket) else self.index.durable_seqno(vbucket)
 
     def collections(self, vbucket: int, ids: list[int]) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (collection, live documents, bytes of their frames, tombstones) of these collections; looks at each
-        row.
+        """Yield (collection, live documents, bytes of their frames, tombstones) of these collections; reads
+        every row.
         """
         counts = np.zeros((len(ids), 3), np.int64)
         sweep.count_collections(self.table, vbucket, self.segments, np.array(ids, np.uint64), counts)
@@ -244,15 +244,15 @@ class Store:
         *,
         every_version: bool = False,
     ) -> View:
-        """The durable changes after `after_seqno` and up to `end_seqno`, as of now. Close it when done.
+        """Return a view of the present durable changes after `after_seqno` and up to `end_seqno`. Close it when done.
 
         Args:
-            shown: the choice of changes, if other collections than the default one, or system events, are among them.
-            every_version: True for all versions of a key that the log has, of which none is missing above
+            shown: the choice of changes, if the vbucket has other collections than the default one, or system events.
+            every_version: True for all versions of a key in the log, of which none is missing above
                 `VBucket.versions_after`; False for the newest one.
 
         Raises:
-            CorruptStore: some of them were in a batch that is damaged.
+            CorruptStore: some of the changes were in a damaged batch.
         """
         first = self.index.rows_up_to(vbucket, after_seqno)
         # Durable rows only: a consumer must never be ahead of this node's disk, or a crash gives its seqnos another
@@ -281,12 +281,12 @@ class Store:
         slow: int,
         room: int,
     ) -> tuple[int, int]:
-        """Write marker and frames of newly durable changes, for a stream that follows; see kernels/live.py.
+        """Write a marker and the frames of newly durable changes to `out`, for a live stream; see kernels/live.py.
 
         Args:
-            numbers: the seqno after which to begin, the last one, start seqno and flags of the marker.
+            numbers: the seqno after which to begin, the last seqno, start seqno and flags of the marker.
 
-        Changes of a damaged vbucket are not sent this way: `view` reports the damage.
+        Returns (0, 0) for a damaged vbucket; `view` reports the damage.
         """
         if vbucket in self.quarantine.vbuckets:
             return 0, 0
@@ -299,10 +299,10 @@ class Store:
     def expired(
         self, vbucket: int, now: int, limit: int = 1000, alive: Shown = DEFAULT_ONLY
     ) -> list[tuple[bytes, int]]:
-        """Return keys and collections of up to `limit` live documents that have expired by Unix second `now`, in the
-        collections that are `alive`.
+        """Return (key, collection) of up to `limit` live documents that have expired by Unix second `now`, in the
+        collections `alive`.
 
-        This costs nothing while no document can have expired; else it looks at every live document of the vbucket.
+        This costs nothing while no document can have expired; otherwise it reads every live document of the vbucket.
         """
         earliest = int(self.table[vbucket, index.EXPIRY])
         if earliest == 0 or earliest > now:
@@ -316,28 +316,30 @@ class Store:
 
     @property
     def full(self) -> bool:
-        """True if the disk has no room for another batch: changes are refused, reads go on. Tried again by
+        """True if the disk has no room for another batch: changes are refused, reads continue. Tries again by
         itself.
         """
         return self.staging.full
 
     def more_room(self) -> bool:
-        """Make more room in the arena than before, although all of it is empty; return True if there is more now."""
+        """Make more room in the arena, for a change that does not fit although the arena is empty; return True if there
+        is more.
+        """
         return self.staging.more_room()
 
     def pass_seqno(self, vbucket: int, seqno: int) -> None:
-        """Count `seqno` as used although no change here has it. Durable with the vbucket's next record."""
+        """Count `seqno` as used, although no change here has it. Durable with the vbucket's next record."""
         high = self.index.high_seqno(vbucket)
         self.staging.next_seqno(vbucket, seqno)
         node_invariant(seqno > high, "vbucket {}: seqno {} is passed behind seqno {}", vbucket, seqno, high)
         self.table[vbucket, index.HIGH] = seqno
 
     def lacks_tombstones(self, vbucket: int, upto_seqno: int, deleted_rev: int = 0) -> None:
-        """Raise the purge seqno: tombstones up to here are missing in the changes that come. Durable with the next
+        """Raise the purge seqno: the following changes lack tombstones up to `upto_seqno`. Durable with the next
         record.
 
-        Tombstones missing above the high seqno count no more: the changes there never came, or were given up.
-        `deleted_rev` is the highest revision of the missing tombstones, as far as known.
+        An earlier purge seqno above the high seqno no longer counts: the changes there never arrived, or were undone.
+        `deleted_rev` is the highest revision of the missing tombstones, 0 if unknown.
         """
         row = self.table[vbucket]
         row[index.DELETED_REV] = max(int(row[index.DELETED_REV]), deleted_rev)
@@ -346,11 +348,10 @@ class Store:
         row[index.PURGE] = max(min(int(row[index.PURGE]), int(row[index.HIGH])), upto_seqno)
 
     def rollback(self, vbucket: int, seqno: int) -> int:
-        """Take back everything above `seqno`; the older versions are the newest again.
+        """Undo all changes above `seqno`; the previous versions are the newest again. Durable with the next batch.
 
-        Below the rollback floor the older versions no longer exist, and in a damaged vbucket not all can be read: then
-        everything is dropped, and the vbucket is empty. Staged; durable with the next batch. Returns the seqno really
-        returned to: `seqno`, or 0.
+        Below the rollback floor the previous versions no longer exist, and in a damaged vbucket not all can be read:
+        then all changes are removed, and the vbucket is empty. Returns the seqno actually reached: `seqno`, or 0.
         """
         if seqno >= self.index.high_seqno(vbucket):
             return seqno
@@ -387,7 +388,7 @@ class Store:
         return seqno
 
     def lowered_to(self, vbucket: int, seqno: int) -> int:
-        """Return the high seqno that a rollback to `seqno` leaves."""
+        """Return the high seqno after a rollback to `seqno`."""
         if seqno >= self.index.high_seqno(vbucket):
             return self.index.high_seqno(vbucket)
         if seqno < self.index.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
@@ -395,7 +396,7 @@ class Store:
         return self.index.high_after(vbucket, self.index.rows_up_to(vbucket, seqno) if seqno else 0, seqno)
 
     def drop(self, vbucket: int) -> None:
-        """Drop a vbucket with its documents. Staged; durable with the next batch."""
+        """Drop a vbucket with its documents. Durable with the next batch."""
         self.staging.drop(vbucket)
         if self._compaction is not None:
             self._compaction.cut(vbucket, 0)
@@ -408,21 +409,21 @@ class Store:
     # ------------------------------------------------------------------ committing
 
     def freeze(self) -> Batch | None:
-        """Close the batch that gathers, and begin the next; return None if nothing was staged. StorageError: a batch is
-        in flight.
+        """Close the open batch, and begin the next; return None if nothing was staged. StorageError: a batch is in
+        flight.
         """
         return self.committing.freeze()
 
     def write(self, batch: Batch) -> None:
-        """Write the batch and wait until it is on disk. Blocking; on any thread, one at a time.
+        """Write the batch and sync it. Blocking; may be called from any thread, for one batch at a time.
 
         Raises:
-            DiskFull, StorageError: it is not on disk; `abandon` it.
+            DiskFull, StorageError: the batch is not on disk; `abandon` it.
         """
         self.committing.write(batch)
 
     def settle(self, batch: Batch) -> None:
-        """Make a batch that is on disk durable and visible."""
+        """Make the changes of a batch, which is on disk, durable and visible."""
         self.committing.settle(batch)
         if self.log.manifest.content.collections:
             self._newest.follow()
@@ -430,7 +431,7 @@ class Store:
     def abandon(self, batch: Batch, error: BaseException) -> list[int]:
         """Undo a batch that could not be written, and all changes staged since.
 
-        Returns: the vbuckets whose record, rollback or drop was lost; they are as they were on disk.
+        Returns: the vbuckets whose record, rollback or drop was lost; they have their state on disk again.
         """
         if self._compaction is not None:
             # Before the rows are undone: the survey's rows may be among them, and copied they would be back after a
@@ -443,11 +444,11 @@ class Store:
     # ------------------------------------------------------------------ the log
 
     def scrub(self, slice_bytes: int) -> Iterator[int | Damage]:
-        """Verify the log as it is now; see scrub.py. To be advanced on any one thread."""
+        """Verify the present log; see scrub.py. Advance the iterator in one thread, which may be any."""
         return scrub([(segment, segment.end) for segment in self.log.segments], slice_bytes)
 
     def take_out(self, damage: Damage) -> set[int] | None:
-        """Stop serving a damaged range; return the vbuckets with changes in it, None if it is known already."""
+        """Stop serving a damaged range; return the vbuckets with changes in it, None if it was known already."""
         compaction = self._compaction
         if compaction is not None:
             compaction.overtake()  # before the rows change, so that it can't copy them and forget the damage

@@ -1,1 +1,1 @@
-"""Parts of JSON documents by path: the work of sub-document commands on a text, without a node around it."""
+"""Parts of JSON documents by path: the work of sub-document commands on a text, independent of the node."""

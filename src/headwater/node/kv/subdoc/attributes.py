@@ -1,8 +1,7 @@
-"""Extended attributes as paths see them: stored ones, those that are computed when they are read, and macros.
+"""Extended attributes in paths: stored ones, those computed on reading, and macros.
 
-`$document`, `$vbucket` and `$XTOC` are no attributes but look like some. A macro is a value that the node knows better
-than the client: `"${Mutation.CAS}"` is written as the CAS of the change that stores it.
-Source: specification, kv.md 6.4.
+`$document`, `$vbucket` and `$XTOC` are computed, not stored. A macro is a value that the node replaces:
+`"${Mutation.CAS}"` is stored as the CAS of the change that stores it. Source: specification, kv.md 6.4.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from headwater.wire.xattr import XATTR_KEY_BYTES_MAX
 
 
 class ChangeNumbers(NamedTuple):
-    """The numbers of a change under way. `body`: the new body, for its checksum."""
+    """The numbers of a change in progress. `body` is the new body, for its checksum."""
 
     cas: int
     seqno: int
@@ -29,11 +28,11 @@ class ChangeNumbers(NamedTuple):
 
 
 def name_of(path: Path) -> str:
-    """Return the name of the attribute that a path begins with.
+    """Return the attribute's name, the first component of a path.
 
     Raises:
-        CommandRefused: XATTR_EINVAL if no attribute can have this name, SUBDOC_XATTR_UNKNOWN_VATTR for an unknown
-            computed one.
+        CommandRefused: XATTR_EINVAL for an impossible name, SUBDOC_XATTR_UNKNOWN_VATTR for an unknown computed
+            attribute.
     """
     name = path[0] if path else ""
     if not isinstance(name, str) or not 1 <= len(name.encode()) <= XATTR_KEY_BYTES_MAX or "\0" in name:
@@ -93,7 +92,7 @@ def expanded(value: bytes, change: ChangeNumbers, old: StoredDocument | None) ->
     """Return the expansion of a macro, as JSON; CommandRefused with SUBDOC_XATTR_UNKNOWN_MACRO for any other
     value.
 
-    `${Mutation.CAS}` is the CAS as the bytes of a little-endian number, as it always was; `${$document...}` is the
+    `${Mutation.CAS}` is the CAS as the bytes of a little-endian number, for compatibility; `${$document...}` is the
     value of `$document` before the change.
     """
     macros = {

@@ -1,10 +1,9 @@
-"""The value that a path leads to in a JSON text, and edits of it that leave the rest of the text as it was
-written.
+"""Finds the value at a path in a JSON text, and edits it without changing the rest of the text.
 
-The document is never made into objects and written again, which would change spaces, numbers and names that come
-twice. Kernels walk it (kernels/paths.py), and the places found are cut and joined.
+The document is never parsed into objects and encoded again, which would change spaces, numbers and repeated names.
+Kernels find the positions (kernels/paths.py), and the text is cut and joined there.
 
-Texts are whole JSON values that were checked before; positions are bytes of them.
+Texts are whole JSON values that were checked before; positions are offsets in bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _steps = lru_cache(PATHS_KEPT)(steps)
 
 class PathItem(NamedTuple):
     """A member or an element: its start (at its name, if it has one), the start of its value, and the end of the item
-    before it (None: it is the first).
+    before it (None for the first item).
     """
 
     begin: int
@@ -51,14 +50,14 @@ class PathItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PathPlace:
-    """The place to which a path led.
+    """The result of following a path.
 
     Attributes:
-        at: the start of the value; if the path leads nowhere, that of the last container on its way.
-        missing: the components that lead nowhere; empty when the path was found.
-        item: the value found, as a part of its container; None for the document itself, or if nothing was found.
-        tail: the end of the container's last item when nothing was found; None if it is empty.
-        count: the number of items in front of the one found; of all items if none was found.
+        at: the start of the value; if there is none, the start of the last container on the way.
+        missing: the components of the path without a value; empty if the path has one.
+        item: the value as an item of its container; None for the document itself, or if there is no value.
+        tail: if there is no value, the end of the container's last item; None if the container is empty.
+        count: the number of items before the value; of all items if there is no value.
     """
 
     at: int
@@ -73,7 +72,7 @@ def _view(text: bytes) -> View:
 
 
 def _skip(text: bytes, at: int) -> int:
-    """Return the position of the next byte that is no space."""
+    """Return the position of the next byte that is not white space."""
     return cast("re.Match[bytes]", _SPACES.match(text, at)).end()
 
 
@@ -83,8 +82,8 @@ def _end(text: bytes, at: int) -> int:
 
 
 def find(text: bytes, path: Path) -> PathPlace:
-    """Follow a path; CommandRefused with SUBDOC_PATH_MISMATCH if a name meets no dictionary, or an index no
-    array.
+    """Follow a path; CommandRefused with SUBDOC_PATH_MISMATCH if a name meets another value than a dictionary, or an
+    index another value than an array.
     """
     view, place = _view(text), PathPlace(_skip(text, 0))
     for depth, component in enumerate(path):
@@ -98,7 +97,7 @@ def find(text: bytes, path: Path) -> PathPlace:
 
 
 def _child(text: bytes, view: View, container: int, component: str | int) -> PathPlace:
-    """Return the item of a container that a component names; without `item` if there is none."""
+    """Return the place of a component in a container; without `item` if the container does not have it."""
     if isinstance(component, str):
         seen, begin, value, before, count = member(view, container, component.encode())
     else:
@@ -121,7 +120,7 @@ def _find_existing(text: bytes, path: Path) -> PathPlace:
 
 
 def get(text: bytes, path: Path) -> bytes:
-    """Return the value as it is written in the document."""
+    """Return the value at a path, as in the document."""
     _check_path(path)
     quick = _steps(path)
     if quick is not None:
@@ -133,14 +132,14 @@ def get(text: bytes, path: Path) -> bytes:
 
 
 def exists(text: bytes, path: Path) -> bytes:
-    """Return nothing; CommandRefused as `get` if there is no value."""
+    """Return an empty value; CommandRefused as `get` if there is no value at the path."""
     _check_path(path)
     _find_existing(text, path)
     return b""
 
 
 def count(text: bytes, path: Path) -> bytes:
-    """Return the number of members or elements; SUBDOC_PATH_MISMATCH for a simple value."""
+    """Return the number of members or elements of the value at a path; SUBDOC_PATH_MISMATCH for a simple value."""
     at = _find_existing(text, path).at
     if text[at : at + 1] not in (b"{", b"["):
         raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the path leads to a simple value")
@@ -157,14 +156,14 @@ def _check_path(path: Path) -> None:
 
 
 class Edit(NamedTuple):
-    """The document after a change, and the value for the answer."""
+    """The document after an edit, and the value for the answer."""
 
     text: bytes
     result: bytes = b""
 
 
 def dict_add(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
-    """Add a member; SUBDOC_PATH_EEXISTS if it is there."""
+    """Add a member; SUBDOC_PATH_EEXISTS if it exists."""
     return _put(text, path, _single_value(value, path), mkdir_p, replaces=False)
 
 
@@ -205,7 +204,7 @@ def delete(text: bytes, path: Path, _: bytes, __: bool) -> Edit:
 
 
 def push_last(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
-    """Add elements to the end of an array, which is made if the way to it may be."""
+    """Add elements to the end of an array; with `mkdir_p` a missing array is created."""
     value = _elements(value, path)
     place = find(text, path)
     if place.missing:
@@ -215,7 +214,7 @@ def push_last(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
 
 
 def push_first(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
-    """Add elements to the start of an array, which is made if the way to it may be."""
+    """Add elements to the start of an array; with `mkdir_p` a missing array is created."""
     value = _elements(value, path)
     place = find(text, path)
     if place.missing:
@@ -225,7 +224,7 @@ def push_first(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
 
 
 def insert(text: bytes, path: Path, value: bytes, _: bool) -> Edit:
-    """Put elements before the one at the path, or behind the last if the path names the end."""
+    """Insert elements before the element at the path, or after the last one if the path is the end of the array."""
     if not path or not isinstance(path[-1], int) or path[-1] < 0:
         raise CommandRefused(Status.SUBDOC_PATH_EINVAL, "the path ends in no index from 0 on")
     value = _elements(value, path[:-1])
@@ -239,7 +238,7 @@ def insert(text: bytes, path: Path, value: bytes, _: bool) -> Edit:
 
 
 def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
-    """Add a simple value to an array of such, unless it is there."""
+    """Add a simple value to an array of simple values, unless the array contains it."""
     value = _single_value(value, (*path, 0)).strip()
     if value[:1] in (b"{", b"["):
         raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "only simple values can be told apart")
@@ -259,7 +258,7 @@ def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
 
 
 def counter(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
-    """Add to a whole number of 64 bits, which begins as the difference; return the sum."""
+    """Add to a 64-bit integer, and return the sum; a missing one is created with the difference as its value."""
     _check_path(path)
     if not _INTEGER.fullmatch(value) or len(value) > 20 or int(value) not in INT64 or int(value) == 0:
         raise CommandRefused(Status.SUBDOC_DELTA_EINVAL, "the difference is no whole number of 64 bits, or 0")
@@ -283,7 +282,7 @@ def counter(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
 
 
 def _single_value(value: bytes, path: Path) -> bytes:
-    """Return the value if it is one JSON value; CommandRefused with SUBDOC_VALUE_CANTINSERT, or ETOODEEP."""
+    """Return the value if it is one JSON value; CommandRefused with SUBDOC_VALUE_CANTINSERT or ETOODEEP otherwise."""
     if not is_json(value):
         raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "the value is not JSON")
     _shallow(value, path)
@@ -291,7 +290,7 @@ def _single_value(value: bytes, path: Path) -> bytes:
 
 
 def _elements(value: bytes, path: Path) -> bytes:
-    """Return the value if it is one or more JSON values with commas between them."""
+    """Return the value if it is one or more JSON values, separated by commas; CommandRefused otherwise."""
     if not value.strip() or not is_json(b"[%b]" % value):
         raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "the value is no JSON, nor several with commas between")
     _shallow(b"[%b]" % value, path)
@@ -299,7 +298,7 @@ def _elements(value: bytes, path: Path) -> bytes:
 
 
 def _shallow(value: bytes, path: Path) -> None:
-    """Refuse a value that makes the document deeper than a path can name."""
+    """Refuse a value that makes the document deeper than a path can be long."""
     deepest = depth_of(_view(value))
     if deepest + len(path) > PATH_DEPTH_MAX:
         limit = f"{PATH_DEPTH_MAX} in all"
@@ -312,7 +311,7 @@ def _array(text: bytes, at: int) -> None:
 
 
 def _add_missing(text: bytes, place: PathPlace, value: bytes, mkdir_p: bool) -> bytes:
-    """Add the value at the rest of a path: a member, with dictionaries around it if they may be made."""
+    """Add the value at the missing rest of a path: a member, inside new dictionaries if `mkdir_p` allows them."""
     names = place.missing
     if any(isinstance(each, int) for each in names) or (len(names) > 1 and not mkdir_p):
         raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the way to the path leads nowhere")
@@ -324,7 +323,7 @@ def _add_missing(text: bytes, place: PathPlace, value: bytes, mkdir_p: bool) -> 
 
 
 def quoted(name: str) -> bytes:
-    """Return a name as JSON writes it."""
+    """Return a name as a JSON string."""
     return json.dumps(name, ensure_ascii=False).encode()
 
 
@@ -341,7 +340,7 @@ def _appended(text: bytes, array: int, value: bytes) -> bytes:
 
 
 def _with_elements(text: bytes, array: int, value: bytes) -> bytes:
-    """Put elements behind the opening bracket."""
+    """Insert elements after the opening bracket."""
     after = _skip(text, array + 1)
     comma = b"" if text[after : after + 1] == b"]" else b","
     return b"%b%b%b%b" % (text[: array + 1], value, comma, text[array + 1 :])

@@ -1,15 +1,14 @@
-"""Edits of a large body by several paths: one path in each turn of the event loop, with turns for other work in
-between.
+"""Edits a large body by several paths: one path in each turn of the event loop, with turns for other work in between.
 
-Each path into 20 MiB takes a scan and a copy of them, so sixteen in one turn would keep all clients waiting for a
-quarter of a second, and twenty such connections for some seconds. The edits are carried out beforehand:
+Each path into 20 MiB costs a scan and a copy, so sixteen paths in one turn would stop all clients for a quarter of a
+second, and twenty such connections for some seconds. So the edits are made in advance:
 
-    handler     finds that the edits are long, pauses its connection, and has them prepared
+    handler     finds that the edits are long, pauses its connection, and starts their preparation
     edit        waits for one of the few places for large documents, reads the document, edits path by path
-    session     handles the request from its beginning again: rights, vbucket, locks, CAS are judged at that moment
-    handler     takes the prepared body if the document is still the one that was edited; else begins anew
+    session     handles the request again from the beginning: rights, vbucket, locks, CAS are checked then
+    handler     uses the prepared body if the document has not changed meanwhile; otherwise starts again
 
-After ATTEMPTS_MAX attempts the edits are carried out in one turn, for other clients write the document all the time.
+After ATTEMPTS_MAX attempts the edits are made in one turn: other clients keep changing the document.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ class Body(Protocol):
     body: bytes
 
     def apply_one(self, index: int, spec: MutationSpec) -> None:
-        """Carry out the edit of one path. Raises PathRefused."""
+        """Apply the edit of one path. Raises PathRefused."""
 
 
 @dataclass
 class EditedBody:
-    """The edits of one request in a body, carried out beforehand.
+    """A body with the edits of one request, made in advance.
 
     Attributes:
         specs: all paths of the request. version: the version of the document that was edited.
-        attempts: the number of times that the edits of this request were begun, this one included.
-        edited: the body with its edits; None if the vbucket is not active any more.
-        refusal: the refusal of the first path that could not be carried out.
+        attempts: number of attempts for this request, this one included.
+        edited: the edited body; None if the vbucket is no longer active.
+        refusal: the refusal of the first path that could not be applied; None if all could.
     """
 
     specs: Sequence[MutationSpec]
@@ -79,12 +78,12 @@ def version_of(document: StoredDocument | None) -> Version:
 
 
 def is_long(specs: Sequence[MutationSpec], old_bytes: int) -> bool:
-    """Return True if the paths into the body walk through more bytes than one turn has time for.
+    """Return True if the paths into the body scan more bytes than one turn has time for.
 
-    A body that is computed from an attribute is small, and is not known before the attributes are edited.
+    A body that is computed from an attribute is small, and is unknown until the attributes are edited.
 
     Args:
-        old_bytes: the size of the document without its compression.
+        old_bytes: size of the document in bytes, uncompressed.
     """
     if any(opcode == Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR for opcode, *_ in specs):
         return False
@@ -93,7 +92,7 @@ def is_long(specs: Sequence[MutationSpec], old_bytes: int) -> bool:
 
 
 def of_body(specs: Sequence[MutationSpec]) -> list[tuple[int, MutationSpec]]:
-    """Return the paths into the body, which come behind those into attributes, with their indexes."""
+    """Return the paths into the body, which follow those into attributes, with their indexes."""
     return [(index, spec) for index, spec in enumerate(specs) if not spec[1] & PathFlag.XATTR]
 
 
@@ -104,13 +103,13 @@ async def edit(
     read: Callable[[], tuple[Version, Body] | None],
     refused: type[Exception],
 ) -> EditedBody:
-    """Edit a body path by path, each in a turn of its own.
+    """Edit a body path by path, each in its own turn of the event loop.
 
     Args:
-        read: returns the document as it is now, and its body to edit; None if it must not be edited here any more.
-        refused: the exception that a refused edit raises.
+        read: returns the present version of the document and its body to edit; None if it may no longer be edited here.
+        refused: the exception class of a refused edit.
 
-    Returns: the edited body, which holds the place for a large document until it is dropped.
+    Returns: the edited body, which occupies a place for large documents until `drop`.
     """
     await queue.large.acquire()
     edits = EditedBody(specs, attempts, queue.large)

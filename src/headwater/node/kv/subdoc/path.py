@@ -1,7 +1,6 @@
 """Paths into a JSON document: `a.b[0].c`, the last element `a[-1]`, names with dots or brackets in backticks.
 
-A backtick inside of backticks is written twice. The empty path is the document itself.
-Source: specification, kv.md 6.1.
+A backtick inside backticks is doubled. The empty path is the document itself. Source: specification, kv.md 6.1.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _COMPONENT = re.compile(r"(?P<dot>\.)?(?:(?P<bare>[^.\[\]`]+)|`(?P<quoted>(?:[^`
 
 
 def check_length(path: bytes) -> None:
-    """Refuse a path of more than 1024 bytes, which makes its request malformed: CommandRefused, EINVAL."""
+    """Refuse a path of more than 1024 bytes, which makes its request malformed: CommandRefused with EINVAL."""
     if len(path) > PATH_BYTES_MAX:
         raise CommandRefused(Status.EINVAL, f"a path of {len(path)} bytes, {PATH_BYTES_MAX} are allowed")
 
