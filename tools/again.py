@@ -1,10 +1,10 @@
-"""Run the tests that failed in the last run of pytest once more, alone, and tell which of them are flaky.
+"""Run the tests that failed in the last run of pytest once more, alone, and report which of them are flaky.
 
     python tools/again.py LOG     LOG: the output of that run, with pytest's closing line
 
 A test that fails beside others and passes alone is flaky: the run counts as passed, and the closing line names the
-test, so that somebody mends it next. A run without a closing line was cut, and one that counts more failures than
-pytest has noted failed otherwise: both stay failed, and nothing is run again.
+test, so that somebody mends it next. A log without a closing line was cut off, and a log that counts more failures than
+pytest has noted failed in another way: both runs stay failed, and no test is run again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Closing:
 
     @classmethod
     def of(cls, output: str) -> Closing | None:
-        """Read the last closing line of an output; None if there is none."""
+        """Return the counts of the last closing line of an output; None if there is none."""
         lines = [line for line in output.splitlines() if re.search(r"\d+ \w+.* in [\d.]+s", line)]
         if not lines:
             return None
@@ -51,7 +51,7 @@ def closing_line(first: Closing, flaky: list[str], failed: list[str]) -> str:
 
 
 def run(log: Path) -> int:
-    """Run what failed again; return 0 if all of it passes now."""
+    """Run the tests again that failed in a log's run; return 0 if all of them pass now."""
     first, before = Closing.of(log.read_text("utf-8", "replace")), noted()
     if first is None:
         print("the run was cut before pytest's closing line: nothing is run again")

@@ -1,8 +1,9 @@
-"""Build wheels and sdist of the commit that is checked out, twice in two places, and see that both are the same bytes.
+"""Build wheels and sdist of the commit that is checked out, twice in two places, and check that both give the same
+bytes.
 
 `make dist` runs this: a wheel for this system with the kernels' machine code, and in dist/other one for all systems,
-which needs numba. `--target aarch64-linux-gnu.2.17` puts one for another system there, too. What is not committed is
-not in them, for they are built from what git has.
+which needs numba. `--target aarch64-linux-gnu.2.17` adds one for another system there. Uncommitted changes are left
+out, since the files come from git.
 """
 
 import argparse
@@ -25,12 +26,12 @@ DIST, OTHER = ROOT / "dist", "other"
 
 
 def git(*words: str) -> str:
-    """Run git; its output."""
+    """Run git; return its output."""
     return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def unpacked(place: Path) -> Path:
-    """Unpack the commit into an empty folder; returns that of its files."""
+    """Unpack the commit into an empty folder; return the folder of its files."""
     source = place / "source"
     source.mkdir()
     with tempfile.TemporaryFile() as archive:
@@ -42,7 +43,7 @@ def unpacked(place: Path) -> Path:
 
 
 def built(place: Path, mask: int, targets: Sequence[Target]) -> dict[str, Path]:
-    """Build in an empty folder with a mode mask of its own; returns the files by name."""
+    """Build sdist and wheels in an empty folder, with a umask of their own; return the files by name."""
     source, out = unpacked(place), place / "out"
     epoch = {"SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct")}
     run([sys.executable, "-m", "hatchling", "build", "-d", str(out)], source, mask, epoch)
@@ -55,18 +56,18 @@ def built(place: Path, mask: int, targets: Sequence[Target]) -> dict[str, Path]:
 
 
 def run(command: Sequence[str], folder: Path, mask: int, variables: Mapping[str, str]) -> None:
-    """Run a step of the build."""
+    """Run a command of the build in a folder, with a umask and additional environment variables."""
     environment = os.environ | variables | {"PYTHONPATH": f"{folder}:{folder / 'src'}"}
     subprocess.run(command, cwd=folder, check=True, env=environment, umask=mask, stdout=subprocess.DEVNULL)
 
 
 def digest(path: Path) -> str:
-    """SHA-256, as sha256sum prints it."""
+    """Return the SHA-256 of a file in hex, as sha256sum prints it."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def main() -> int:
-    """Build, compare, and put the files into dist/ with their digests."""
+    """Build twice, compare, and copy the files to dist/ with their digests; return the exit status."""
     parser = argparse.ArgumentParser(prog="tools/dist.py", description="Build wheels and sdist into dist/.")
     parser.add_argument("--target", action="append", choices=list(TARGETS), default=[], help="another system, too")
     arguments = parser.parse_args()

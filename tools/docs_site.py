@@ -1,8 +1,8 @@
-"""The site of docs/: gather what the generator reads, then build (`make docs-site`) or serve (`make docs-serve`).
+"""The site of docs/: write the generator's input, then build (`make docs-site`) or serve (`make docs-serve`).
 
 On a code host the pages of docs/ link to files anywhere in the tree. On the site those files are pages as well, under
 `project/`: Markdown as it is, any other text as a block of code, a folder as a list of its files. A folder in the
-navigation stands for all its pages. The generator, Zensical, runs no code of ours: what it reads is written beforehand,
+navigation stands for all its pages. The generator, Zensical, runs no code of ours: its input is written beforehand,
 into a folder beside the site.
 """
 
@@ -33,7 +33,7 @@ _FENCE = re.compile(r"(^```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
 
 
 def place(path: Path) -> str:
-    """Return where a file of the tree stands among the site's sources."""
+    """Return the path of a file of the tree among the site's sources."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     page = "project/" + path.relative_to(ROOT).as_posix()
@@ -90,7 +90,7 @@ def rewritten(path: Path, markdown: str) -> str:
 
 
 def _plain(markdown: str) -> str:
-    """Let brackets that are no link be brackets: `[noreply]` names no page. Indented lines are code."""
+    """Return Markdown with brackets that are no link escaped: `[noreply]` names no page. Indented lines are code."""
     lines = markdown.split("\n")
     return "\n".join(
         line if line.startswith("    ") else _BRACKETS.sub(lambda match: match[1] or "\\[", line) for line in lines
@@ -98,7 +98,7 @@ def _plain(markdown: str) -> str:
 
 
 def _folders(entry: Any) -> Any:
-    """Return an entry of the navigation, with the pages of a folder where a folder stands."""
+    """Return an entry of the navigation, with the pages of a folder in place of the folder."""
     if isinstance(entry, list):
         return [_folders(each) for each in entry]
     if isinstance(entry, dict):
@@ -136,7 +136,7 @@ def settings() -> str:
 
 
 def stage(sources: Path) -> None:
-    """Write what the generator reads. Files that are as they were are not touched, and what is gone goes."""
+    """Write the generator's input; unchanged files are left alone, and files without a source are removed."""
     pages = {sources / "mkdocs.yml": settings().encode()}
     for path in (path for path in DOCS.rglob("*") if path.is_file()):
         page = path.suffix == ".md"
@@ -158,7 +158,7 @@ def generator(*words: str, sources: Path) -> list[str]:
 
 
 def build(sources: Path, site: Path) -> int:
-    """Build the site strictly; a warning is a failure. Returns the exit status; what was wrong is on stderr."""
+    """Build the site strictly: a warning is a failure. Return the exit status; the problems are printed to stderr."""
     stage(sources)
     words = generator("build", "--strict", "--clean", sources=sources)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -172,7 +172,7 @@ def build(sources: Path, site: Path) -> int:
 
 
 def serve(sources: Path) -> None:
-    """Show the site at http://127.0.0.1:8000; a page that is saved is seen within a second or two."""
+    """Show the site at http://127.0.0.1:8000; a saved page appears within a second or two."""
     stage(sources)
     with subprocess.Popen(generator("serve", sources=sources)) as served:
         while served.poll() is None:
@@ -181,7 +181,7 @@ def serve(sources: Path) -> None:
 
 
 def main() -> int:
-    """Build, or serve."""
+    """Build or serve, by the arguments; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("build", "serve"))
     parser.add_argument("--to", type=Path, default=ROOT / "artifacts" / "site", help="the site's folder")

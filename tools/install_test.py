@@ -1,8 +1,8 @@
 """Install the wheel in dist/ into empty environments without a compiler, and use it: `make dist-test`.
 
-For each Python that is named, or each of 3.11 to 3.14 that is found: an environment with wheels only; the version, the
-man pages, a node that is given a document and asked for it, one without a home that can be written to, and the fixtures
-of pytest. `OTHER=1` installs the wheel for all systems instead, whose first node compiles its kernels.
+For each Python that is named, or each of 3.11 to 3.14 that is installed: an environment with wheels only; the version,
+the man pages, a node that stores and returns a document, a node without a writable home, and the fixtures of pytest.
+`OTHER=1` installs the wheel for all systems instead, whose first node compiles its kernels.
 """
 
 import json
@@ -30,7 +30,11 @@ COMPILES = bool(os.environ.get("OTHER"))
 
 
 def pythons(asked: list[str]) -> list[str]:
-    """Those asked for, or those there are: each that runs."""
+    """Return the paths of the Pythons that run: those asked for, or all of NAMES.
+
+    Raises:
+        SystemExit: one that was asked for does not run.
+    """
     found = []
     for name in asked or NAMES:
         path = shutil.which(name)
@@ -44,7 +48,7 @@ def pythons(asked: list[str]) -> list[str]:
 
 
 class Environment:
-    """An environment with nothing in it but what the wheel brings."""
+    """An environment that contains only the packages of the wheel."""
 
     def __init__(self, python: str, place: Path) -> None:
         self.place, self.bin = place, place / "venv" / "bin"
@@ -52,12 +56,12 @@ class Environment:
         self.version = self.run("python", "-V").split()[1]
 
     def variables(self, **more: str) -> dict[str, str]:
-        """An environment without a compiler, a shell's paths or anything of ours."""
+        """Return environment variables without a compiler, a shell's paths or settings of ours."""
         keep = {name: text for name, text in os.environ.items() if name.startswith(("PIP_", "SSL_", "http"))}
         return keep | {"PATH": str(self.bin), "HOME": str(self.place), "CC": "/none", "CXX": "/none"} | more
 
     def run(self, program: str, *words: str, **variables: str) -> str:
-        """Run one of its programs; the output. A failure is told and ends the test."""
+        """Run a program of the environment; return its output. A failure is printed and ends the test."""
         done = subprocess.run(
             [str(self.bin / program), *words],
             capture_output=True,
@@ -73,7 +77,9 @@ class Environment:
 
     @contextmanager
     def node(self, data: str, **variables: str) -> Iterator[tuple[str, float, list[str]]]:
-        """A node; yields its address, the seconds until it was ready, and what it had said by then."""
+        """Run a node for a block; yield its address, the seconds until it was ready, and the lines that it had logged
+        by then.
+        """
         log = self.place / f"{data}.log"
         command = [str(self.bin / "headwater"), "serve", "--port", "0", "--data", data]
         began = time.monotonic()
@@ -94,7 +100,11 @@ class Environment:
                 process.wait(SECONDS)
 
     def wait_for_kernels(self, data: str) -> None:
-        """Until a node of a first start has told that all of them are compiled: the next start has nothing to do."""
+        """Wait until a node's log reports that all kernels are compiled, so that the next start compiles none.
+
+        Raises:
+            SystemExit: they were not compiled within SECONDS.
+        """
         log, until = self.place / f"{data}.log", time.monotonic() + SECONDS
         while not re.search(r"\b(\d+) of \1 kernels compiled", log.read_text()):
             if time.monotonic() > until:
@@ -103,12 +113,12 @@ class Environment:
 
 
 def size(folder: Path) -> int:
-    """Bytes of the files in it."""
+    """Return the number of bytes of the files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def check(python: str, wheel: Path) -> None:
-    """All that is promised of an installation."""
+    """Install the wheel for one Python, and check everything that is promised of an installation."""
     with tempfile.TemporaryDirectory() as folder:
         it = Environment(python, Path(folder))
         pip = ("-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-cache-dir", "--only-binary", ":all:")
@@ -140,14 +150,14 @@ def check(python: str, wheel: Path) -> None:
 
 
 def serves(it: Environment, address: str) -> None:
-    """A document is set and read."""
+    """Check that a node stores and returns a document."""
     node = {"HEADWATER_NODE": f"couchbase://{address}/default"}
     assert "cas" in json.loads(it.run("headwater", "set", "greeting", "hello", "--json", **node))
     assert it.run("headwater", "get", "greeting", **node) == "hello"
 
 
 def main() -> int:
-    """Check every Python; at least one must be there."""
+    """Check every Python; return the exit status. At least one Python must be installed."""
     (wheel,) = (ROOT / "dist").glob("other/*-any.whl" if COMPILES else "*.whl")
     found = pythons(sys.argv[1:])
     for python in found:

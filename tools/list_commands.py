@@ -1,4 +1,4 @@
-"""Write src/headwater/cli/commands.tsv, the list of commands, from what each command's own file declares.
+"""Write src/headwater/cli/commands.tsv, the list of commands, from the declaration in each command's own file.
 
 `make man` and `make docs` run this; tests/cli/test_listed.py fails when the list is stale. A module of headwater.cli
 with a PART has a command of its name: its function, the class of its job, or its `group` of commands. A job or work

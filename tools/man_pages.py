@@ -26,7 +26,7 @@ ENVIRONMENT = {
 
 
 def pages() -> dict[str, str]:
-    """All pages, by the name of the file."""
+    """Return all pages, by the name of the file."""
     group: Any = typer.main.get_command(app)
     texts = {"headwater.1": "".join(_program(group))}
     for name, command in group.commands.items():
@@ -117,18 +117,18 @@ def _paragraphs(text: str) -> str:
 
 
 def _first(text: str) -> str:
-    """The first sentence, without its full stop."""
+    """Return the first sentence of a text, without its full stop, in roff."""
     return _text(re.split(r"(?<=[^.])\.\s|\.$", " ".join(text.split()), maxsplit=1)[0])
 
 
 def _text(text: str) -> str:
-    """Text as roff wants it: backslashes and dashes are letters, and no line begins like a request."""
+    """Return a text in roff: backslashes and dashes are letters, and no line begins like a request."""
     escaped = unescaped(text).replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 
 
 def main() -> None:
-    """Write them, and remove those of commands that are gone."""
+    """Write the pages, and remove those of commands that no longer exist."""
     FOLDER.mkdir(exist_ok=True)
     texts = pages()
     for path in FOLDER.glob("*.1"):

@@ -88,7 +88,7 @@ def _index() -> str:
 
 
 def _example() -> list[str]:
-    """Return one frame taken apart: the example of commands/mutation.md."""
+    """Return the lines that explain one frame byte by byte: the example of commands/mutation.md."""
     frame = dcp.Mutation(vbucket=0x210, opaque=0x1210, key=b"hello", value=b"world", by_seqno=4, rev_seqno=1).frame()
     header = frame.encode()[: header_module.HEADER_BYTES]
     parts = (("header", header), ("extras", frame.extras), ("key", frame.key), ("value", frame.value))
@@ -229,7 +229,7 @@ def _text(doc: str | None) -> str:
 
 
 def stale(folder: Path) -> list[Path]:
-    """Return the pages that are missing in `folder`, or differ from what would be written."""
+    """Return the pages that are missing in `folder`, or differ from the declarations."""
     paths = {folder / name: text for name, text in pages().items()}
     return [path for path, text in paths.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 

@@ -1,8 +1,9 @@
-"""Weigh the extras: install the wheel in dist/ with all of them, and write the table of docs/howto/install.md.
+"""Measure the size of the extras: install the wheel in dist/ with all of them, and write the table of
+docs/howto/install.md.
 
 `make weights` runs this. One empty environment of this interpreter gets the wheel with every extra that users install,
-from the index, as it is today. A package weighs what its own list of files says, byte code left out. An extra's are
-those that its requirements lead to and that headwater without extras does not have.
+from the index, as it is today. A package's size is that of the files in its own list, without byte code. An extra
+counts the packages that its requirements lead to and that headwater without extras does not have.
 """
 
 import json
@@ -46,7 +47,7 @@ print(json.dumps(weights))
 
 
 def weighed(wheel: Path, extras: list[str]) -> dict[str, dict[str, int]]:
-    """Bytes of each package that headwater needs without extras ("") and with each of them."""
+    """Return the bytes of each package that headwater needs, by extra; "" for headwater without extras."""
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder, "venv", "bin", "python")
         subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
@@ -60,7 +61,7 @@ def weighed(wheel: Path, extras: list[str]) -> dict[str, dict[str, int]]:
 
 
 def table(found: dict[str, dict[str, int]]) -> str:
-    """The table, the lightest first behind headwater itself."""
+    """Return the table as Markdown, the smallest extra first, after headwater itself."""
     lines = ["| MB | extra | packages | of them the largest |\n|---|---|---|---|\n"]
     ordered = sorted(found.items(), key=lambda each: (bool(each[0]), sum(each[1].values())))
     for extra, packages in ordered:
@@ -73,7 +74,7 @@ def table(found: dict[str, dict[str, int]]) -> str:
 
 
 def main() -> int:
-    """Measure, and write the page."""
+    """Measure, and write the page; return the exit status."""
     (wheel,) = (ROOT / "dist").glob("*.whl")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     found = weighed(wheel, [each for each in extras if each not in TOOLS])

@@ -20,7 +20,7 @@ RULES = (
 
 
 def page() -> str:
-    """Return the whole file as it should be."""
+    """Return the whole file, as it must be."""
     head = PAGE.read_text("utf-8").partition(WRITTEN)[0]
     text = (CLIENT / "aio.py").read_text("utf-8").partition(SHARED)[2]
     for pattern, plain in RULES:

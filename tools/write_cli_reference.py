@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md from the commands themselves: what `--help` says, as a page.
+"""Write docs/reference/cli.md from the commands themselves: the content of `--help`, as a page.
 
 The page is made from the commands' declarations, not from the drawn help, whose frames change with typer's version.
 `make docs` runs this; tests/test_docs.py fails when the page is stale.
@@ -39,13 +39,13 @@ COMMON = {each.help for _, hint, _ in FORMS.values() for each in hint.__metadata
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     group: Any = typer.main.get_command(app)
     return unescaped("\n".join([HEAD, *_commands(group, "")]))
 
 
 def _commands(group: Any, prefix: str) -> Iterator[str]:
-    """All commands of a group; a group in it comes as its own text and then its commands."""
+    """Yield the text of all commands of a group; a group in it yields its own text and then its commands."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield f"## {prefix}{name}\n\n{command.help}\n"

@@ -1,4 +1,4 @@
-"""Write the figures of docs/comparison.md: rows of docs/performance.md as they stand there. `make docs` runs this."""
+"""Write the figures of docs/comparison.md: rows of docs/performance.md, copied unchanged. `make docs` runs this."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Write docs/compatibility.md: which commands, features and controls a node serves, and how it refuses the others.
 
-`make docs` runs this; tests/test_docs.py fails when the page is stale, and tests/conformance/test_compatibility.py asks
-a node for each line.
+`make docs` runs this; tests/test_docs.py fails when the page is stale, and tests/conformance/test_compatibility.py
+sends a node the requests of each line.
 """
 
 from collections.abc import Callable, Iterable
@@ -69,7 +69,7 @@ The same, of the flags of a stream of a vbucket that is active and empty, from i
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     commands = _table(("opcode", "command", "served", "answer"), map(_command, _opcodes()))
     features = _table(("code", "feature", "granted", "needs"), map(_feature, Feature))
     controls = _table(("control", "takes", "for example", "answer"), map(_control, CONTROLS))

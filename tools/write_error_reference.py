@@ -1,4 +1,4 @@
-"""Write docs/reference/errors.md from headwater/errors.py: each error, what it means, whether trying again helps.
+"""Write docs/reference/errors.md from headwater/errors.py: each error, its meaning, and whether a retry helps.
 
 `make docs` runs this; tests/test_docs.py fails when the page is stale.
 """
@@ -28,7 +28,7 @@ STATUSES = """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     classes = [
         each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, errors.HeadwaterError)
     ]

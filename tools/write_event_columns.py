@@ -13,7 +13,7 @@ HEAD = "## The columns\n\n| column | type | meaning |\n|---|---|---|\n"
 
 
 def page() -> str:
-    """Return the page with today's table."""
+    """Return the page with the present table."""
     rows = "".join(f"| `{name}` | {kind} | {meaning} |\n" for name, (kind, meaning) in COLUMNS.items())
     return re.sub(re.escape(HEAD) + r"(\|.*\n)*", lambda _: HEAD + rows, PAGE.read_text("utf-8"))
 

@@ -1,4 +1,6 @@
-"""Write docs/reference/exit-codes.md from headwater.cli.exits. `make docs` runs this; tests/test_docs.py holds it."""
+"""Write docs/reference/exit-codes.md from headwater.cli.exits. `make docs` runs this; tests/test_docs.py checks the
+page.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +43,7 @@ always, and progress goes there too.
 
 
 def commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command by its whole name."""
+    """Yield every command with its whole name."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{above}{name} ")
@@ -50,7 +52,7 @@ def commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     general = "".join(f"| {status} | {told} |\n" for status, told in GENERAL.items())
     own = "".join(
         f"| {name} | {status} | {text} |\n"

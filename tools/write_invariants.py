@@ -1,4 +1,4 @@
-"""Write what is promised into docs/reliability.md: the list of harness/world/invariants.py. `make docs` runs this."""
+"""Write the promises of docs/reliability.md from the list of harness/world/invariants.py. `make docs` runs this."""
 
 import sys
 from pathlib import Path

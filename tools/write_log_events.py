@@ -26,7 +26,7 @@ says at any level that the node listens, and where, has the same form.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return HEAD + "".join(f"| `{name}` | {about} |\n" for name, about in EVENTS.items())
 
 

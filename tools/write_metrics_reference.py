@@ -34,7 +34,7 @@ has none and is no member of a cluster, or traffic is disabled) are for everybod
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     rows = [(each.full_name, each.kind, ", ".join(each.all_labels), each.about) for each in METRICS]
     return HEAD + "".join(f"| `{name}` | {kind} | {labels} | {about} |\n" for name, kind, labels, about in rows)
 

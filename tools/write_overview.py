@@ -24,7 +24,7 @@ STYLE = """
 
 
 class Box(NamedTuple):
-    """A box: its corner, its size, what it says, and whether it is headwater's."""
+    """A box of the picture: its corner and size in pixels, its texts, and `ours`: True for a part of headwater."""
 
     left: int
     top: int
@@ -75,7 +75,7 @@ ARROWS = (
 
 
 def drawn(box: Box) -> str:
-    """A box with its words."""
+    """Return a box with its texts, as SVG."""
     words = [f'<text x="{box.left + 14}" y="{box.top + 26}" font-weight="bold">{escape(box.title)}</text>']
     for number, line in enumerate(box.more):
         words.append(f'<text class="small" x="{box.left + 14}" y="{box.top + 48 + 19 * number}">{escape(line)}</text>')
@@ -85,7 +85,7 @@ def drawn(box: Box) -> str:
 
 
 def page() -> str:
-    """The whole picture."""
+    """Return the whole picture, as SVG."""
     lines = [
         f'<path class="arrow" marker-end="url(#head)" d="M{x} {y} L{to_x - 8} {to_y}"/>'
         + (f'\n<text class="small" x="{(x + to_x) // 2 - 22}" y="{(y + to_y) // 2 - 14}">{word}</text>' if word else "")

@@ -1,4 +1,4 @@
-"""Write docs/reference/rights.md: which role may send which command and read which page, and who else comes in.
+"""Write docs/reference/rights.md: which role may send which command and read which page, and which others get access.
 
 `make docs` runs this; tests/test_docs.py fails when the page is stale. tests/conformance/test_rights.py tries each cell
 on a node, tests/conformance/test_doors.py those of the console, of certificates and of files.
@@ -143,7 +143,7 @@ TEXT = {
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     roles = _table(("role", "privileges"), ((role, in_words(granted([Grant(role)], ""))) for role in ROLES))
     commands = _table(("opcode", "command", "served", "needs", "in a part", *ROLES), _commands())
     pages = _table(("method", "page", "needs", *ROLES), _pages())
@@ -156,7 +156,7 @@ def page() -> str:
 
 
 def _lines() -> Iterator[tuple[str, ...]]:
-    """A row for each text command: the request that its line begins with, and what that needs."""
+    """Yield a row for each text command: the request that its line begins with, and the privilege that this needs."""
     if lacking := {name.decode() for name in (*classic.COMMANDS, *meta.COMMANDS)} - {*TEXT, "quit"}:
         raise LookupError(f"no line of {', '.join(sorted(lacking))}")
     for line in TEXT.values():
@@ -169,7 +169,7 @@ def _lines() -> Iterator[tuple[str, ...]]:
 
 
 def _commands() -> Iterator[tuple[str, ...]]:
-    """A row for each opcode that is declared, and one for each case that needs more."""
+    """Yield a row for each declared opcode, and one for each case of it that needs a further privilege."""
     for opcode in range(256):
         if not (forms := requests(opcode)):
             continue
@@ -189,7 +189,7 @@ def _commands() -> Iterator[tuple[str, ...]]:
 
 
 def _part(opcode: int, needed: int) -> str:
-    """How far a role for a part of a bucket goes."""
+    """Return the place within which a role for a part of a bucket may send a request; empty if it may not."""
     found = COMMANDS.get(opcode)
     if found is None or needed <= LOGIN:
         return ""
@@ -199,7 +199,7 @@ def _part(opcode: int, needed: int) -> str:
 
 
 def _alone(cases: list[Beyond | None]) -> bool:
-    """Whether one of the cases always holds, so that the request by itself is none."""
+    """Return True if one of the cases always holds, so that the request without a case does not occur."""
     return {0, 1} <= {bool(case.bits) for case in cases if case}
 
 
@@ -210,7 +210,7 @@ def _pages() -> Iterator[tuple[str, ...]]:
 
 
 def _console() -> Iterator[tuple[str, ...]]:
-    """A row for each page and form; what is done in folders of tables needs no right of a node."""
+    """Yield a row for each page and form of the console; work in folders of tables needs no privilege on a node."""
     for each in SERVED:
         yield each.method, f"`{each.path}`", in_words(each.needs), *_cells(each.needs)
         if "{kind}" in each.path:

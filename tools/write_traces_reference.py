@@ -22,7 +22,7 @@ release.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = (
         f"| `{name}` | {about} | {', '.join(f'`{each}`' for each in attributes) or '-'} |\n"
         for name, (about, attributes) in SPANS.items()
