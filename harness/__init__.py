@@ -1,4 +1,4 @@
-"""Our own tests' instruments: a ledger of what was acknowledged, writers and followers to fill it, a simulated cluster.
+"""Instruments of our own tests: a ledger of acknowledged writes, writers and followers to fill it, a simulated cluster.
 
-Users' tests need none of it, so it is no part of the package that is installed; `headwater.testing` is.
+Users' tests need none of them, so the installed package leaves them out; `headwater.testing` is part of it.
 """

@@ -110,16 +110,17 @@ LONG: Final = ("load", "export", "tail", "tap", "mirror", "index", "observe", "m
 
 @dataclass(frozen=True)
 class Typing:
-    """A command line, and what is around it.
+    """A command line, and its surroundings.
 
     Attributes:
         words: without `headwater`.
-        environment: all of it.
-        stdin: a file's name, "terminal" for one that was closed, None for none at all.
-        stdout: a file's name, "pipe", or "broken" for one that nobody reads.
-        stop: the signal that is sent after two seconds.
-        may_end_well: status 0 is right, too.
-        exact: begun as a shell does; else forked from here, which costs a tenth.
+        environment: the whole environment.
+        stdin: a file's name, "terminal" for a closed one, None for no standard input at all.
+        stdout: a file's name, "pipe", or "broken" for a pipe without a reader.
+        stop: the signal that is sent after two seconds; None for none.
+        may_end_well: True if status 0 is right, too.
+        exact: True to begin it as a shell does; otherwise it is forked from this process, which takes a tenth of the
+            time.
     """
 
     name: str
@@ -134,7 +135,9 @@ class Typing:
 
 @dataclass
 class Around:
-    """The node, another one, and what pretends to be one."""
+    """The surroundings of all command lines: the node, another node, and addresses of peers that are silent, rude or
+    closed.
+    """
 
     folder: Path
     node: testing.Node
@@ -144,7 +147,7 @@ class Around:
     closed: str
 
     def right(self, name: str) -> Typing:
-        """The line that would be right, in a folder of its own."""
+        """Return the correct command line of a command, in a folder of its own."""
         place = Path(tempfile.mkdtemp(dir=self.folder))
         (place / "rows.jsonl").write_text('{"id": "a"}\n')
         words = BASE[name].format(
@@ -165,7 +168,7 @@ class Around:
         return Typing(name, (*name.split(), *words.split()), kept | cache | login)
 
     def place(self, typing: Typing) -> str | None:
-        """The folder of a line, if it has one."""
+        """Return the folder that a command line names; None for none."""
         found = [str(word) for word in typing.words if str(word).startswith(str(self.folder))]
         return str(Path(found[0]).parent) if found else None
 
@@ -221,7 +224,7 @@ def _vbuckets(text: str) -> Mistake:
 
 
 def _places(told: Callable[[Path], str], *, may_end_well: bool = False) -> Mistake:
-    """Change each path of the line; `told` gets the path that would be right."""
+    """Return a mistake that replaces each path of the line by `told(path)`."""
 
     def mistake(around: Around, right: Typing) -> Typing | None:
         if around.place(right) is None:
@@ -310,7 +313,9 @@ S3 = {
 
 
 def _port_taken(around: Around, right: Typing) -> Typing | None:
-    """The port of the silent one: a server's own, or that of a job's metrics."""
+    """Return the line with a port that is in use: a server's own, or that of a job's metrics; None if it has
+    neither.
+    """
     port = around.silent.rpartition(":")[2]
     if "--port" in right.words:
         at = right.words.index("--port") + 1
@@ -328,7 +333,10 @@ READS_STDIN: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _terminal_gone(around: Around, right: Typing) -> Typing | None:
-    """Standard input is a terminal that was closed: to read from it is an error. Whoever can, reads."""
+    """Return the line with a closed terminal as standard input, reading from it is an error; None for servers.
+
+    A command that can read from standard input does so here.
+    """
     words = READS_STDIN.get(right.name, tuple(word for word in right.words if word != "--yes"))
     if right.name in ("serve", "console"):
         return None
@@ -379,7 +387,7 @@ NEEDS_ROOT: Final = {"full disk"}
 
 
 def _commands() -> dict[str, Any]:
-    """All commands by their names."""
+    """Return all commands by their names."""
 
     def below(command: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         if hasattr(command, "commands"):
@@ -393,7 +401,7 @@ def _commands() -> dict[str, Any]:
 
 @dataclass
 class Ended:
-    """How a line ended."""
+    """The result of a command line."""
 
     status: int
     stdout: str
@@ -402,7 +410,9 @@ class Ended:
 
 
 def run(typing: Typing, folder: Path) -> Ended:
-    """Run a line in a process that is forked from this one, and kill it after a minute or so."""
+    """Run a command line in a process that is forked from this one, and kill it after LIMIT_SECONDS; return its
+    result.
+    """
     log, out = folder / "stderr", folder / "stdout"
     began = time.monotonic()
     child = os.fork()
@@ -431,7 +441,7 @@ def run(typing: Typing, folder: Path) -> Ended:
 
 
 def _become(typing: Typing, log: Path, out: Path) -> None:
-    """Be the command, as if begun by a shell; never returns."""
+    """Run the command in this process, as if begun by a shell; never returns."""
     os.setsid()
     os.chdir(out.parent)  # a folder may be made of a name that was meant otherwise
     os.environ.clear()
@@ -470,7 +480,7 @@ def _become(typing: Typing, log: Path, out: Path) -> None:
 
 
 def wrong(typing: Typing, ended: Ended) -> list[str]:
-    """Say what is not as it should be."""
+    """Return the faults of a result, in words."""
     found = []
     if "Traceback" in ended.stderr or "Traceback" in ended.stdout:
         found.append("a traceback")
@@ -498,7 +508,9 @@ def wrong(typing: Typing, ended: Ended) -> list[str]:
 
 @contextmanager
 def pretenders() -> Iterator[tuple[str, str]]:
-    """A peer that takes connections and says nothing, and one that says something else; their addresses."""
+    """Run a peer that accepts connections and sends nothing, and one that sends other bytes, for a block; yield their
+    addresses.
+    """
     with ExitStack() as stack:
         silent, rude = (stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1000)) for _ in range(2))
 
@@ -515,7 +527,7 @@ def pretenders() -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    """Walk them all; return the exit status."""
+    """Run all commands with all mistakes; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.bad_typing")
     parser.add_argument("--only", default="", help="one command")
     parser.add_argument("--mistake", default="", help="some of the mistakes, with commas between")

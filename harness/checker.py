@@ -1,15 +1,15 @@
-"""Decides from what was written, answered and shown whether anything was lost, made up or told twice differently.
+"""Decides from all requests, answers and reads whether a node lost, invented or contradicted anything.
 
-Every operation is entered before it is sent (`sent`) and completed by its answer (`acked`), if one comes: without one
-it is unknown, it may have happened or not. Every change that any reader was shown is entered too (`shown`). From these
-the ledger tells, about a node that keeps its promises ("acknowledged means durable, visible means durable"):
+Every operation is entered before it is sent (`sent`) and completed by its answer (`acked`), if one comes: without an
+answer it is unknown, it may have happened or not. Every change that any reader saw is entered too (`shown`). From these
+the ledger checks that a node keeps its promises ("acknowledged means durable, visible means durable"):
 
     identity   a seqno of a vbucket has one content for ever, for every reader, whatever was killed in between
     order      CAS values of a vbucket rise with its seqnos
-    floor      what was acknowledged or shown is there afterwards, or something newer in its place
+    floor      a change that was acknowledged or shown is there afterwards, or something newer in its place
     ceiling    nothing is there that was not sent
-    prefix     a writer's operations survive in order: what is there is what its first n operations make, and n is
-               not below the last one acknowledged
+    prefix     a writer's operations survive in order: the state is that after its first n operations, and n is not
+               below the last one acknowledged
     once       an unknown operation that did not survive never turns up later
 
 A Violation is an AssertionError that names vbucket, seqno and key. Values are kept as checksums.
@@ -38,7 +38,12 @@ class Violation(AssertionError):  # noqa: N818 - what it is
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A change as a reader was shown it. `digest`: crc32 of the value, None for a deletion; cas 0: not told."""
+    """A change as a reader saw it.
+
+    Attributes:
+        digest: CRC-32 of the value; None for a deletion.
+        cas: 0 if the reader did not see it.
+    """
 
     vbucket: int
     seqno: int
@@ -49,7 +54,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Operation:
-    """One write of one writer. `seqno`: 0 until acknowledged."""
+    """One write of one writer. `seqno` is 0 until it is acknowledged."""
 
     number: int
     vbucket: int
@@ -59,16 +64,17 @@ class Operation:
 
 
 def digest(value: bytes | None) -> int | None:
-    """Return the digest that the ledger keeps of a value."""
+    """Return the CRC-32 of a value, which the ledger keeps; None for a deletion."""
     return GONE if value is None else crc32(value)
 
 
 class Ledger:
     """A record of requests, answers and observations. Each writer has keys of its own, and no two values are the same.
 
-    May be used by several threads, `settle` when no writer runs.
+    May be used by several threads; `settle` only when no writer runs.
 
-    Attributes: acknowledged, recovered, lost_unknown, observations: how many of each there were.
+    Attributes:
+        acknowledged, recovered, lost_unknown, observations: how many of each there were.
     """
 
     def __init__(self) -> None:
@@ -82,17 +88,17 @@ class Ledger:
         self._state: defaultdict[int, State] = defaultdict(dict)
 
     def sent(self, writer: int, operation: Operation) -> None:
-        """A writer is about to send this."""
+        """Enter an operation that a writer is about to send."""
         self._values.add((operation.vbucket, operation.key, operation.digest))
         self._operations[writer].append(operation)
 
     def refused(self, writer: int, operation: Operation) -> None:
-        """The node said that it did not do it."""
+        """Note that the node refused an operation."""
         self._operations[writer].remove(operation)
         self._never_happened(operation)
 
     def acked(self, operation: Operation, seqno: int, cas: int) -> None:
-        """The node said that it is done."""
+        """Note that the node acknowledged an operation."""
         operation.seqno = seqno
         self.acknowledged += 1
         self.shown(Shown(operation.vbucket, seqno, operation.key, operation.digest, cas))
@@ -134,9 +140,12 @@ class Ledger:
         seqnos.insert(at, change.seqno)
 
     def settle(self, there: Iterable[Shown]) -> None:
-        """Hold the newest change of every key, as the node has them after a fault, against the ledger.
+        """Check the newest change of every key after a fault, as the node has them, against the ledger.
 
-        The writers go on from what survived: unknown operations are known from here on.
+        The writers continue from the surviving operations: unknown operations are decided by this.
+
+        Raises:
+            Violation: a promise was broken.
         """
         found: dict[tuple[int, bytes], Shown] = {}
         for change in there:
@@ -156,7 +165,11 @@ class Ledger:
             raise Violation(f"made up: {set(state.items()) ^ set(expected.items())}")
 
     def _settle_writer(self, writer: int, state: State) -> None:
-        """Find n, the operations that survived; at least up to the last one acknowledged."""
+        """Find the number n of a writer's operations that survived, and keep their state.
+
+        Raises:
+            Violation: no n from the last acknowledged operation on explains the state.
+        """
         operations, held = self._operations[writer], dict(self._state[writer])
         certain = max((at + 1 for at, operation in enumerate(operations) if operation.seqno), default=0)
         for operation in operations[:certain]:
@@ -184,5 +197,5 @@ class Ledger:
             self._values.discard((operation.vbucket, operation.key, operation.digest))
 
     def state_of(self, writer: int) -> State:
-        """The keys of a writer by (vbucket, key), after `settle`; None: deleted."""
+        """Return a writer's documents by (vbucket, key) after `settle`: digests, None for deleted ones."""
         return dict(self._state[writer])

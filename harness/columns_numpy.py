@@ -1,10 +1,11 @@
-"""The decoder of kernels/decode.py once more, by another road and without compiled code: what the kernel is held to.
+"""A second implementation of the decoder of kernels/decode.py, without compiled code, against which the kernel is
+checked.
 
     Arena(decoder=columns_numpy.decode)
 
 It reaches the same rows, controls, stream table and refusals in another way: the frames are found first
-(frames_numpy.py), then every rule is evaluated for all of them at once *as if all before had been accepted*, and
-decoding ends at the first frame that breaks one (or finds no room). Up to that frame the assumption holds, so the
+(frames_numpy.py), then every rule is evaluated for all of them at once *as if all earlier ones had been accepted*, and
+decoding ends at the first frame that breaks a rule (or finds no room). Up to that frame the assumption holds, so the
 result is exact; values computed after it are dropped. A stream's state before each frame follows from the last frame of
 a kind before it in the same vbucket (`_before`). Some 0.8 M frames a second.
 """

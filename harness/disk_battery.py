@@ -57,12 +57,14 @@ REFUSED_SECONDS = 0.02
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of all that happened.
+    """The counts of a battery.
 
-    Attributes: full: how often writes began to be refused while live data fitted in half. back: how often they were
-        taken again. longest_seconds: how long that took at most. brims: how often the disk was filled with live data,
-        and emptied to less than half. kills, stops: ends of the node. starts_full: how many of its starts were on a
-        disk that refused documents before.
+    Attributes:
+        full: how often writes began to be refused while live data fitted in half of the disk.
+        back: how often writes were accepted again. longest_seconds: the longest time until then.
+        brims: how often the disk was filled with live data, and emptied to less than half.
+        kills, stops: ends of the node.
+        starts_full: how many of its starts were on a disk that refused documents before.
     """
 
     full: int = 0
@@ -76,28 +78,30 @@ class Tally:
 
 
 class Sizes:
-    """How large the documents are that writers were told are there, by (vbucket, key) and by digest."""
+    """The sizes of the documents that writers believe to exist, by (vbucket, key) and by digest."""
 
     def __init__(self) -> None:
         self.by_digest: dict[int | None, int] = {GONE: 0}
         self.held: dict[int, dict[tuple[int, bytes], int]] = {}
 
     def live(self, writer: int) -> int:
-        """Bytes of a writer's documents."""
+        """Return the bytes of a writer's documents."""
         return sum(self.held.get(writer, {}).values())
 
     def settle(self, ledger: Ledger, writer: int) -> None:
-        """Take what is there after a crash."""
+        """Take over a writer's documents from the ledger, after a crash."""
         state = ledger.state_of(writer)
         self.held[writer] = {place: self.by_digest[value] for place, value in state.items() if value is not GONE}
 
 
 class BudgetWriter(Writer):
-    """Writes until its connection ends, and keeps the bytes of its live documents below a bound.
+    """A writer that writes until its connection ends, and keeps the bytes of its live documents below a bound.
 
     Attributes:
-        budget: that bound. filling: nothing but new and larger documents.
-        accepted_at, refused_at: when a document was taken last, and when one was refused first after that (0: not).
+        budget: that bound.
+        filling: True to write only new and larger documents.
+        accepted_at: when a document was accepted last.
+        refused_at: when a document was refused first after that; 0 if none was.
     """
 
     def __init__(self, battery: Battery, number: int, random: Random) -> None:
@@ -114,7 +118,7 @@ class BudgetWriter(Writer):
 
     @property
     def is_within(self) -> bool:
-        """Whether what is there is no more than it should be."""
+        """True if its live documents are within the budget."""
         return sum(self._held.copy().values()) <= self.budget
 
     def _burst(self) -> list[tuple[Operation, Frame]]:
@@ -176,7 +180,7 @@ class BudgetWriter(Writer):
 
 
 class Stuck(Thread):
-    """Opens a connection that is sent everything, reads nothing, and comes back when it is cut."""
+    """A reader that opens a connection for all changes, reads nothing, and connects again when it is cut."""
 
     def __init__(self, port: int, hello: Sequence[bytes], vbuckets: int) -> None:
         super().__init__(daemon=True)
@@ -185,7 +189,7 @@ class Stuck(Thread):
         self._stopping = Event()
 
     def run(self) -> None:
-        """Hold, until `stop`."""
+        """Hold a connection, until `stop`."""
         while not self._stopping.is_set():
             with contextlib.suppress(OSError), create_connection(("127.0.0.1", self._port), 5) as sock:
                 self._hold(sock)
@@ -202,13 +206,13 @@ class Stuck(Thread):
                     return
 
     def stop(self) -> None:
-        """End it."""
+        """End the reader."""
         self._stopping.set()
         self.join(20)
 
 
 def stuck_dcp(vbuckets: int) -> list[bytes]:
-    """A DCP producer is opened, with the smallest of windows, and a stream of each vbucket asked for."""
+    """Return the frames that open a DCP producer with the smallest window and request a stream of each vbucket."""
     forever = (1 << 64) - 1
     frames = [
         Frame(Magic.CLIENT_REQUEST, Opcode.DCP_OPEN, b"stuck", (0).to_bytes(4, "big") + (1).to_bytes(4, "big")),
@@ -223,16 +227,16 @@ def stuck_dcp(vbuckets: int) -> list[bytes]:
 
 
 def stuck_tap() -> list[bytes]:
-    """A TAP connection with a backfill of everything."""
+    """Return the frames that open a TAP connection with a backfill of everything."""
     flags = (1).to_bytes(4, "big")
     return [Frame(Magic.CLIENT_REQUEST, Opcode.TAP_CONNECT, b"stuck-tap", flags, bytes(8)).encode()]
 
 
 class Battery:
-    """One node on one disk. `run` it; `tally` and `ledger` have the counts.
+    """One node on one disk. `run` runs it; `tally` and `ledger` have the counts.
 
     Args:
-        folder: on the small disk. disk_bytes: how large that is.
+        folder: on the small disk. disk_bytes: the size of that disk.
         options: of the node, beside the number of vbuckets.
     """
 
@@ -253,7 +257,11 @@ class Battery:
     # ------------------------------------------------------------------ a life
 
     def run(self, seconds: float) -> None:
-        """Round after round for so long; Violation when a promise is broken, NodeError when the node does not start."""
+        """Run rounds for so many seconds.
+
+        Raises:
+            Violation: a promise was broken. NodeError: the node did not start.
+        """
         self._began_at = self._told_at = time.monotonic()
         left = seconds  # of the time in which it runs: a start may take as long as a busy machine lets it
         while left > 0:
@@ -268,7 +276,7 @@ class Battery:
         self.verify()
 
     def verify(self) -> None:
-        """Hold everything against the ledger a last time, and what the follower has against the node."""
+        """Check all documents against the ledger a last time, and the follower's documents against the node's."""
         self.node.start()
         there = {(change.vbucket, change.key): change for change in everything(self.node.url)}
         self.ledger.settle(there.values())
@@ -312,7 +320,7 @@ class Battery:
             reader.start()
 
     def _end(self) -> None:
-        """Kill it, stop it, or let it go on and end in order; then nobody writes."""
+        """Kill the node or stop it, then end all writers and readers."""
         refused = any(writer.refused_at for writer in self.writers)
         self.tally.starts_full += refused
         if self._random.random() < 0.75:
@@ -331,7 +339,7 @@ class Battery:
     # ------------------------------------------------------------------ rounds
 
     def _fits(self, seconds: float) -> None:
-        """Live data fits in half: whoever is refused is taken again."""
+        """Keep the live data below half of the disk for a while; every refusal must end in time."""
         self._budget(FITS)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -339,8 +347,9 @@ class Battery:
             self._refusals()
 
     def _brim(self) -> None:
-        """Fill the disk with live data until writes are refused for a while, perhaps crash there; then delete what is
-        above less than half."""
+        """Fill the disk with live data until writes are refused for a while, perhaps crash there; then delete down to
+        less than half.
+        """
         self._budget(BRIM)
         full = self._refused_for(2.0)
         self._until(full, 20.0, "")
@@ -363,7 +372,7 @@ class Battery:
         )
 
     def _refusals(self) -> None:
-        """Wait for the end of a refusal that has begun."""
+        """Wait until a refusal that has begun has ended."""
         refused = [writer for writer in self.writers if writer.refused_at]
         if not refused:
             return
@@ -383,7 +392,9 @@ class Battery:
         self.tally.longest_seconds = max(self.tally.longest_seconds, seconds)
 
     def _until(self, true: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait for it; Violation after so long, unless there is nothing to say (`what`)."""
+        """Wait until `true()`; after so many seconds raise a Violation that says `what`, or return if `what` is
+        empty.
+        """
         deadline = time.monotonic() + seconds
         while not true():
             self._look()
@@ -393,7 +404,7 @@ class Battery:
                 raise Violation(f"{what} after {seconds:.0f} s; {self.situation()}")
 
     def _look(self) -> None:
-        """Let a little time go by, and see that everybody lives."""
+        """Wait a moment, and check that node, writers and readers are alive."""
         time.sleep(0.05)
         for writer in self.writers:
             if not writer.is_alive():
@@ -413,7 +424,7 @@ class Battery:
     # ------------------------------------------------------------------ to be told
 
     def situation(self) -> str:
-        """How full the disk is, and of what."""
+        """Return how full the disk is, and of what, in words."""
         usage = shutil.disk_usage(self._folder)
         live = sum(self.sizes.live(number) for number in range(len(self.writers)))
         files = sorted((path.name, path.stat().st_blocks * 512 >> 10) for path in self.node.data.iterdir())
@@ -421,7 +432,7 @@ class Battery:
         return f"{live / MIB:.0f} MiB live, {usage.free / MIB:.1f} of {usage.total / MIB:.0f} MiB free; KiB: {named}"
 
     def summary(self) -> str:
-        """The counts so far, in a line."""
+        """Return the counts so far, in a line."""
         tally, ledger = self.tally, self.ledger
         return (
             f"{time.monotonic() - self._began_at:.0f} s: {ledger.acknowledged:,} acknowledged, "
@@ -441,7 +452,7 @@ def _disk(mebibytes: int, kind: str) -> Iterator[Path]:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Read the arguments and run; returns the exit status."""
+    """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.disk_battery", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)

@@ -50,11 +50,11 @@ ONLY_WITH: Final = {"headwater_tls_certificate_ends_seconds"}
 
 
 class Unlike(Exception):  # noqa: N818 - what was found, not what failed
-    """Something is not as the pages say."""
+    """A result differs from what the pages promise."""
 
 
 class Day:
-    """The folder, and the processes that were started in it."""
+    """The folder of a day, and the processes that were started in it."""
 
     def __init__(self, folder: Path, documents: int) -> None:
         self.folder, self.documents = folder, documents
@@ -63,7 +63,7 @@ class Day:
         self.behind: list[subprocess.Popen[str]] = []
 
     def install(self, wheel: Path) -> None:
-        """Make an empty environment and put the wheel into it, by the words of docs/howto/install.md."""
+        """Create an empty environment and install the wheel, by the commands of docs/howto/install.md."""
         subprocess.run([sys.executable, "-m", "venv", self.folder / "venv"], check=True)  # noqa: S603 - our own command
         words = (
             "install",
@@ -77,7 +77,7 @@ class Day:
         told("installed", f"{wheel.name} into an empty environment: {self.run('--version').strip()}")
 
     def run(self, *words: object, status: int = 0) -> str:
-        """Type a command of ours, which ends with this status; return what it printed."""
+        """Run a command of ours, which must end with `status`; return its output."""
         told = ["headwater", *map(str, words)]
         done = subprocess.run(  # noqa: S603 - our own command
             told, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
@@ -87,7 +87,7 @@ class Day:
         return done.stdout
 
     def begin(self, *words: object, said: str = "ready ", **more: str) -> str:
-        """Start a program that goes on; return the line that begins so."""
+        """Start a program that keeps running; return its first line that begins with `said`."""
         log = (self.folder / f"{len(self.behind)}.log").open("w+")
         process = subprocess.Popen(  # noqa: S603 - our own commands, and Prometheus
             [*map(str, words)], cwd=self.folder, env=self.environment | more, stdout=log, stderr=log, text=True
@@ -105,7 +105,7 @@ class Day:
             log.close()
 
     def end(self) -> None:
-        """SIGTERM for all of them."""
+        """Send SIGTERM to all processes of the day."""
         for each in self.behind:
             each.send_signal(signal.SIGTERM)
         for each in self.behind:
@@ -114,7 +114,7 @@ class Day:
 
 
 def wait(true: Callable[[], Any], why: str) -> Any:
-    """Look until something is there."""
+    """Poll until `true()` returns a true value, and return it; `why` is for the error."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not (found := true()):
         if time.monotonic() > end:
@@ -124,14 +124,14 @@ def wait(true: Callable[[], Any], why: str) -> Any:
 
 
 def free_port() -> int:
-    """Return a port that nobody has at the moment."""
+    """Return a port that is free at the moment."""
     with socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 def told(what: str, how: str) -> None:
-    """Print a line of the day."""
+    """Print a line about a step of the day."""
     print(f"{what:<36} {how}", flush=True)
 
 
@@ -151,7 +151,7 @@ def nodes(day: Day, name: str) -> tuple[list[str], list[str]]:
 
 
 def load(day: Day, node: str) -> None:
-    """Load documents of all kinds: leading zeros, unicode, nothing."""
+    """Load documents from a CSV file, with leading zeros, non-ASCII text and empty fields."""
     with (day.folder / "documents.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["id", "zip", "name"])
@@ -163,7 +163,9 @@ def load(day: Day, node: str) -> None:
 
 
 def service(day: Day) -> None:
-    """Let systemd look at the unit, and start its command as systemd does: ready is what the socket is told."""
+    """Check the unit with systemd, and start its command as systemd does, with a socket for the notice that it is
+    ready.
+    """
     unit = UNIT.read_text()
     if shutil.which("systemd-analyze") is None:
         told("systemd", "is not installed here: the unit was not verified")
@@ -189,14 +191,14 @@ def service(day: Day) -> None:
 
 
 def held(day: Day, node: str, name: str) -> dict[str, dict[str, Any]]:
-    """Return all documents of a cluster, with flags, expiry, CAS and revision, as an export has them."""
+    """Return all documents of a cluster, with flags, expiry, CAS and revision, by an export."""
     day.run("export", name, "--node", node)
     rows = map(json.loads, (day.folder / name).read_text("utf-8").splitlines())
     return {row["key"]: {each: value for each, value in row.items() if each != "seqno"} for row in rows}
 
 
 def console(day: Day, node: str, count: int) -> None:
-    """Open the console as the browser does that follows the address it prints, and each page that it leads to."""
+    """Open the console with the address that it prints, as a browser does, and each page that it links to."""
     ready = day.begin("headwater", "console", f"couchbase://{node}/default", "--port", 0)
     if not ready:
         raise Unlike("the console did not come up")
@@ -235,7 +237,7 @@ def chromium(day: Day, address: str, node: str) -> None:
 
 
 def prometheus(day: Day, pages: list[str], node: str) -> None:
-    """Let a real Prometheus scrape the nodes, and ask it all that the dashboard and the alerts ask."""
+    """Let a real Prometheus scrape the nodes, and run all queries of the dashboard and of the alerts on it."""
     if shutil.which("prometheus") is None:
         told("prometheus", "is not installed here (apt-get install prometheus): left out")
         return
@@ -272,7 +274,7 @@ def prometheus(day: Day, pages: list[str], node: str) -> None:
 
 
 def main() -> int:
-    """Live the day; return the exit status."""
+    """Run all steps of the day; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.first_day")
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--documents", type=int, default=20_000)

@@ -53,12 +53,14 @@ class Frames:
     value: Ints
 
     def only(self, *opcodes: int) -> Flags:
-        """Return the requests with one of these opcodes."""
+        """Return a mask of the requests with one of these opcodes."""
         return self.request & np.isin(self.opcode, opcodes)
 
 
 def find(view: NDArray[np.uint8]) -> tuple[Frames, int, int]:
-    """Return the whole frames at the head of a buffer, why they end, and the size of the frame after them."""
+    """Return the whole frames at the head of a buffer, a code for why they end, and the size of the frame after
+    them.
+    """
     at, starts, data = 0, [], view.data
     while len(view) - at >= HEADER:
         starts.append(at)
@@ -95,7 +97,7 @@ def headers_at(view: NDArray[np.uint8], start: Ints) -> dict[str, NDArray[Any]]:
 
 
 def numbers(view: NDArray[np.uint8], kind: str, at: Ints, where: Flags) -> Words:
-    """Return the big-endian numbers that start at these bytes, 0 where there is none."""
+    """Return the big-endian numbers that start at these bytes, 0 where the mask is False."""
     numbers = np.zeros(len(at), np.uint64)
     if where.any():
         dtype = np.dtype(kind)

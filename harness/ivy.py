@@ -1,4 +1,4 @@
-"""Java programs of others from Maven Central, by Ivy, which PySpark has with it; kept in Ivy's own cache."""
+"""Third-party Java programs from Maven Central, by Ivy, which comes with PySpark; kept in Ivy's own cache."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ FETCH_SECONDS = 600.0
 
 
 class NotFetched(Exception):  # noqa: N818 - says what happened
-    """The jars can't be had: no PySpark, no Java, no network."""
+    """The jars can't be downloaded: no PySpark, no Java, or no network."""
 
 
 def class_path(organisation: str, module: str, revision: str, place: Path) -> str:
-    """Return the class path of a module with all that it needs; fetches what is not there.
+    """Return the class path of a module with all its dependencies; download missing jars.
 
     Args:
         organisation: with `module` and `revision` the coordinates on Maven Central.
         place: a folder for Ivy's answer.
 
     Raises:
-        NotFetched: with what Ivy said.
+        NotFetched: with Ivy's message.
     """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:

@@ -1,8 +1,8 @@
 """Weeks of a mirror in minutes: its log without its rows, under a clock that is an argument.
 
-Each batch gives every file of the table another deletion vector, as random updates do, and every eighth puts a file in
-the place of the oldest. A line tells of each checkpoint how many removals there were so far, how many it has, its size,
-and what writing it and starting from it cost:
+Each batch gives every file of the table another deletion vector, as random updates do, and every eighth replaces the
+oldest file. For each checkpoint a line has the number of removals so far and in it, its size, and the cost of writing
+it and of a start from it:
 
     python -m harness.lake_week --batches 8000 --files 20
 """
@@ -31,10 +31,10 @@ STATS = '{"numRecords":9,"minValues":{"vbucket":0},"maxValues":{"vbucket":9}}'
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was written, and what that cost.
+    """A written checkpoint, and its cost.
 
     Attributes:
-        batches, removed: how many batches there were, and how many removals all of them made.
+        batches: the number of batches so far. removed: the number of removals of all of them.
         kept: removals in the checkpoint.
         size: of the checkpoint, bytes.
         written, started: CPU seconds for writing it, and for a start from it.
@@ -51,11 +51,11 @@ class Checkpoint:
 
 
 class Weeks:
-    """A table that is committed to under a clock of its own.
+    """A table with commits under a clock of its own.
 
     Args:
         place: an empty folder.
-        files: how many files the table has.
+        files: the number of the table's files.
         seconds: between two batches.
     """
 
@@ -103,7 +103,7 @@ class Weeks:
 
 
 def weeks(place: Path, batches: int, files: int, every: int = upkeep.CHECKPOINT_EVERY) -> Iterator[Checkpoint]:
-    """Yield what is seen at each checkpoint of two weeks."""
+    """Yield the figures of each checkpoint of two weeks."""
     table = Weeks(place, files, WEEKS * 7 * DAY / batches)
     for number in range(1, batches + 1):
         table.batch()

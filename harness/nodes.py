@@ -1,8 +1,8 @@
-"""Real nodes as an operator without tools has them: raw requests, replicas and owners made by hand, data put back.
+"""Real nodes under raw requests: replicas and owners set by hand, and data restored to an older state.
 
-`cluster` runs some nodes with one map, vbucket by vbucket taken over, followed or failed over. `diverge`, `keep` and
-`return_to` do with one node alone what a failover does: it is put back to where a replica would have been that had not
-received the last writes, and begins a branch of history of its own.
+`cluster` runs some nodes with one map, whose vbuckets a test moves, replicates or fails over one by one. `diverge`,
+`keep` and `return_to` do with one node alone what a failover does: it gets the data of a replica that had not received
+the last writes, and begins a branch of history of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEADLINE_SECONDS = 120.0
 
 
 class Line:
-    """One connection that asks and reads."""
+    """One connection for requests and answers."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS)
@@ -45,7 +45,7 @@ class Line:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.file.close()
         self.sock.close()
 
@@ -54,14 +54,14 @@ class Line:
         self.sock.sendall(frame.encode())
 
     def read(self) -> Frame:
-        """Return the next frame that comes."""
+        """Return the next frame."""
         header = self.file.read(24)
         if len(header) < 24:
             raise ConnectionError("the node hung up")
         return Frame.decode(header + self.file.read(int.from_bytes(header[8:12])))
 
     def call(self, opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"", vbucket: int = 0) -> Frame:
-        """Ask, and return the answer."""
+        """Send a request, and return its answer."""
         self.send(Frame(0x80, opcode, key, extras, value, vbucket=vbucket, opaque=7))
         return self.read()
 
@@ -76,7 +76,7 @@ class Line:
 def call(  # noqa: PLR0917 -- a frame's parts
     node: Node, opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"", vbucket: int = 0
 ) -> Frame:
-    """Ask a node over a connection of its own."""
+    """Send a node a request over a connection of its own, and return the answer."""
     with Line(node.port) as line:
         return line.call(opcode, key, value, extras, vbucket)
 
@@ -87,7 +87,7 @@ def _done(answer: Frame) -> None:
 
 
 def put(node: Node, vb: int, key: str, value: bytes) -> None:
-    """Store a document in a vbucket, whichever its key belongs to."""
+    """Store a document in a vbucket, also one that its key does not belong to."""
     _done(call(node, Opcode.SET, key.encode(), value, bytes(8), vb))
 
 
@@ -98,12 +98,12 @@ def replicate(node: Node, source: str, vbuckets: str, *, takeover: bool = False)
 
 
 def leave(node: Node, source: str) -> None:
-    """Let it follow no more."""
+    """Let a node stop following another one."""
     call(node, Opcode.IOCTL_SET, b"replicate.stop", json.dumps({"from": source}).encode())
 
 
 def state(node: Node, vb: int) -> State | None:
-    """Return a vbucket's state on a node; None where it is not."""
+    """Return a vbucket's state on a node; None if it is not there."""
     answer = call(node, Opcode.GET_VBUCKET, vbucket=vb)
     return State(int.from_bytes(answer.value)) if answer.status == 0 else None
 
@@ -114,13 +114,13 @@ def set_state(node: Node, vb: int, wanted: State) -> None:
 
 
 def failover_log(node: Node, vb: int) -> list[tuple[int, int]]:
-    """Return a vbucket's branches, newest first."""
+    """Return a vbucket's failover log, newest branch first."""
     log = call(node, Opcode.GET_FAILOVER_LOG, vbucket=vb).value
     return [(int.from_bytes(log[at : at + 8]), int.from_bytes(log[at + 8 : at + 16])) for at in range(0, len(log), 16)]
 
 
 def high_seqno(node: Node, vb: int) -> int:
-    """Return a vbucket's newest seqno on a node, in whatever state; -1 where it is not."""
+    """Return a vbucket's high seqno on a node, in any state; -1 if it is not there."""
     for number in range(1, 5):
         found = call(node, Opcode.GET_ALL_VB_SEQNOS, extras=number.to_bytes(4)).value
         for at in range(0, len(found), 10):
@@ -130,7 +130,7 @@ def high_seqno(node: Node, vb: int) -> int:
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> None:
-    """Poll until the condition holds; fails after a deadline."""
+    """Poll until the condition holds; fail after `seconds`, with `what` as the message."""
     give_up, pause = time.monotonic() + seconds, threading.Event()
     while not condition():
         if time.monotonic() > give_up:
@@ -139,11 +139,12 @@ def until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_SE
 
 
 class HandMade:
-    """Nodes and the map that they should have; `publish` gives it to some of them, or to all.
+    """Nodes and the map that they should have; `publish` sends it to some of them, or to all.
 
     Attributes:
         nodes: the first owns all vbuckets at the beginning.
-        owners: of each vbucket, as the next map will tell. replicas: those of vbuckets that it gives any, in order.
+        owners: of each vbucket, for the next map.
+        replicas: by vbucket, in order, for vbuckets that have any in the map.
     """
 
     def __init__(self, nodes: Sequence[Node], vbuckets: int) -> None:
@@ -154,11 +155,11 @@ class HandMade:
 
     @property
     def url(self) -> str:
-        """For clients that start from the first node."""
+        """The connection string with the first node."""
         return self.nodes[0].url
 
     def map(self, this: int) -> bytes:
-        """The map as one of the nodes gets it."""
+        """Return the map as one of the nodes gets it."""
         hosts: list[dict[str, object]] = [
             {"hostname": each.host, "services": {"kv": each.port, "mgmt": 8091}} for each in self.nodes
         ]
@@ -179,14 +180,14 @@ class HandMade:
         return json.dumps(told).encode()
 
     def publish(self, *to: int) -> None:
-        """Give a new map to these nodes, in this order; to all that run if none is named."""
+        """Send a new map to these nodes, in this order; to all that run if none is named."""
         self._rev += 1
         for index in to or [place for place, each in enumerate(self.nodes) if each.is_running]:
             version = (1).to_bytes(8) + self._rev.to_bytes(8)
             _done(call(self.nodes[index], Opcode.SET_CLUSTER_CONFIG, b"", self.map(index), version))
 
     def take_over(self, vb: int, to: int) -> None:
-        """Move a vbucket; the map still names the old owner."""
+        """Move a vbucket by takeover; the map still names the old owner."""
         source, target = self.nodes[self.owners[vb]], self.nodes[to]
         if state(target, vb) is State.DEAD:
             set_state(target, vb, State.REPLICA)
@@ -202,19 +203,19 @@ class HandMade:
         until(lambda: high_seqno(self.nodes[to], vb) == high_seqno(owner, vb), f"the replica of vbucket {vb} is level")
 
     def fail_over(self, vb: int, to: int) -> None:
-        """Make a replica the owner, whatever the old one thinks; the map still names the old one."""
+        """Make a replica the owner without the old owner; the map still names the old one."""
         leave(self.nodes[to], self.nodes[self.owners[vb]].address)
         set_state(self.nodes[to], vb, State.ACTIVE)
         self.owners[vb] = to
 
     def client(self, *, timeout_seconds: float = 60.0) -> Client:
-        """A client that starts from the first node."""
+        """Return a client that starts from the first node."""
         return self.nodes[0].client(timeout_seconds=timeout_seconds)
 
 
 @contextmanager
 def cluster(count: int = 2, vbuckets: int = 8) -> Iterator[HandMade]:
-    """Some nodes with one map, all vbuckets on the first."""
+    """Run some nodes with one map, all vbuckets on the first, for a block."""
     with ExitStack() as stack:
         nodes = [
             stack.enter_context(node(vbuckets=vbuckets, vbucket_state="none" if place else "active"))
@@ -226,9 +227,9 @@ def cluster(count: int = 2, vbuckets: int = 8) -> Iterator[HandMade]:
 
 
 def diverge(bucket: Node, *, lost: Callable[[], None], vbuckets: int = 4) -> None:
-    """Put the node back to where it was before `lost`, as a replica that had not received those writes would be.
+    """Restore the node to its state before `lost`, as a replica has it that had not received those writes.
 
-    It then becomes active, which begins a new branch of history. Whoever read what `lost` wrote is ahead of the branch.
+    It then becomes active, which begins a new branch of history. A reader of the lost writes is ahead of the branch.
     """
     kept = keep(bucket)
     lost()
@@ -236,7 +237,7 @@ def diverge(bucket: Node, *, lost: Callable[[], None], vbuckets: int = 4) -> Non
 
 
 def keep(bucket: Node) -> Path:
-    """Copy the node's data as it is now; return where to."""
+    """Copy the node's present data; return the copy's folder."""
     bucket.stop()
     kept = bucket.data.with_name(f"replica-{uuid4().hex}")
     shutil.copytree(bucket.data, kept)
@@ -245,7 +246,7 @@ def keep(bucket: Node) -> Path:
 
 
 def return_to(bucket: Node, kept: Path, vbuckets: int = 4) -> None:
-    """Put the node back to what was kept, and make it active on a branch of its own."""
+    """Restore the node to a copy of `keep`, and make it active on a branch of its own."""
     bucket.stop()
     shutil.rmtree(bucket.data)
     kept.rename(bucket.data)

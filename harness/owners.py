@@ -1,4 +1,4 @@
-"""Who owns a vbucket while it changes hands: a writer that follows the owner, a watch for two owners, one history.
+"""Ownership of a vbucket while it changes hands: a writer that follows the owner, a watch for two owners, one history.
 
     nomad = Nomad(ledger, {"a": a.port, "b": b.port}, vb); nomad.start()
     watch = OwnerWatch(a.port, b.port, vb); watch.start()
@@ -9,7 +9,8 @@
 The rules, beside those of the ledger (checker.py), which hold over both nodes together:
 
     owners     the two nodes are never active at the same time
-    branch     what was acknowledged with a vb uuid lies on the part of that branch which the last owner's log keeps
+    branch     a write that was acknowledged with a vb uuid lies on that part of the branch which the last owner's log
+               keeps
     log        newest first, seqnos never rise towards the past, uuids differ, the oldest begins at 0 and is still there
 """
 
@@ -34,14 +35,14 @@ FailoverLog = Sequence[tuple[int, int]]
 
 
 class Line:
-    """One connection to one node, made when it is needed."""
+    """One connection to one node, opened when it is needed."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._socket: socket.socket | None = None
 
     def call(self, frame: Frame) -> Frame | None:
-        """Ask; None when the connection could not be made, or broke."""
+        """Send a request and return its answer; None if the connection could not be opened, or broke."""
         try:
             sock = self._connected()
             sock.sendall(frame.encode())
@@ -51,14 +52,14 @@ class Line:
             return None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     @property
     def is_open(self) -> bool:
-        """Whether the last call left a connection."""
+        """True if the last call left a connection."""
         return self._socket is not None
 
     def _connected(self) -> socket.socket:
@@ -81,15 +82,15 @@ class Line:
 
 
 class Nomad(Thread):
-    """Writes to one vbucket, one document after the other, wherever it is owned.
+    """A writer to one vbucket, one document after the other, wherever the vbucket is owned.
 
-    A refusal (NOT_MY_VBUCKET, ETMPFAIL) sends it to the next node. When a connection breaks under a write, whether that
-    happened is not known, and the ledger's rule of prefixes is told so: what comes after is another writer's.
+    A refusal (NOT_MY_VBUCKET, ETMPFAIL) sends it to the next node. When a connection breaks under a write, the outcome
+    is unknown, and later operations are entered as another writer's, for the ledger's rule of prefixes.
 
     Attributes:
-        acknowledged: (vb uuid, seqno) of every write that was answered with success.
-        by_node: how many each node took. refusals: how many said no.
-        longest_seconds: the longest time from the first try of a write to its success.
+        acknowledged: (vb uuid, seqno) of every successful write.
+        by_node: the number of writes that each node accepted. refusals: the number of refusals.
+        longest_seconds: the longest time from the first attempt of a write to its success.
     """
 
     def __init__(self, ledger: Ledger, ports: Mapping[str, int], vb: int, *, keys: int = 40) -> None:
@@ -117,7 +118,7 @@ class Nomad(Thread):
             self.error = error
 
     def finish(self) -> None:
-        """Stop; raises what went wrong."""
+        """Stop; raise the error of the writer, if there is one."""
         self._over.set()
         self.join(ANSWER_SECONDS_MAX)
         for line in self._lines.values():
@@ -128,7 +129,7 @@ class Nomad(Thread):
             raise Violation(f"the writer of vbucket {self._vb} waits for an answer that does not come")
 
     def wait(self, more: int, seconds: float = ANSWER_SECONDS_MAX, node: str | None = None) -> bool:
-        """Wait until so many more writes were acknowledged (by that node); False if they were not in time."""
+        """Wait for so many more acknowledged writes (by that node); return False if they did not come in time."""
         give_up, goal = time.monotonic() + seconds, self._taken(node) + more
         while self._taken(node) < goal and self.error is None and time.monotonic() < give_up:
             self._over.wait(PAUSE_SECONDS)
@@ -170,12 +171,13 @@ class Nomad(Thread):
 
 
 class OwnerWatch(Thread):
-    """Asks two nodes for the state of a vbucket, in turns and without a pause worth the name.
+    """A poller of the state of a vbucket on two nodes, in turn, almost without a pause.
 
-    The two can't be asked at once; but one that is active before and after the other is, was active with it: an owner
-    that stops being one does not come back while another is.
+    The two can't be polled at once. But a node that is active before and after the other is active, was active together
+    with it: an owner that stops being one does not come back while another is.
 
-    Attributes: samples: how often one of them was asked. violations: what must not be.
+    Attributes:
+        samples: the number of polls of one of them. violations: moments with two owners, in words.
     """
 
     def __init__(self, one: int, other: int, vb: int) -> None:
@@ -198,14 +200,14 @@ class OwnerWatch(Thread):
             self.samples += 1
 
     def wait_samples(self, count: int, seconds: float = ANSWER_SECONDS_MAX) -> bool:
-        """Wait until each node was asked about so often; False if not in time."""
+        """Wait until each node was polled about so often; return False if not in time."""
         give_up = time.monotonic() + seconds
         while self.samples < 2 * count and time.monotonic() < give_up:
             self._over.wait(PAUSE_SECONDS)
         return self.samples >= 2 * count
 
     def finish(self) -> None:
-        """Stop; raises a Violation if there were two owners."""
+        """Stop; raise a Violation if there were two owners."""
         self._over.set()
         self.join(ANSWER_SECONDS_MAX)
         for line in self._lines:
@@ -219,7 +221,7 @@ class OwnerWatch(Thread):
 
 
 def check_history(log: FailoverLog, acknowledged: Sequence[tuple[int, int]], before: FailoverLog = ()) -> None:
-    """Hold the last owner's failover log, newest first, against its rules and what was acknowledged.
+    """Check the last owner's failover log, newest first, against its rules and the acknowledged writes.
 
     Args:
         before: the log at the beginning: it must still be the older part of this one.

@@ -1,4 +1,4 @@
-"""Processes that a test started, and theirs: who they are, whether they live or wait, and their end."""
+"""Processes that a test started, and their descendants: whether they run or are stopped, and their end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["descendants", "end_with_all_its_own", "is_stopped", "lives"]
 
 
 def descendants(pid: int) -> list[int]:
-    """Return all processes that descend from one, parents before their children."""
+    """Return all descendants of a process, parents before their children."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         if (fields := _fields(stat)) is not None:
@@ -23,24 +23,24 @@ def descendants(pid: int) -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process is there and has not ended."""
+    """Return True if a process exists and has not ended."""
     return (fields := _fields(Path(f"/proc/{pid}/stat"))) is not None and fields[0] != "Z"
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal and waits for SIGCONT."""
+    """Return True if a process was stopped by a signal and waits for SIGCONT."""
     return (fields := _fields(Path(f"/proc/{pid}/stat"))) is not None and fields[0] == "T"
 
 
 def end_with_all_its_own(pid: int) -> None:
-    """SIGKILL for a process and all that descend from it, as if the machine had lost its power."""
+    """Send SIGKILL to a process and all its descendants, as if the machine had lost its power."""
     for each in (pid, *descendants(pid)):
         with suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
 
 
 def _fields(stat: Path) -> list[str] | None:
-    """The fields of a process after its name, the first is its state; None if it is gone."""
+    """Return the fields of a process after its name, of which the first is its state; None if it is gone."""
     try:
         return stat.read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Small file systems of their own, really mounted: a disk that is full is best tried on one that is. Root only."""
+"""Small file systems of their own, really mounted, for tests of full disks. Root only."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ KINDS: Final = ("tmpfs", "ext4")
 
 
 def may_mount() -> bool:
-    """Whether this process may mount a filesystem of its own (root, outside of most containers)."""
+    """Return True if this process may mount a file system (root, outside of most containers)."""
     probe = "import ctypes; exit(ctypes.CDLL(None).unshare(0x00020000))"  # CLONE_NEWNS asks for the same right
     return os.geteuid() == 0 and subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
 
 
 @contextmanager
 def small_filesystem(path: Path, mebibytes: int, kind: str = "tmpfs") -> Iterator[None]:
-    """Mount a file system of a size at `path`, which is made, for a block; `kind` is one of KINDS."""
+    """Mount a file system of a size at `path`, which is created, for a block; `kind` is one of KINDS."""
     path.mkdir()
     image = path.parent / f"{path.name}.image"
     if kind == "ext4":

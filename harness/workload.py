@@ -1,4 +1,4 @@
-"""Load for fault tests: writers that remember what they were promised, and a follower of the stream.
+"""Load for fault tests: writers that remember their acknowledged writes, and a follower of the stream.
 
     ledger = Ledger()
     writer = Writer(ledger, 1, node.port, vbuckets=8, random=Random(1)); writer.start()
@@ -6,8 +6,8 @@
     ... kill the node; writer.join() ...
     ledger.settle(everything(node.url))
 
-A writer sends bursts of sets and deletes in one piece and reads the answers, so that many are under way when the node
-dies. It ends when its connection does. A follower goes on through crashes, by the client's own reconnecting, until it
+A writer sends bursts of sets and deletes in one piece and reads the answers, so that many are in flight when the node
+dies. It ends when its connection does. A follower continues through crashes, by the client's own reconnecting, until it
 is stopped; a new one may begin where it stopped.
 """
 
@@ -44,9 +44,10 @@ WINDOW_BYTES, BATCH_BYTES = 10 << 20, 1 << 20
 
 
 class Writer(Thread):
-    """Writes until its connection ends; keys and values are its own.
+    """A thread that writes until its connection ends, with keys and values of its own.
 
-    Attributes: refusals: how many writes the node refused for now. error: what else went wrong, if anything did.
+    Attributes:
+        refusals: the number of temporary refusals. error: another failure; None for none.
     """
 
     def __init__(self, ledger: Ledger, number: int, port: int, *, vbuckets: int, random: Random, keys: int = 200):
@@ -60,7 +61,7 @@ class Writer(Thread):
         self._count = itertools.count(1)
 
     def run(self) -> None:
-        """Write; the end of the connection is the end, anything else is kept in `error`."""
+        """Write until the connection ends; any other error is kept in `error`."""
         try:
             with contextlib.suppress(OSError, EOFError), socket.create_connection(("127.0.0.1", self._port)) as sock:
                 sock.settimeout(TIMEOUT_SECONDS)
@@ -69,7 +70,7 @@ class Writer(Thread):
             self.error = error
 
     def end(self, seconds: float = TIMEOUT_SECONDS) -> None:
-        """Wait until it has ended; raises what went wrong in it."""
+        """Wait until the thread has ended; raise its error, if there is one."""
         self.join(seconds)
         if self.error is not None:
             raise self.error
@@ -127,19 +128,19 @@ def _answers(sock: socket.socket) -> Iterator[Frame]:
 
 
 class Follower(Thread):
-    """Follows all changes of a bucket, through crashes of its node.
+    """A thread that follows all changes of a bucket, through crashes of its node.
 
     Args:
-        saved, held: what an earlier one had; it goes on from there.
-        pace_seconds: waits so long after each batch. window_bytes: how much it lets the node send unacknowledged.
-        goes_back: when told to roll a vbucket back it begins that one anew, rather than to end: who was cut off inside
-            a snapshot in which a crash lies has no other place to go on from.
+        saved, held: those of an earlier follower, which this one continues.
+        pace_seconds: the pause after each batch. window_bytes: the most unacknowledged bytes.
+        goes_back: True to begin a vbucket anew when the node demands a rollback, rather than to end: a follower that
+            was cut off inside a snapshot in which a crash lies has no other position to continue from.
 
     Attributes:
-        went_back: how often it did.
-        saved: the positions after the last batch, as a text: what a consumer would have kept with its data.
-        held: the newest change of each key it was shown, by (vbucket, key).
-        error: what ended it, None while all is well.
+        went_back: the number of vbuckets that were begun anew.
+        saved: the positions after the last batch, as a text, as a consumer would keep them with its data.
+        held: the newest change of each key that it received, by (vbucket, key).
+        error: the error that ended it; None for none.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class Follower(Thread):
             self.error = error
 
     def stop(self) -> None:
-        """End it; raises what ended it before."""
+        """End the thread; raise the error that ended it before, if there is one."""
         self._stopping.set()
         self.join(TIMEOUT_SECONDS)
         if self.error is not None:
@@ -180,13 +181,13 @@ class Follower(Thread):
             raise Violation("the follower hangs")
 
     def catch_up(self) -> None:
-        """Read, in the caller's thread, what there is up to now."""
+        """Read all present changes, in the caller's thread."""
         self._stopping.clear()
         while not self._is_through("now"):
             pass
 
     def _is_through(self, until: Any) -> bool:
-        """Follow; False when a vbucket has to begin anew."""
+        """Follow; return False when a vbucket has to begin anew."""
         try:
             self._follow(until)
         except RollbackRequired as told:
@@ -210,8 +211,10 @@ class Follower(Thread):
                     return
 
     def _begin(self, until: Any) -> Batches | None:
-        """Begin a drain where the last one ended; None while the node can't be asked. A drain that runs does not end
-        for that: it connects again by itself."""
+        """Begin a drain where the last one ended; return None while the node does not answer.
+
+        A running drain does not end for that: it connects again by itself.
+        """
         options: dict[str, Any] = {
             "patience_seconds": None,
             "max_wait_seconds": NOTHING_NEW_SECONDS,
@@ -237,7 +240,7 @@ class Follower(Thread):
 
 
 def rows(batch: ChangeBatch) -> Iterator[Shown]:
-    """The rows of a batch, for the ledger."""
+    """Yield the rows of a batch, for the ledger."""
     columns = (batch.records.column(name).to_pylist() for name in ("vbucket", "seqno", "key", "opcode", "value", "cas"))
     for vbucket, seqno, key, opcode, value, cas in zip(*columns, strict=True):
         is_set = opcode == Opcode.DCP_MUTATION
@@ -245,14 +248,18 @@ def rows(batch: ChangeBatch) -> Iterator[Shown]:
 
 
 def everything(url: str) -> Iterator[Shown]:
-    """The newest change of every key of a bucket, in a stream from the beginning."""
+    """Yield the newest change of every key of a bucket, from a stream from the beginning."""
     with client.connect(url) as bucket, bucket.batches(until="now") as batches:
         for batch in batches:
             yield from rows(batch)
 
 
 def read_back(url: str, changes: Mapping[tuple[int, bytes], Shown]) -> None:
-    """Read each key by itself; Violation unless it is what the change says. HeadwaterError: no answer."""
+    """Read each key by itself, and compare it with its change.
+
+    Raises:
+        Violation: a document differs. HeadwaterError: no answer came.
+    """
     port = int(url.rpartition(":")[2].partition("/")[0])
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as sock:
         answers = _answers(sock)

@@ -1,1 +1,1 @@
-"""A battery of bad guests against real nodes: what each costs in loop time, memory and patience."""
+"""A battery of hostile guests against real nodes: the loop time, memory and waiting time that each of them costs."""

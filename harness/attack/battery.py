@@ -1,7 +1,7 @@
 """The battery: every declared request and every page at its limits, then every storm, against two real nodes.
 
-One node lets everybody in and has 1,024 vbuckets and 100,000 documents; the other one has users. What each attack cost
-becomes a row, and each row that is over a bound a complaint.
+One node has no users, 1,024 vbuckets and 100,000 documents; the other one has users. The cost of each attack becomes a
+row, and each row that is over a bound a complaint.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SILENT_SECONDS = 2.0
 
 @dataclass(slots=True)
 class Target:
-    """A node under attack, who watches it, and how its guests introduce themselves."""
+    """A node under attack, its witness, and the login of its guests; `user` is None on a node without users."""
 
     node: Node
     witness: Witness
@@ -63,22 +63,24 @@ class Target:
     user: tuple[str, str] | None = None
 
     def place(self, scale: float, *, log_in: bool = True) -> Place:
-        """This node as the storms know it."""
+        """Return this node as a place for storms; with `log_in` False the guests stay strangers."""
         tls_port = self.node.tls_port or 0
         return Place(self.node.port, self.vbuckets, random.Random(7), scale, self.user, log_in, tls_port)  # noqa: S311
 
     @property
     def bound_bytes(self) -> int:
-        """How much resident memory the node's options allow it, with what its data takes."""
+        """The most resident memory, in bytes, that the node's options allow, with the index of its data."""
         index = self.witness.stat("curr_items") * 200
         return self.base_bytes + (NODES_MEMORY_MIB + STRANGERS_MIB + WORKING_MIB) * MIB + index
 
 
 @dataclass(slots=True)
 class Report:
-    """Rows in the order they came, and what was over a bound.
+    """The rows in the order of the attacks, and the bounds that were exceeded.
 
-    Attributes: judges_turns: whether a long turn is a complaint; it says little on a machine that has other work.
+    Attributes:
+        judges_turns: True if a long turn is a complaint; on a machine with other work a long turn proves little.
+        rows: by name. complaints: exceeded bounds, in words.
         remarks: long turns that did not come again.
     """
 
@@ -88,7 +90,7 @@ class Report:
     remarks: list[str] = field(default_factory=list)
 
     def add(self, target: Target, row: Row) -> None:
-        """Hold one row against the bounds."""
+        """Add a row; complain if the bystander was not served, the node is gone, or it took too much memory."""
         self.rows.setdefault(row.name, Row(row.name)).add(row)
         if row.unserved:
             self.complaints.append(f"{row.name}: the bystander was not answered {row.unserved} times")
@@ -99,18 +101,20 @@ class Report:
             self.complaints.append(f"{row.name}: {over}")
 
     def is_long(self, row: Row) -> bool:
-        """Whether a row has a turn that asks for repeats."""
+        """Return True if a row has a turn so long that the attack must be repeated."""
         return self.judges_turns and row.turn_seconds > TURN_SECONDS_MAX
 
     def judge_turns(self, row: Row, repeats: list[Row]) -> None:
-        """Complain of a long turn that came again, or that could not be repeated; remark one that did not."""
+        """Complain of a long turn that came again, or whose attack could not be repeated; remark one that did not come
+        again.
+        """
         figures = "".join(f", then {1000 * each.turn_seconds:.0f}" for each in repeats)
         comes_again = not repeats or any(self.is_long(each) for each in repeats)
         told = self.complaints if comes_again else self.remarks
         told.append(f"{row.name}: a turn of {1000 * row.turn_seconds:.0f} ms{figures}")
 
     def table(self) -> Iterator[str]:
-        """Lines for people."""
+        """Yield the lines of a table of all rows."""
         heads = ("turn ms", "own ms", "late ms", "waited ms", "of it busy")
         yield f"{'attack':44} {' '.join(f'{head:>10}' for head in heads)} {'MiB':>6}"
         for row in self.rows.values():
@@ -148,7 +152,7 @@ STATES: dict[str, State] = {"plain": lambda guest: None, "producer": _producer, 
 
 @contextmanager
 def watched(node: Node, vbuckets: int, documents: int, user: tuple[str, str] | None = None) -> Iterator[Target]:
-    """A node with documents and a witness."""
+    """Run a node with documents and a witness, for a block."""
 
     def admit() -> Guest:
         guest = Guest(node.port)
@@ -167,7 +171,9 @@ def watched(node: Node, vbuckets: int, documents: int, user: tuple[str, str] | N
 
 
 def fill(guest: Guest, count: int) -> None:
-    """Documents for those who ask for lists, and enough of large ones that both batches have been used whole."""
+    """Store `count` small documents, for requests that list them, and enough of 20 MiB that both staging arenas were
+    used whole.
+    """
     with guest:
         for at in range(0, count, 10_000):
             frames = (Frame(0x80, Opcode.SETQ, b"key-%d" % n, bytes(8), b"v") for n in range(at, at + 10_000))
@@ -179,12 +185,14 @@ def fill(guest: Guest, count: int) -> None:
 
 
 class Battery:
-    """Runs attacks one after the other until the time is over.
+    """A run of all attacks, one after the other, until its time is over.
 
     Args:
-        seconds: when to end; what has not had its turn by then is named.
-        scale: how large storms are. only: a pattern; attacks whose name it is not found in are left out.
-        tell: takes a line about what is done. judges_turns: as in `Report`.
+        seconds: the time of the run; attacks that were not reached are listed in the report.
+        scale: the size of storms; 1.0 is as much as a guest can do.
+        only: a pattern that the names of attacks must match; empty for all.
+        tell: called with a line about each attack.
+        judges_turns: as in `Report`.
     """
 
     def __init__(
@@ -207,7 +215,7 @@ class Battery:
         self._random = random.Random(11)  # noqa: S311 - must be repeatable
 
     def run(self) -> Report:
-        """All of it, the disturbing requests last."""
+        """Run all attacks, those that disturb the node last; return the report."""
         calm = [each for each in limits.opcodes() if each not in DISTURBING]
         self._pages()
         for opcode in calm:
@@ -228,7 +236,7 @@ class Battery:
         return time.monotonic() > self._ends
 
     def measured(self, target: Target, name: str, attack: Callable[[], object]) -> None:
-        """Try one attack, and again where a turn was long."""
+        """Run one attack and add its row; repeat it if a turn was long."""
         if not self._only.search(name):
             return
         if self._is_over or not target.node.is_running:
@@ -253,7 +261,9 @@ class Battery:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _opcode(self, opcode: int) -> None:
-        """At its limits: before the login, as a user, and in every state a connection may have."""
+        """Attack with the requests of an opcode at their limits: before the login, as a user, and in every state of a
+        connection.
+        """
         name = name_of(opcode)
         stranger = self._users.place(self._scale, log_in=False)
         self.measured(self._users, f"{name} before login", lambda: self._said(stranger, opcode, STATES["plain"]))
@@ -279,9 +289,10 @@ class Battery:
                 half.say(frame)
 
     def _say(self, guest: Guest, frames: list[bytes], *, waits: bool) -> int:
-        """Say them all, each with a no-op behind it, or one and wait for nothing; how many were said.
+        """Send frames, each followed by a no-op, and wait for the no-ops' answers; or send only the first frame, if
+        `waits`.
 
-        With the one at which the node hung up, or after which it was silent.
+        Returns: the number of frames that the node has read, including the one after which it hung up or was silent.
         """
         if waits:
             guest.say(frames[0])
@@ -293,7 +304,7 @@ class Battery:
         return count + 1
 
     def _large(self, opcode: int) -> None:
-        """With values as large as they may be, and larger."""
+        """Attack with requests of an opcode whose values have the largest size, and more."""
         size = round(20 * MIB * self._scale) if self._scale < 1 else 20 * MIB
         place = self._everybody.place(self._scale)
 
@@ -355,7 +366,9 @@ BEFORE_LOGIN = (
 
 @contextmanager
 def two_nodes(folder: Path, documents: int = storms.KEYS) -> Iterator[tuple[Target, Target]]:
-    """One for everybody, one with users, both watched closely; with so many documents each."""
+    """Run a node without users and one with users for a block, both watched closely, with `documents` documents
+    each.
+    """
     from headwater import testing  # noqa: PLC0415 - starts processes
 
     users = folder / "users"

@@ -1,4 +1,4 @@
-"""A guest: a connection that says anything at all and is surprised by nothing."""
+"""A guest: a connection that sends any bytes, and takes no answer for an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ GONE = (ConnectionError, TimeoutError, BrokenPipeError, ssl.SSLError)
 class Guest:
     """A blocking connection of frames and bytes, by TLS if `tls` is given; a context manager.
 
-    Attributes: is_gone: the node has hung up. silent: it did not answer in time.
+    Attributes:
+        is_gone: True once the node has hung up.
+        silent: True once the node did not answer in time.
     """
 
     def __init__(self, port: int, seconds: float = ANSWER_SECONDS, tls: ssl.SSLContext | None = None) -> None:
@@ -45,7 +47,7 @@ class Guest:
         self.socket.close()
 
     def say(self, data: bytes) -> bool:
-        """Send all of it; False when the node hung up or takes no more."""
+        """Send all of the bytes; return False if the node hung up or accepts no more."""
         try:
             self.socket.sendall(data)
         except GONE:
@@ -53,7 +55,7 @@ class Guest:
         return not self.is_gone
 
     def hear(self) -> Frame | None:
-        """The next frame; None when the node hung up or did not answer."""
+        """Return the next frame; None if the node hung up or did not answer."""
         while True:
             size = HEADER_BYTES + int.from_bytes(self._heard[8:12])
             if len(self._heard) >= max(size, HEADER_BYTES):
@@ -64,7 +66,7 @@ class Guest:
                 return None
 
     def _listen(self) -> bool:
-        """Wait for more bytes; False when the node hung up or is silent."""
+        """Wait for more bytes; return False if the node hung up or is silent."""
         try:
             data = self.socket.recv(1 << 20)
         except TimeoutError:
@@ -79,20 +81,21 @@ class Guest:
     def ask(
         self, opcode: int, key: bytes = b"", extras: bytes = b"", value: bytes = b"", vbucket: int = 0
     ) -> Frame | None:
-        """One request and what comes next."""
+        """Send one request, and return the next frame; None as `hear`."""
         self.say(Frame(0x80, opcode, key, extras, value, vbucket=vbucket).encode())
         return self.hear()
 
     def mark(self) -> bytes:
-        """A no-op to say behind something: `reach_mark` waits for its answer."""
+        """Return a no-op to send after other bytes; `reach_mark` waits for its answer."""
         self._asked += 1
         self._marks.append(MARK + self._asked)
         return Frame(0x80, Opcode.NOOP, opaque=self._marks[-1]).encode()
 
     def reach_mark(self) -> bool:
-        """Wait until everything in front of the oldest mark was dealt with; False when the node hung up or was silent.
+        """Wait until the node has answered the oldest mark, and so dealt with all bytes before it; False if it hung up
+        or was silent.
 
-        What comes before the mark's answer is not looked at: a guest that took it apart would be slower than the node.
+        Answers before the mark's are not parsed: a guest that parsed them would be slower than the node.
         """
         answer = HEADER.pack(Magic.CLIENT_RESPONSE, Opcode.NOOP, 0, 0, 0, 0, 0, self._marks.popleft(), 0)
         while (at := self._heard.find(answer)) < 0:
@@ -103,12 +106,12 @@ class Guest:
         return True
 
     def settle(self) -> bool:
-        """Wait until everything said so far was dealt with; False when the node hung up or was silent."""
+        """Wait until the node has dealt with all bytes so far; return False if it hung up or was silent."""
         self.say(self.mark())
         return self.reach_mark()
 
     def log_in(self, user: str, password: str) -> bool:
-        """SCRAM, as our own client does."""
+        """Log in by SCRAM, as our own client does; return True if the node accepted it."""
         exchange = Scram(MECHANISM, user, password, secrets.token_urlsafe(18))
         challenge = self.ask(Opcode.SASL_AUTH, MECHANISM.encode(), value=exchange.first())
         if challenge is None:
@@ -117,5 +120,5 @@ class Guest:
         return done is not None and done.status == 0
 
     def hello(self, *features: int) -> None:
-        """Ask for features; those that are not known are not granted."""
+        """Send HELLO with features; unknown ones are not granted."""
         self.ask(Opcode.HELLO, b"guest", value=b"".join(pack(">H", each) for each in features))

@@ -1,7 +1,7 @@
-"""Each declared request at its limits: the lengths, keys, values and header fields at which a node must say no.
+"""Each declared request at its limits: the lengths, keys, values and header fields at which a node must refuse it.
 
-A request is varied in one place at a time, from a form that its declaration allows; so what is wrong with it is the
-one thing, and everything in front of that is passed.
+A request is varied in one place at a time, from a form that its declaration allows: only that place is wrong, and all
+checks before it pass.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ WITH_DOCUMENTS = frozenset(
 
 
 def opcodes() -> list[int]:
-    """Every number that has or had a meaning, and one that never had."""
+    """Return every opcode that has or had a meaning, and one that never had."""
     return sorted({*map(int, Opcode), *RETIRED, 0xFF})
 
 
 def forms(opcode: int) -> list[type[Message]]:
-    """The declared requests of an opcode, quiet forms included."""
+    """Return the declared requests of an opcode, quiet forms included."""
     declared = chain.from_iterable(messages(module) for module in MODULES)
     return [
         each
@@ -51,14 +51,14 @@ def forms(opcode: int) -> list[type[Message]]:
 
 
 def extras_lengths(opcode: int) -> list[int]:
-    """The lengths of extras that an opcode's requests are declared to have."""
+    """Return the declared lengths of extras of an opcode's requests."""
     sections = [each.layout.extras for each in forms(opcode)]
     found = {length for each in sections if isinstance(each, Fixed) for length in each.shapes}
     return sorted(found) or [0]
 
 
 def small(opcode: int, random: Random) -> Iterator[bytes]:
-    """Frames of an opcode that differ from a well-formed one in one place."""
+    """Yield frames of an opcode that differ from a well-formed one in one place."""
     lengths = extras_lengths(opcode)
     usual = bytes(lengths[-1])
 
@@ -89,7 +89,9 @@ def small(opcode: int, random: Random) -> Iterator[bytes]:
 
 
 def cut(opcode: int) -> Iterator[bytes]:
-    """Headers that promise what does not come, or lie about their sections. Each needs a connection of its own."""
+    """Yield headers that announce bytes that do not follow, or lie about their sections. Each needs a connection of its
+    own.
+    """
     for key, extras, body in (
         (0, 0, 100),
         (0xFFFF, 0, 10),
@@ -101,7 +103,7 @@ def cut(opcode: int) -> Iterator[bytes]:
 
 
 def large(opcode: int, random: Random, size: int = VALUE_BYTES_MAX) -> Iterator[bytes]:
-    """Frames with the largest value a document may have, one more, and the largest body a frame may have."""
+    """Yield frames with the largest value of a document, one byte more, and the largest body of a frame."""
     extras = bytes(extras_lengths(opcode)[-1])
     for length in (size, size + 1, BODY_BYTES_MAX - len(extras) - 1):
         yield Frame(REQUEST, opcode, b"k", extras, bytes(length)).encode()
@@ -111,7 +113,7 @@ def large(opcode: int, random: Random, size: int = VALUE_BYTES_MAX) -> Iterator[
 
 
 def values(random: Random, size: int = VALUE_BYTES_MAX) -> list[tuple[int, bytes]]:
-    """Datatypes and values of about `size` bytes, of every kind that takes time to look into."""
+    """Return datatypes and values of about `size` bytes, of every kind that is slow to validate."""
     flat = (b'[[],{},1e9,"\\u00e4",' * (size // 19))[: size - 4] + b"0]"
     text = b'{"a": 1.23456}'
     pairs = b"".join(pack(">I", 11 + len(text)) + b"_%08d\0%b\0" % (n, text) for n in range(XATTR_PAIRS_MAX))
@@ -133,5 +135,5 @@ def values(random: Random, size: int = VALUE_BYTES_MAX) -> list[tuple[int, bytes
 
 
 def compressed(value: bytes) -> bytes:
-    """As snappy's raw form."""
+    """Return a value in snappy's raw form."""
     return bytes(cramjam.snappy.compress_raw(value))

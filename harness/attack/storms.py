@@ -1,4 +1,4 @@
-"""Guests that want much at once: each storm is what one kind of them does, for a few seconds at most.
+"""Guests that demand much at once: each storm is the behaviour of one kind of guest, for a few seconds at most.
 
 A storm is a function of a `Place`; `scale` 1.0 is as much as a guest can do, less is for a test that must be short.
 """
@@ -46,12 +46,13 @@ HELLO_OF_DATATYPES = (0x06, 0x07, 0x08, 0x0A, 0x0B, 0x04)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a storm breaks out.
+    """The target of a storm.
 
     Attributes:
-        port, tls_port, vbuckets: of the node; users: (name, password) where there are any.
-        log_in: whether guests do.
-        scale: how much of everything.
+        port, tls_port, vbuckets: of the node.
+        user: name and password; None on a node without users.
+        log_in: True if the guests log in.
+        scale: the factor of all counts.
     """
 
     port: int
@@ -63,11 +64,11 @@ class Place:
     tls_port: int = 0
 
     def guest(self, seconds: float = SHORT_SECONDS) -> Guest:
-        """A new connection, logged in where that is done here."""
+        """Return a new connection, logged in if `log_in`."""
         return self._admitted(Guest(self.port, seconds))
 
     def tls_guest(self, seconds: float = SHORT_SECONDS) -> Guest:
-        """As `guest`, by TLS."""
+        """Return a new connection by TLS, logged in if `log_in`."""
         return self._admitted(Guest(self.tls_port, seconds, trusting_anybody()))
 
     def _admitted(self, made: Guest) -> Guest:
@@ -76,12 +77,12 @@ class Place:
         return made
 
     def some(self, count: int, least: int = 1) -> int:
-        """So many of something, by scale."""
+        """Return a count multiplied by the scale, `least` at least."""
         return max(least, round(count * self.scale))
 
     @contextmanager
     def crowd(self, count: int, seconds: float = SHORT_SECONDS) -> Iterator[list[Guest]]:
-        """Several connections at once; those that are not let in are missing."""
+        """Open several connections for a block; those that the node refuses are missing."""
         with ExitStack() as stack:
             guests = []
             for _ in range(self.some(count)):
@@ -91,7 +92,7 @@ class Place:
 
 
 def trusting_anybody(version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
-    """The context of a guest, who does not care whom it attacks."""
+    """Return a TLS context that accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if version is not None:
@@ -100,13 +101,13 @@ def trusting_anybody(version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
 
 
 def push(guest: Guest, data: bytes, seconds: float = 1.0) -> None:
-    """Send as much as the node takes, until it takes no more for `seconds`."""
+    """Send as much as the node accepts, until it accepts no more for `seconds`."""
     guest.socket.settimeout(seconds)
     guest.say(data)
 
 
 def at_once(guests: list[Guest], work: Callable[[Guest], object]) -> None:
-    """Every guest at the same time, a thread each."""
+    """Run `work` with every guest at the same time, in a thread each."""
     threads = [threading.Thread(target=work, args=(each,), daemon=True) for each in guests]
     for each in threads:
         each.start()
@@ -118,7 +119,7 @@ def at_once(guests: list[Guest], work: Callable[[Guest], object]) -> None:
 
 
 def observe_of_80_000_keys(place: Place) -> None:
-    """In one request, which is refused, and in pieces that are taken."""
+    """Send OBSERVE of 80,000 keys in one request, which is refused, and in several that are accepted."""
     keys = b"".join(pack(">HH", 0, len(key)) + key for key in (b"key-%d" % n for n in range(place.some(80_000, 4000))))
     with place.guest() as guest:
         guest.ask(Opcode.OBSERVE, value=keys[: BODY_BYTES_MAX - 100])
@@ -128,7 +129,7 @@ def observe_of_80_000_keys(place: Place) -> None:
 
 
 def pipelined_statistics(place: Place) -> None:
-    """A hundred of each group at once."""
+    """Request each group of statistics a hundred times, pipelined."""
     for group in GROUPS:
         with place.guest() as guest:
             guest.say(Frame(0x80, Opcode.STAT, group).encode() * place.some(100, 2))
@@ -136,7 +137,7 @@ def pipelined_statistics(place: Place) -> None:
 
 
 def statistics_of_many(place: Place) -> None:
-    """Fifty guests ask for the longest group at the same time."""
+    """Request the longest group of statistics from fifty guests at the same time."""
     with place.crowd(50) as guests:
         for each in guests:
             each.say(Frame(0x80, Opcode.STAT, b"vbucket-details").encode())
@@ -145,7 +146,7 @@ def statistics_of_many(place: Place) -> None:
 
 
 def keys_and_seqnos(place: Place) -> None:
-    """GET_KEYS, GET_ALL_VB_SEQNOS, GET_RANDOM_KEY, GET_META, pipelined."""
+    """Send GET_KEYS, GET_ALL_VB_SEQNOS, GET_RANDOM_KEY and GET_META, pipelined."""
     asked = (
         (10, Frame(0x80, Opcode.GET_KEYS, b"key-", pack(">I", 0xFFFF_FFFF))),
         (10, Frame(0x80, Opcode.GET_KEYS, b"key-5", pack(">I", 3))),
@@ -162,7 +163,7 @@ def keys_and_seqnos(place: Place) -> None:
 
 
 def hello_of_many_features(place: Place) -> None:
-    """From one more than is allowed up to a whole frame, and many small ones in a row."""
+    """Send HELLO with one feature more than is allowed, up to a whole frame of them, and many small ones in a row."""
     for count in (513, 30_000, 500_000, BODY_BYTES_MAX // 2 - 10):
         with place.guest() as guest:
             guest.say(Frame(0x80, Opcode.HELLO, value=b"\0\xee" * count).encode())
@@ -173,7 +174,7 @@ def hello_of_many_features(place: Place) -> None:
 
 
 def a_hundred_busy_connections(place: Place) -> None:
-    """Each pipelines plain requests without end; what one costs, a bystander pays a hundred times."""
+    """Pipeline plain requests without end on a hundred connections: a bystander waits for all of them."""
     with place.crowd(100) as guests:
         data = Frame(0x80, Opcode.GET_META, b"key-1").encode() * 1500
         for each in guests:
@@ -184,7 +185,7 @@ def a_hundred_busy_connections(place: Place) -> None:
 
 
 def drain(guest: Guest, seconds: float) -> None:
-    """Read until nothing more comes for so long."""
+    """Read until nothing more comes for so many seconds."""
     guest.socket.settimeout(seconds)
     with suppress(*GONE):
         while guest.socket.recv(1 << 20):
@@ -195,7 +196,7 @@ def drain(guest: Guest, seconds: float) -> None:
 
 
 def large_documents(place: Place) -> None:
-    """Written, read in every form, changed, compared, sent to a stream: 20 MiB each."""
+    """Write documents of 20 MiB, read them in every form, change and compare them, and send them to a stream."""
     size = place.some(20 * MIB, 2 * MIB)
     for number, (datatype, value) in enumerate(limits.values(place.random, size)):
         key = b"large-%d" % number
@@ -217,7 +218,7 @@ def large_documents(place: Place) -> None:
 
 
 def streams_of_large_documents(place: Place) -> None:
-    """Two documents of 20 MiB of each kind, sent by DCP and by TAP to readers of every sort."""
+    """Send two documents of 20 MiB of each kind, by DCP and by TAP, to readers of every sort."""
     size = place.some(20 * MIB, 2 * MIB)
     with place.guest(20.0) as guest:
         guest.hello(*HELLO_OF_DATATYPES)
@@ -248,7 +249,7 @@ def streams_of_large_documents(place: Place) -> None:
 
 
 def half_frames_on_many_connections(place: Place) -> None:
-    """Each sends 19 of 20 MiB, and waits."""
+    """Send 19 of a frame's 20 MiB on many connections, and wait."""
     claim = HEADER.pack(0x80, Opcode.SET, 1, 8, 0, 0, 20 * MIB, 0, 0) + bytes(9)
     with place.crowd(40) as guests:
         for each in guests:
@@ -256,7 +257,7 @@ def half_frames_on_many_connections(place: Place) -> None:
 
 
 def half_frames_that_grow_together(place: Place) -> None:
-    """A mebibyte at a time, all of them in turn; then they leave."""
+    """Send parts of large frames on many connections, one MiB at a time, all in turn; then close them."""
     claim = HEADER.pack(0x80, Opcode.SET, 1, 8, 0, 0, 20 * MIB, 0, 0) + bytes(9)
     with place.crowd(60) as guests:
         for each in guests:
@@ -268,7 +269,7 @@ def half_frames_that_grow_together(place: Place) -> None:
 
 
 def answers_that_nobody_reads(place: Place) -> None:
-    """A document of 20 MiB, asked for fifty times by each of forty."""
+    """Request a document of 20 MiB fifty times on each of forty connections, and read no answer."""
     with place.guest(20.0) as guest:
         guest.ask(Opcode.SET, b"deaf", bytes(8), bytes(place.some(20 * MIB, 2 * MIB)), vbucket=4)
     with place.crowd(40) as guests:
@@ -278,7 +279,7 @@ def answers_that_nobody_reads(place: Place) -> None:
 
 
 def small_answers_that_nobody_reads(place: Place) -> None:
-    """On a thousand connections, whose kernel buffers fill."""
+    """Send requests on a thousand connections until their kernel buffers are full of unread answers."""
     with place.crowd(600) as guests:
         data = Frame(0x80, Opcode.STAT, b"vbucket-details").encode() * 40
         for each in guests:
@@ -287,7 +288,7 @@ def small_answers_that_nobody_reads(place: Place) -> None:
 
 
 def requests_that_wait_in_the_kernel(place: Place) -> None:
-    """Six hundred connections whose session waits, so that what they send further stays in the kernel."""
+    """Open six hundred connections whose session waits, so that their further requests stay in the kernel."""
     with place.crowd(600) as guests:
         data = Frame(0x80, Opcode.GET, b"deaf", vbucket=4).encode() * 2000
         for each in guests:
@@ -296,7 +297,7 @@ def requests_that_wait_in_the_kernel(place: Place) -> None:
 
 
 def wrong_json(place: Place) -> None:
-    """Deep and large documents for every request that has one."""
+    """Send deep and large documents in every request that takes JSON."""
     for value in (b"[" * 900_000, b'{"a":' * 180_000, b"[" * 400_000 + b"]" * 400_000, b"[1," * 300_000 + b"1]"):
         for opcode, key, extras in (
             (Opcode.SET_CLUSTER_CONFIG, b"default", pack(">qq", 1, 10**15)),
@@ -315,7 +316,7 @@ def wrong_json(place: Place) -> None:
 
 
 def stream_request(vbucket: int, start: int = 0, end: int = (1 << 64) - 1) -> Frame:
-    """A request of all of a vbucket."""
+    """Return a stream request for a range of a vbucket; by default all of it."""
     told = dcp.StreamRequest(
         vbucket=vbucket, opaque=vbucket, start_seqno=start, end_seqno=end, snap_start_seqno=start, snap_end_seqno=start
     )
@@ -323,7 +324,7 @@ def stream_request(vbucket: int, start: int = 0, end: int = (1 << 64) - 1) -> Fr
 
 
 def tap_connect(name: bytes, flags: int, vbuckets: list[int] | None = None) -> bytes:
-    """TAP_CONNECT, of some vbuckets or of all."""
+    """Return TAP_CONNECT, for some vbuckets or (None) all."""
     value = b""
     if vbuckets is not None:
         flags |= ConnectFlag.LIST_VBUCKETS
@@ -332,7 +333,9 @@ def tap_connect(name: bytes, flags: int, vbuckets: list[int] | None = None) -> b
 
 
 def dcp_open_storm(place: Place) -> None:
-    """Opens, names that are taken, a second open, controls; as fast as they go."""
+    """Send DCP_OPEN with new names and used ones, a second one on the same connection, and controls, as fast as
+    possible.
+    """
     with place.crowd(50) as guests:
         for number, each in enumerate(guests):
             data = Frame(0x80, Opcode.DCP_OPEN, b"storm-%d" % (number % 7), PRODUCER).encode()
@@ -343,7 +346,9 @@ def dcp_open_storm(place: Place) -> None:
 
 
 def stream_request_storm(place: Place) -> None:
-    """Every vbucket on each of twenty connections, closed and asked for again, with none of it acknowledged."""
+    """Request every vbucket's stream on each of twenty connections, close them and request them again; acknowledge
+    nothing.
+    """
     asked = b"".join(stream_request(vb).encode() for vb in range(place.vbuckets))
     closed = b"".join(Frame(0x80, Opcode.DCP_CLOSE_STREAM, vbucket=vb).encode() for vb in range(place.vbuckets))
     with place.crowd(20) as guests:
@@ -355,7 +360,7 @@ def stream_request_storm(place: Place) -> None:
 
 
 def wrong_stream_requests(place: Place) -> None:
-    """Seqnos that are no seqnos, filters that are no JSON, vbuckets that are none."""
+    """Request streams with impossible seqnos, filters that are no JSON, and vbuckets that do not exist."""
     random = place.random
     with place.guest() as guest:
         guest.ask(Opcode.DCP_OPEN, b"wrong", PRODUCER)
@@ -370,7 +375,7 @@ def wrong_stream_requests(place: Place) -> None:
 
 
 def consumer_names_of_25_mib(place: Place) -> None:
-    """And other controls whose value is anything at all."""
+    """Send a consumer's name of 25 MiB, and other controls with arbitrary values."""
     with place.crowd(8, 20.0) as guests:
         for number, each in enumerate(guests):
             each.ask(Opcode.DCP_OPEN, b"named-%d" % number, PRODUCER)
@@ -381,7 +386,7 @@ def consumer_names_of_25_mib(place: Place) -> None:
 
 
 def deaf_streams(place: Place) -> None:
-    """Hundreds of producers' connections whose client reads nothing."""
+    """Open hundreds of producers' connections whose client reads nothing."""
     asked = b"".join(stream_request(vb).encode() for vb in range(min(64, place.vbuckets)))
     with place.crowd(300) as guests:
         for number, each in enumerate(guests):
@@ -390,7 +395,7 @@ def deaf_streams(place: Place) -> None:
 
 
 def a_consumer_that_is_fed(place: Place) -> None:
-    """A guest that plays a producer: announces snapshots, sends changes by the ten thousand to a replica."""
+    """Play a producer: announce snapshots, and send changes by the ten thousand to a replica."""
     with place.guest() as guest:
         guest.ask(Opcode.SET_VBUCKET, b"", b"\2", vbucket=6)
         guest.ask(Opcode.DCP_OPEN, b"feeding", CONSUMER)
@@ -418,7 +423,9 @@ def _fed(opaque: int, seqno: int, key: bytes, value: bytes) -> Frame:
 
 
 def tap_connect_of_many_vbuckets(place: Place) -> None:
-    """All there are, some of them often, and more than a list may have; named sessions that are left behind."""
+    """Send TAP_CONNECT with all vbuckets, with repeated ones, and with more than a list may have; leave named sessions
+    behind.
+    """
     many = list(range(place.vbuckets))
     with place.crowd(40) as guests:
         for number, each in enumerate(guests):
@@ -429,7 +436,7 @@ def tap_connect_of_many_vbuckets(place: Place) -> None:
 
 
 def tap_sessions_that_are_left_behind(place: Place) -> None:
-    """Hundreds of named sessions of all vbuckets, which wait for their clients."""
+    """Leave hundreds of named sessions of all vbuckets behind, which wait for their clients."""
     for number in range(place.some(400, 20)):
         with suppress(*GONE), place.guest() as guest:
             guest.say(tap_connect(b"left-%d" % number, ConnectFlag.SUPPORT_ACK) + Frame(0x80, Opcode.NOOP).encode())
@@ -442,7 +449,7 @@ def tap_sessions_that_are_left_behind(place: Place) -> None:
 
 
 def tap_changes_of_filters(place: Place) -> None:
-    """CHANGE_VB_FILTER and DEREGISTER, pipelined, on a live session."""
+    """Send CHANGE_VB_FILTER and DEREGISTER, pipelined, during a session."""
     vbuckets = range(place.vbuckets)
     rows = pack(">H", len(vbuckets)) + b"".join(pack(">HQ", vb, 1) for vb in vbuckets)
     with place.guest() as tap, place.guest() as guest:
@@ -456,7 +463,7 @@ def tap_changes_of_filters(place: Place) -> None:
 
 
 def sasl_in_all_orders(place: Place) -> None:
-    """Steps before beginnings, other mechanisms, names that do not exist, messages that are none."""
+    """Send SASL steps before their start, other mechanisms, unknown names, and malformed messages."""
     random = place.random
     said = [
         Frame(0x80, Opcode.SASL_LIST_MECHS),
@@ -480,7 +487,7 @@ def sasl_in_all_orders(place: Place) -> None:
 
 
 def watchers_of_maps_that_do_not_read(place: Place) -> None:
-    """Over HTTP and by GET_CLUSTER_CONFIG, while the map changes."""
+    """Watch the cluster map over HTTP and by GET_CLUSTER_CONFIG without reading, while it changes."""
     page = b"GET /pools/default/bucketsStreaming/default HTTP/1.1\r\nHost: x\r\n" + authorization(place) + b"\r\n"
     with place.crowd(40) as guests:
         for number, each in enumerate(guests):
@@ -494,7 +501,7 @@ def watchers_of_maps_that_do_not_read(place: Place) -> None:
 
 
 def map_frame(place: Place, revision: int) -> Frame:
-    """A map of nearly a mebibyte that names this node."""
+    """Return SET_CLUSTER_CONFIG with a map of nearly a MiB that names this node."""
     table = {
         "hashAlgorithm": "CRC",
         "numReplicas": 0,
@@ -513,14 +520,14 @@ def map_frame(place: Place, revision: int) -> Frame:
 
 
 def authorization(place: Place) -> bytes:
-    """The line of HTTP that logs in, where there are users."""
+    """Return the HTTP header that logs in; empty on a node without users."""
     if place.user is None or not place.log_in:
         return b""
     return b"Authorization: Basic " + base64.b64encode(":".join(place.user).encode()) + b"\r\n"
 
 
 def pages_pipelined(place: Place) -> None:
-    """A thousand requests for the largest page in one piece, and half requests on many connections."""
+    """Send a thousand requests for the largest page in one piece, and half requests on many connections."""
     page = b"GET /pools/default/buckets/default HTTP/1.1\r\nHost: x\r\n" + authorization(place) + b"\r\n"
     with place.guest() as guest:
         push(guest, page * place.some(1000, 20), 2.0)
@@ -531,7 +538,7 @@ def pages_pipelined(place: Place) -> None:
 
 
 def connections_that_come_and_go(place: Place) -> None:
-    """Opened, half used, closed with a reset."""
+    """Open connections, use them half-way, and reset them."""
     for number in range(place.some(1500, 50)):
         with suppress(*GONE), socket.create_connection(("127.0.0.1", place.port), SHORT_SECONDS) as sock:
             if number % 3 == 0:
@@ -540,7 +547,7 @@ def connections_that_come_and_go(place: Place) -> None:
 
 
 def faults_by_the_thousand(place: Place) -> None:
-    """Requests that are refused, as fast as they go, on connections that are dropped for it."""
+    """Send requests that the node refuses and drops the connection for, as fast as possible."""
     until = time.monotonic() + 2 * place.scale
     while time.monotonic() < until:
         with suppress(*GONE), place.guest() as guest:

@@ -1,7 +1,8 @@
-"""Guests at the port for TLS: handshakes that are cut, garbled, slow, or many; plain bytes there, and TLS elsewhere.
+"""Guests at the port for TLS: handshakes that are cut, garbled, slow, or many; plain bytes there, and TLS at other
+ports.
 
-What costs a guest little (a ClientHello is some hundred bytes) costs a node a signature and 64 KiB until it learns that
-nobody is there: so it is bounded by number, by time and by turn, as everything of strangers is.
+A ClientHello of some hundred bytes costs a node a signature and 64 KiB until it notices that the guest is gone. So the
+node bounds handshakes by number, by time and by turn, as everything that strangers cause.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HANDSHAKE, ALERT, DATA = 0x16, 0x15, 0x17
 
 
 def client_hello(context: ssl.SSLContext) -> bytes:
-    """The bytes with which a client begins."""
+    """Return the ClientHello of a context."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
         context.wrap_bio(incoming, outgoing).do_handshake()
@@ -35,13 +36,13 @@ def client_hello(context: ssl.SSLContext) -> bytes:
 
 
 def record(kind: int, data: bytes, claimed: int | None = None) -> bytes:
-    """A record of TLS 1.2 that claims to have `claimed` bytes."""
+    """Return a record of TLS 1.2 whose header claims `claimed` bytes; None for the true length."""
     return pack(">BHH", kind, 0x0303, len(data) if claimed is None else claimed) + data
 
 
 @contextmanager
 def raw_crowd(place: Place, count: int, seconds: float = SHORT_SECONDS) -> Iterator[list[Guest]]:
-    """Connections to the port for TLS that speak none yet."""
+    """Open connections to the port for TLS, without a handshake, for a block."""
     with ExitStack() as stack:
         guests = []
         for _ in range(place.some(count)):
@@ -52,7 +53,7 @@ def raw_crowd(place: Place, count: int, seconds: float = SHORT_SECONDS) -> Itera
 
 @contextmanager
 def tls_crowd(place: Place, count: int, seconds: float = SHORT_SECONDS) -> Iterator[list[Guest]]:
-    """Connections whose handshake is over, logged in where that is done here."""
+    """Open connections and complete their handshakes, logged in if the place does, for a block."""
     with ExitStack() as stack:
         guests = []
         for _ in range(place.some(count)):
@@ -65,7 +66,7 @@ def tls_crowd(place: Place, count: int, seconds: float = SHORT_SECONDS) -> Itera
 
 
 def tls_handshakes_that_are_cut(place: Place) -> None:
-    """After each number of bytes of a ClientHello; closed, reset, or left to its time."""
+    """Send each prefix of a ClientHello, then close, reset or abandon the connection."""
     hello = client_hello(trusting_anybody())
     for number in range(place.some(1500, 40)):
         with suppress(*GONE), socket.create_connection(("127.0.0.1", place.tls_port), SHORT_SECONDS) as sock:
@@ -75,7 +76,9 @@ def tls_handshakes_that_are_cut(place: Place) -> None:
 
 
 def tls_garbage(place: Place) -> None:
-    """Records of all kinds that hold nothing, or lie about their length; garbled hellos; garbage behind a good one."""
+    """Send empty records of all kinds, records that lie about their length, garbled hellos, and garbage after a valid
+    one.
+    """
     random, hello = place.random, client_hello(trusting_anybody())
     said = [
         *(
@@ -105,7 +108,7 @@ def tls_garbage(place: Place) -> None:
 
 
 def tls_handshakes_that_stay_half_open(place: Place) -> None:
-    """Thousands that have said hello, and do not go on: more than strangers have memory for."""
+    """Send thousands of ClientHellos and nothing more: more than the node's memory for strangers holds."""
     hello = client_hello(trusting_anybody())
     with raw_crowd(place, 1500) as guests:
         for each in guests:
@@ -114,7 +117,7 @@ def tls_handshakes_that_stay_half_open(place: Place) -> None:
 
 
 def tls_handshakes_that_are_slow(place: Place) -> None:
-    """Hundreds that say their hello byte by byte."""
+    """Send hundreds of ClientHellos, byte by byte."""
     hello = client_hello(trusting_anybody())
     with raw_crowd(place, 300) as guests:
         until = time.monotonic() + 3 * place.scale
@@ -127,7 +130,7 @@ def tls_handshakes_that_are_slow(place: Place) -> None:
 
 
 def tls_handshakes_by_the_hundred(place: Place) -> None:
-    """Whole ones, as fast as they go, of both versions; each is a signature of the node's."""
+    """Complete handshakes of both versions as fast as possible; each costs the node a signature."""
     contexts = [trusting_anybody(), trusting_anybody(ssl.TLSVersion.TLSv1_2)]
     until, number = time.monotonic() + 3 * place.scale, 0
     while time.monotonic() < until:
@@ -137,7 +140,7 @@ def tls_handshakes_by_the_hundred(place: Place) -> None:
 
 
 def tls_hellos_that_come_together(place: Place) -> None:
-    """Connections that are there already say hello at once: many signatures wanted in one turn."""
+    """Send ClientHellos on open connections at the same moment, so that one turn needs many signatures."""
     hello = client_hello(trusting_anybody())
     for _ in range(place.some(4, 1)):
         with raw_crowd(place, 300) as guests:
@@ -148,7 +151,7 @@ def tls_hellos_that_come_together(place: Place) -> None:
 
 
 def tls_renegotiation_and_new_keys(place: Place) -> None:
-    """Asked for again and again, by openssl(1), which knows how; nothing where there is none."""
+    """Request renegotiations and new keys again and again, by openssl(1); do nothing where it is not installed."""
     program = shutil.which("openssl")
     if program is None:
         return
@@ -170,7 +173,7 @@ def tls_renegotiation_and_new_keys(place: Place) -> None:
 
 
 def plain_bytes_to_the_port_for_tls(place: Place) -> None:
-    """Frames, HTTP and text, a little and much."""
+    """Send frames, HTTP and text to the port for TLS, a little and much."""
     page = b"GET /pools HTTP/1.1\r\nHost: x\r\n" + authorization(place) + b"\r\n"
     said = (
         NOOP,
@@ -187,7 +190,7 @@ def plain_bytes_to_the_port_for_tls(place: Place) -> None:
 
 
 def tls_to_the_port_without_it(place: Place) -> None:
-    """Hellos, whole records and halves of them."""
+    """Send hellos, whole records and halves of records to the port without TLS."""
     hello = client_hello(trusting_anybody())
     said = (hello, hello[:1], hello[:100], record(DATA, bytes(RECORD_BYTES_MAX)) * 10, record(ALERT, b"\x02\x28"))
     for number in range(place.some(700, 14)):
@@ -199,7 +202,7 @@ def tls_to_the_port_without_it(place: Place) -> None:
 
 
 def tls_records_of_one_byte(place: Place) -> None:
-    """Requests whose every byte comes in a record of its own: twenty for each that counts."""
+    """Send requests with each byte in a record of its own: twenty bytes for each that counts."""
     with tls_crowd(place, 10) as guests:
         for each in guests:
             each.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
@@ -212,7 +215,7 @@ def tls_records_of_one_byte(place: Place) -> None:
 
 
 def tls_records_cut_and_garbled(place: Place) -> None:
-    """Behind a good handshake: halves of records, records that nobody sealed, an end without a farewell."""
+    """Send, after a handshake, halves of records, unsealed records, and an end without close_notify."""
     random = place.random
     said = (
         record(DATA, random.randbytes(100)),
@@ -231,7 +234,7 @@ def tls_records_cut_and_garbled(place: Place) -> None:
 
 
 def tls_requests_by_the_ten_thousand(place: Place) -> None:
-    """Pipelined on fifty connections: each turn opens and seals."""
+    """Pipeline requests on fifty connections, so that each turn opens and seals records."""
     with tls_crowd(place, 50) as guests:
         data = Frame(0x80, Opcode.GET_META, b"key-1").encode() * 400
         for each in guests:
@@ -242,7 +245,7 @@ def tls_requests_by_the_ten_thousand(place: Place) -> None:
 
 
 def tls_half_frames_that_grow(place: Place) -> None:
-    """A mebibyte at a time on thirty connections, as without TLS."""
+    """Send parts of large frames on thirty connections, one MiB at a time, as without TLS."""
     claim = HEADER.pack(0x80, Opcode.SET, 1, 8, 0, 0, 20 * MIB, 0, 0) + bytes(9)
     with tls_crowd(place, 30) as guests:
         for each in guests:
@@ -254,7 +257,7 @@ def tls_half_frames_that_grow(place: Place) -> None:
 
 
 def tls_answers_that_nobody_reads(place: Place) -> None:
-    """Of 20 MiB and of a few bytes, sealed and waiting."""
+    """Request answers of 20 MiB and of a few bytes, and leave the sealed records unread."""
     with place.guest(20.0) as guest:
         guest.ask(Opcode.SET, b"deaf", bytes(8), bytes(place.some(20 * MIB, 2 * MIB)), vbucket=4)
     with tls_crowd(place, 60) as guests:

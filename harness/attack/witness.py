@@ -1,7 +1,7 @@
-"""Witnesses of a node while guests are at it: its memory, its event loop, and whether a bystander is served.
+"""Witnesses of a node during attacks: its memory, its event loop, and a bystander who must be served.
 
-The node tells how late its loop was (STAT loop); the bystander, who asks again and again for a no-op and his document,
-is the second witness: it is told how long he waited, and how much the loop's thread computed meanwhile.
+The node reports how late its loop was (STAT loop). The bystander, a connection that sends a no-op and reads its
+document again and again, measures how long it waits, and how much processor time the loop's thread uses meanwhile.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ BYSTANDERS_VBUCKET = 9
 class Row:
     """The cost of one attack.
 
-    Attributes: turn_seconds, late_seconds: the longest turn of the loop, in processor time and in wall time.
-        own_seconds: in wall time, without that for which the loop's thread stood in line for a processor.
+    Attributes:
+        turn_seconds, late_seconds: the longest turn of the loop, in processor time and in wall time.
+        own_seconds: the same in wall time, without the time in which the loop's thread waited for a processor.
         waited_seconds, waited_busy_seconds: the bystander's longest wait, and the loop's processor time in it.
-        peak_bytes: resident memory without files. unserved: how often the bystander was not answered.
+        peak_bytes: resident memory without files. unserved: how often the bystander got no answer.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Row:
     unserved: int = 0
 
     def add(self, other: Row) -> None:
-        """Take the worse of each."""
+        """Keep the worse of each value of two rows."""
         self.turn_seconds = max(self.turn_seconds, other.turn_seconds)
         self.late_seconds = max(self.late_seconds, other.late_seconds)
         self.own_seconds = max(self.own_seconds, other.own_seconds)
@@ -57,21 +58,21 @@ class Row:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process really uses; without pages of files, which the system can take back."""
+    """Return the bytes of memory that a process uses, without pages of files, which the system can take back."""
     pages, of_files = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
     return (int(pages) - int(of_files)) * PAGE_BYTES
 
 
 def loop_seconds(pid: int) -> float:
-    """Processor time of a process's first thread, which runs a node's loop."""
+    """Return the processor time of a process's first thread, which runs a node's loop."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 class Witness:
-    """Watches one node from `start` to `stop`.
+    """A watch over one node from `start` to `stop`.
 
     Args:
-        admit: makes a connection that may read documents, of whoever is let in.
+        admit: returns a connection that may read documents.
     """
 
     def __init__(self, node: Node, admit: Callable[[], Guest]) -> None:
@@ -83,14 +84,14 @@ class Witness:
         self._asker = admit()
 
     def start(self) -> Witness:
-        """Store the bystander's document, and watch from now on."""
+        """Store the bystander's document, and begin to watch."""
         self._asker.ask(Opcode.SET, BYSTANDERS_KEY, bytes(8), b"here", BYSTANDERS_VBUCKET)
         for each in self._threads:
             each.start()
         return self
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._over.set()
         for each in self._threads:
             each.join()
@@ -98,7 +99,7 @@ class Witness:
 
     @contextmanager
     def measure(self, name: str) -> Iterator[Row]:
-        """Measure what happens within the block: the row tells it once the block is left."""
+        """Measure the node during a block; the yielded row is complete when the block has ended."""
         self._stat("loop reset")
         row = self._row = Row(name, peak_bytes=resident(self.node.pid))
         yield row
@@ -108,11 +109,11 @@ class Witness:
         row.own_seconds = int(told.get("ep_loop_own_max", 0)) / 1e6
 
     def stat(self, name: str) -> int:
-        """One of the node's general statistics."""
+        """Return one of the node's general statistics."""
         return int(self._stat("").get(name, 0))
 
     def _stat(self, group: str) -> dict[str, str]:
-        """Ask the node about itself; nothing when it is gone."""
+        """Return a group of the node's statistics; empty if the node is gone."""
         told: dict[str, str] = {}
         if not self.node.is_running:
             return told
@@ -139,7 +140,7 @@ class Witness:
                     self._ask_again_and_again(guest)
 
     def _ask_again_and_again(self, guest: Guest) -> None:
-        """Be served until that fails, or the watch is over."""
+        """Send the bystander's requests until one fails, or the watch ends."""
         while not self._over.wait(PAUSE_SECONDS):
             begun, busy, row = time.perf_counter(), loop_seconds(self.node.pid), self._row
             served = guest.settle() and guest.ask(Opcode.GET, BYSTANDERS_KEY, vbucket=BYSTANDERS_VBUCKET) is not None

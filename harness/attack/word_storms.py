@@ -1,4 +1,4 @@
-"""Guests that speak words: the text protocol, HTTP, and JSON wherever a request has one."""
+"""Guests that send text: the text protocol, HTTP, and JSON in every request that takes it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATHS = (
 
 
 def text_guest(place: Place, seconds: float = 5.0) -> Guest:
-    """A connection that speaks text; where there are users it logs in as text clients do, by a set."""
+    """Return a connection of the text protocol, logged in by a `set` if the place has users and logs in."""
     guest = Guest(place.port, seconds)
     if place.user is not None and place.log_in:
         told = " ".join(place.user).encode()
@@ -40,7 +40,7 @@ def text_guest(place: Place, seconds: float = 5.0) -> Guest:
 
 
 def text_lines_that_do_not_end(place: Place) -> None:
-    """A kilobyte to some megabytes without a line's end; half blocks; claims of blocks that never come."""
+    """Send from a KiB to some MiB without a line's end, half data blocks, and commands whose data block never comes."""
     for said in (
         b"a" * 3000,
         b"get " + b"k" * MIB * 2,
@@ -62,7 +62,7 @@ def text_lines_that_do_not_end(place: Place) -> None:
 
 
 def text_keys_by_the_ten_thousand(place: Place) -> None:
-    """get, gets and gat of as many keys as a line holds, pipelined; and those that are not there."""
+    """Send get, gets and gat with as many keys as a line holds, pipelined, for existing and missing keys."""
     keys = b" ".join(b"key-%d" % number for number in range(place.some(60_000, 3000)))
     for verb in (b"get ", b"gets ", b"gat 0 ", b"gats 0 "):
         with text_guest(place) as guest:
@@ -71,7 +71,7 @@ def text_keys_by_the_ten_thousand(place: Place) -> None:
 
 
 def text_commands_pipelined(place: Place) -> None:
-    """Sets, counters, meta commands and statistics by the thousand, quiet ones as well, on fifty connections."""
+    """Send sets, counters, meta commands and statistics by the thousand, quiet ones as well, on fifty connections."""
     said = (
         b"set k 0 0 1\r\n1\r\n" * 1500,
         b"set k 0 0 1 noreply\r\n1\r\n" * 1500,
@@ -91,7 +91,7 @@ def text_commands_pipelined(place: Place) -> None:
 
 
 def text_answers_that_nobody_reads(place: Place) -> None:
-    """A document of 20 MiB fifty times, and statistics, on sixty connections."""
+    """Request a document of 20 MiB fifty times, and statistics, on sixty connections; read no answer."""
     size = place.some(20 * MIB, 2 * MIB)
     with text_guest(place, 20.0) as guest:
         guest.say(b"set deaf 0 0 %d\r\n" % size + bytes(size) + b"\r\n")
@@ -110,7 +110,7 @@ def text_answers_that_nobody_reads(place: Place) -> None:
 
 
 def pages_asked_for_slowly(place: Place) -> None:
-    """Headers that come line by line and never end, on hundreds of connections."""
+    """Send HTTP headers line by line, without end, on hundreds of connections."""
     with place.crowd(300, 0.2) as guests:
         for number in range(place.some(20, 3)):
             for each in guests:
@@ -123,7 +123,7 @@ def pages_asked_for_slowly(place: Place) -> None:
 
 
 def pages_of_strange_requests(place: Place) -> None:
-    """Bodies in pieces, lengths that lie or come twice, endless paths, methods and versions that are none."""
+    """Send chunked bodies, false and repeated lengths, endless paths, and unknown methods and versions."""
     login = authorization(place)
     begins = b"POST /pools HTTP/1.1\r\nHost: x\r\n" + login
     for said in (
@@ -150,7 +150,7 @@ def pages_of_strange_requests(place: Place) -> None:
 
 
 def pages_with_wrong_passwords(place: Place) -> None:
-    """Each is a password to be judged, which takes time on purpose."""
+    """Request pages with wrong passwords, whose checks take time on purpose."""
     page = b"GET /pools/default HTTP/1.1\r\nHost: x\r\nAuthorization: Basic Ym9iOndyb25n\r\n\r\n"
     with place.crowd(60, 0.2) as guests:
         for each in guests:
@@ -159,7 +159,7 @@ def pages_with_wrong_passwords(place: Place) -> None:
 
 
 def watchers_of_pages_that_come_and_go(place: Place) -> None:
-    """Watch the map, and leave at once, or say more meanwhile."""
+    """Watch the map over HTTP, and leave at once or send more meanwhile."""
     page = b"GET /pools/default/bucketsStreaming/default HTTP/1.1\r\nHost: x\r\n" + authorization(place) + b"\r\n"
     for number in range(place.some(400, 10)):
         with suppress(*GONE), Guest(place.port, 0.2) as guest:
@@ -172,7 +172,9 @@ def watchers_of_pages_that_come_and_go(place: Place) -> None:
 
 
 def json_of_any_depth(place: Place) -> None:
-    """As documents by frame and by text, as pieces of documents, in lookups of paths, and as what operators send."""
+    """Send deep JSON as documents by frame and by text, as subdocuments, in lookups of paths, and as operators'
+    requests.
+    """
     with place.guest() as guest:
         guest.hello(0x06, 0x07, 0x0B)
         for value in DEEP:
@@ -192,7 +194,7 @@ def json_of_any_depth(place: Place) -> None:
 
 
 def lookups_in_a_large_document(place: Place) -> None:
-    """Sixteen paths at once, the last of a million elements, changes behind them, among them, of as many; pipelined."""
+    """Pipeline lookups of sixteen paths, the last of a million elements, and changes behind, among and of as many."""
     whole = b'{"a":[' + b"1," * place.some(2_000_000, 20_000) + b'1],"z":{"y":1}}'
     with place.guest(20.0) as guest:
         guest.ask(Opcode.SET, b"wide", bytes(8), whole, vbucket=5)
@@ -209,7 +211,7 @@ SUBDOC = range(0xC5, 0xCF)
 
 
 def subdoc(opcode: int, key: bytes, path: bytes, value: bytes) -> bytes:
-    """A request of one path."""
+    """Return a subdocument request of one path."""
     value = b"" if opcode in (0xC5, 0xC6, 0xC9) else value
     return Frame(0x80, opcode, key, pack(">HB", len(path), 0), path + value, vbucket=5).encode()
 

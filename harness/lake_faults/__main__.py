@@ -29,7 +29,7 @@ REPORTS = {"local": Path("artifacts/lake-faults.jsonl"), "spark": Path("artifact
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Read the arguments and run; returns the exit status."""
+    """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.lake_faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,8 @@
-"""How the scenarios run a mirror: without Spark, in this process and in forked ones that die, or on a real Spark.
+"""The engines of the scenarios' mirrors: without Spark, in this process and in forked ones that die, or on a real
+Spark.
 
-On Spark a batch's steps are in three kinds of processes: planning in a Python process of the query, tasks in workers,
-the commit in the driver. So a point is armed in all of them, and one at which a process stops may be met from outside.
+On Spark a batch's steps run in three kinds of processes: planning in a Python process of the query, tasks in workers,
+the commit in the driver. So a failpoint is armed in all of them, and this process can act when one of them stops there.
 """
 
 from __future__ import annotations
@@ -45,27 +46,27 @@ class Engine(Protocol):
     name: str
 
     def run(self, url: str, place: Path, **asked: Any) -> MirrorProgress:
-        """Run a mirror here; the arguments are those of `mirror`."""
+        """Run a mirror in this process; the arguments are those of `mirror`."""
 
     def die(self, url: str, place: Path, points: str, unfold: bool, random: Random) -> None:
-        """Run a mirror once that dies at the point that is armed, if it comes there."""
+        """Run a mirror once that dies at the armed failpoint, if it reaches it."""
 
     def armed(self, points: str) -> Any:
-        """Arm points for the mirrors of a block."""
+        """Arm failpoints for the mirrors of a block."""
 
     def met(self, point: str, step: Callable[[], None]) -> Any:
-        """Do something else when a mirror of the block passes a point for the first time."""
+        """Run `step` when a mirror of the block passes a failpoint for the first time."""
 
 
 def mirror_and_die(url: str, place: Path, points: str, unfold: bool) -> None:
-    """Run a mirror to its end, or to that of its process."""
+    """Run a mirror to its end, or to the end of its process."""
     failpoints.arm(points)
     with suppress(HeadwaterError):
         mirror(None, url, place, once=True, changelog=True, json=unfold, workers=0, retry_seconds=0)
 
 
 class WithoutSpark:
-    """Runs mirrors on the local engine, in this very process where nothing has to die."""
+    """Mirrors on the local engine, in this very process where nothing has to die."""
 
     name = "local"
 
@@ -74,7 +75,7 @@ class WithoutSpark:
         return mirror(None, url, place, **({"workers": 0} | asked))
 
     def die(self, url: str, place: Path, points: str, unfold: bool, random: Random) -> None:
-        """Run it in a forked process that is killed at one of its steps."""
+        """Run a mirror in a forked process that is killed at one of its steps."""
         _CONTEXT.set_forkserver_preload(["headwater.pipelines.mirror", "headwater.pipelines.tasks"])
         process = _CONTEXT.Process(target=mirror_and_die, args=(url, place, points, unfold))
         process.start()
@@ -97,7 +98,7 @@ class WithoutSpark:
 
 
 class OnSpark:
-    """Runs mirrors on Spark: in a session of this process, or in a driver of their own where that has to die.
+    """Mirrors on Spark: in a session of this process, or in a driver of their own where that has to die.
 
     Args:
         spark: the session, of this process's own JVM.
@@ -113,7 +114,7 @@ class OnSpark:
         return mirror(self.spark, url, place, **asked)
 
     def die(self, url: str, place: Path, points: str, unfold: bool, random: Random) -> None:
-        """Let a planner's or worker's process die, or a driver with everything that it has started."""
+        """Kill a planner's or worker's process, or a driver with all processes that it has started."""
         if points.startswith(ELSEWHERE) and random.random() < 0.5:
             with self.armed(points), suppress(HeadwaterError):
                 self.run(url, place, once=True, changelog=True, json=unfold, retry_seconds=0)
@@ -133,7 +134,7 @@ class OnSpark:
 
     @contextmanager
     def met(self, point: str, step: Callable[[], None]) -> Iterator[None]:
-        """As `Engine.met`: the process that comes to the point waits until the step is done."""
+        """As `Engine.met`: the process that reaches the failpoint waits until the step is done."""
         if point not in ELSEWHERE:
             with WithoutSpark().met(point, step):
                 yield
@@ -153,7 +154,7 @@ class OnSpark:
 
 @contextmanager
 def _watched(step: Callable[[], None]) -> Iterator[None]:
-    """Let processes of ours that stop go on, the first of them after a step."""
+    """Continue our processes that stop during a block, the first of them after a step."""
     ended, failed = threading.Event(), []
 
     def watch() -> None:
@@ -179,13 +180,15 @@ def _watched(step: Callable[[], None]) -> Iterator[None]:
 
 
 def driver_that_dies(url: str, place: Path, points: str, *options: str, surely: bool = False) -> bool:
-    """Run `headwater mirror --once` on a Spark of its own; when one of its processes stops at a point, kill them all.
-    Before that it may have begun anew: a Python worker is late where a machine has much else to do.
+    """Run `headwater mirror --once` on a Spark of its own, and kill all its processes when one of them stops at a
+    failpoint.
+
+    The mirror may have begun anew before that: a Python worker is late on a busy machine.
 
     Args:
-        surely: it must come to the point.
+        surely: True if it must reach the failpoint.
 
-    Returns: whether it was killed.
+    Returns: True if it was killed.
 
     Raises:
         Wrong: it failed, or did neither end nor stop, or ended well where it must not.
@@ -214,7 +217,7 @@ def driver_that_dies(url: str, place: Path, points: str, *options: str, surely: 
 
 
 def end_all(pid: int) -> None:
-    """Kill a process and its own, and wait until they are gone."""
+    """Kill a process and its descendants, and wait until they are gone."""
     known = [pid, *descendants(pid)]
     end_with_all_its_own(pid)
     waiting = threading.Event()

@@ -1,6 +1,6 @@
-"""Is the table what the active nodes have, key by key, and does the change log keep its promise?
+"""Compares the table with the active nodes, key by key, and checks the promise of the change log.
 
-The nodes are asked by DCP from the beginning, the tables are read by Polars: neither goes through the mirror's code.
+The nodes are read by DCP from the beginning, the tables by Polars: neither goes through the mirror's code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Key = tuple[int, bytes]
 
 
 class Document(NamedTuple):
-    """The parts of a document that are compared."""
+    """The fields of a document that are compared."""
 
     value: bytes
     seqno: int
@@ -42,18 +42,18 @@ class Document(NamedTuple):
 
 @dataclass
 class Bucket:
-    """The documents that the active nodes have, and the histories of their vbuckets."""
+    """The documents of the active nodes, and the histories of their vbuckets."""
 
     documents: dict[Key, Document]
     histories: dict[int, BranchHistory]
 
 
 class Wrong(AssertionError):  # noqa: N818 -- says what is the matter
-    """The table is not what the bucket is."""
+    """The table differs from the bucket."""
 
 
 def of_nodes(client: Client) -> Bucket:
-    """Return what the active nodes have; nobody may write meanwhile."""
+    """Return the documents of the active nodes; no writer may run meanwhile."""
     logs = {vb: tuple(log) for vb, log in client.failover_logs().items()}
     histories = {vb: BranchHistory(logs[vb], high) for vb, high in client.seqnos().items()}
     documents: dict[Key, Document] = {}
@@ -74,7 +74,7 @@ def _branch_of(log: FailoverLog, seqno: int) -> int:
 
 
 def of_table(place: Path) -> dict[Key, Document]:
-    """Return what a reader sees in the table.
+    """Return the documents that a reader sees in the table.
 
     Raises:
         Wrong: a key has two rows.
@@ -103,10 +103,10 @@ def _document(row: Mapping[str, Any], vb_uuid: int) -> Document:
 
 
 def compare(table: Mapping[Key, Document], bucket: Bucket) -> None:
-    """Compare documents.
+    """Compare the documents of table and bucket.
 
     Raises:
-        Wrong: says how many differ how.
+        Wrong: with the numbers of the differences of each kind.
     """
     there = bucket.documents
     told = [
@@ -125,7 +125,9 @@ def compare(table: Mapping[Key, Document], bucket: Bucket) -> None:
 
 
 def _same(mine: Document, its: Document, history: BranchHistory) -> bool:
-    """Whether a row is a document. A node with as many branches as it keeps has forgotten the names of older ones."""
+    """Return True if a row equals a document. A node with as many branches as it keeps has forgotten the vb uuids of
+    older ones.
+    """
     if len(history.log) < BRANCHES_MAX or any(mine.vb_uuid == vb_uuid for vb_uuid, _ in history.log):
         return mine == its
     return mine == its._replace(vb_uuid=mine.vb_uuid)
@@ -148,7 +150,7 @@ def check_changes(place: Path, bucket: Bucket) -> None:
     once, and the newest ones are the documents.
 
     Raises:
-        Wrong: says which promise is broken.
+        Wrong: with the broken promise.
     """
     rows = pl.read_delta(str(place), columns=["vbucket", "seqno", "vb_uuid", "event", "key", "value", "batch"])
     counting = [row for row in _counting(rows.to_dicts()) if row["event"] != "rollback"]

@@ -1,4 +1,4 @@
-"""Scenarios: the steps that befall a mirror under a seed, drawn by the weights of its profile, and a comparison."""
+"""Scenarios: the faults of a seed, drawn by the weights of its profile, and a comparison."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Profile:
     """A kind of scenario.
 
     Attributes:
-        name: as the report names it.
+        name: its name in the report.
         steps: weights by the name of a `World`'s method.
-        beside: what may happen in the middle of a batch, or while a mirror runs.
+        beside: the faults that may happen in the middle of a batch, or while a mirror runs.
         nodes: one or two.
-        unfold: JSON documents become columns.
+        unfold: True if JSON documents become columns.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Result:
 
     Attributes:
         problem: in one line; empty when all was equal.
-        lines: what happened.
+        lines: the steps, in words.
     """
 
     seed: int
@@ -118,17 +118,17 @@ class Result:
 
 
 def profile_of(seed: int) -> Profile:
-    """Return a seed's profile: they take turns."""
+    """Return a seed's profile: the profiles take turns."""
     return PROFILES[seed % len(PROFILES)]
 
 
 def run(seed: int, told: Callable[[str], None] = lambda line: None, engine: Engine | None = None) -> Result:
-    """Run a scenario; nothing is raised but what ends the process.
+    """Run a scenario; return its result. Nothing is raised except errors that end the process.
 
     Args:
-        seed: decides everything but how long things take.
-        told: takes a line for each step as it ends.
-        engine: what runs the mirrors; on Spark, Delta is one more stranger.
+        seed: decides everything except durations.
+        told: called with a line for each step as it ends.
+        engine: runs the mirrors; on Spark, Delta is one more foreign writer.
     """
     profile, began = profile_of(seed), time.monotonic()
     result = Result(seed, profile.name)

@@ -1,8 +1,8 @@
-"""A bucket on real nodes, a table, and all that can befall them, each as a method that a scenario calls.
+"""A bucket on real nodes, a table, and all their faults, each as a method that a scenario calls.
 
-What a method draws comes from the scenario's random numbers, so the same seed does the same in the same order. The
-mirror runs in this process where nothing has to die (its failpoints can then be met by other steps, in the middle of a
-batch), and in a forked one where it does.
+A method draws from the scenario's random numbers, so the same seed does the same in the same order. The mirror runs in
+this process where nothing has to die (other steps can then run at its failpoints, in the middle of a batch), and in a
+forked one where it does.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class World:
     """A bucket, a table and a change log.
 
     Args:
-        random: what decides.
+        random: the source of all decisions.
         cluster: the nodes, one or two.
         folder: for the table.
-        unfold: JSON documents become columns.
-        told: takes a line for each step.
-        engine: what runs the mirrors.
+        unfold: True if JSON documents become columns.
+        told: called with a line for each step.
+        engine: runs the mirrors.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class World:
 
     @property
     def url(self) -> str:
-        """All nodes."""
+        """The connection string of all nodes."""
         return f"couchbase://{','.join(each.address for each in self.cluster.nodes)}/default"
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """A client of the bucket, for a step."""
+        """Open a client of the bucket, for a block."""
         with headwater_client.connect(self.url, timeout_seconds=30.0) as connected:
             yield connected
 
@@ -138,7 +138,7 @@ class World:
         return {self.random.choice(fields): self.random.choice(values) for _ in range(5)}
 
     def kill_a_node(self) -> None:
-        """SIGKILL, and start it again."""
+        """Kill a node with SIGKILL, and start it again."""
         node = self.random.choice(self.cluster.nodes)
         node.kill()
         node.restart()
@@ -154,32 +154,32 @@ class World:
         nodes.until(served, "all vbuckets are active where they were")
 
     def purge(self) -> None:
-        """Let the nodes forget versions that were replaced, perhaps deletions, too."""
+        """Let the nodes purge replaced versions, and perhaps tombstones, too."""
         which = self.random.choice((PURGE, KEEP_TOMBSTONES))
         for vbucket, owner in enumerate(self.cluster.owners):
             nodes.call(self.cluster.nodes[owner], Opcode.COMPACT_DB, extras=which, vbucket=vbucket)
         self.told("deletions are purged" if which == PURGE else "compacted")
 
     def keep(self) -> None:
-        """Remember what the node has now, as a replica would that hears nothing from now on."""
+        """Save the node's present data, as a replica has it that receives nothing from now on."""
         self._kept.append(nodes.keep(self.cluster.nodes[0]))
         self.told(f"a replica of now is kept ({len(self._kept)})")
 
     def go_back(self) -> None:
-        """Promote a replica of before: its history is shorter, and diverges with the next write."""
+        """Promote a saved replica: its history is shorter, and diverges with the next write."""
         if self._kept:
             kept = self._kept.pop(self.random.randrange(len(self._kept)))
             nodes.return_to(self.cluster.nodes[0], kept, VBUCKETS)
             self.told("a replica of before is promoted")
 
     def go_back_twice(self) -> None:
-        """Promote one replica after the other, with writes between."""
+        """Promote one saved replica after the other, with writes between."""
         for _ in range(2):
             self.go_back()
             self.write()
 
     def take_over(self) -> None:
-        """Move a vbucket to the other node."""
+        """Move a vbucket to the other node by takeover."""
         vbucket = self.random.randrange(VBUCKETS)
         if vbucket not in self._cut:
             self.cluster.take_over(vbucket, 1 - self.cluster.owners[vbucket])
@@ -187,7 +187,7 @@ class World:
             self.told(f"vbucket {vbucket} is taken over")
 
     def cut(self) -> None:
-        """Make the other node a replica of a vbucket, and from then on let it hear nothing."""
+        """Make the other node a replica of a vbucket, and then cut it off."""
         vbucket = self.random.randrange(VBUCKETS)
         if vbucket not in self._cut:
             owner = self.cluster.owners[vbucket]
@@ -203,7 +203,7 @@ class World:
         self.cluster.follow(vbucket, to)
 
     def fail_over(self) -> None:
-        """Promote replicas that heard nothing: all there are."""
+        """Promote all replicas that were cut off."""
         for vbucket, to in self._cut.items():
             self.cluster.fail_over(vbucket, to)
         if self._cut:
@@ -212,8 +212,9 @@ class World:
             self._cut.clear()
 
     def lose_a_branch(self) -> None:
-        """Promote a replica of a vbucket that lacks what the table has: in the next batch that one alone is read anew,
-        unless others were cut before."""
+        """Promote a replica of a vbucket that lacks changes of the table: the next batch reads that vbucket alone anew,
+        unless other vbuckets were cut off before.
+        """
         self.cut()
         self.write()
         self.mirror()
@@ -223,7 +224,7 @@ class World:
     # The mirror.
 
     def mirror(self) -> None:
-        """Run to the end of what there is."""
+        """Run a mirror until the table has all changes."""
         done = self.engine.run(
             self.url,
             self.place,
@@ -241,20 +242,20 @@ class World:
         return {"retrySeconds": "30"} | ({"maxChangesPerTrigger": limit} if limit else {})
 
     def mirror_that_dies(self) -> None:
-        """Run it in a process that is killed at one of its steps."""
+        """Run a mirror in a process that is killed at one of its steps."""
         point = f"lake.{self.random.choice(POINTS)}=kill@{self.random.choice((1, 1, 2))}"
         self.engine.die(self.url, self.place, point, self.unfold, self.random)
         self.told(f"mirror, {point}")
 
     def mirror_that_fails(self) -> None:
-        """Let the store refuse, once, at one of its steps: the mirror tries again by itself."""
+        """Let the store refuse once, at one of the mirror's steps: the mirror tries again by itself."""
         point = f"lake.{self.random.choice(POINTS)}={self.random.choice(('eio', 'enospc', 'raise'))}"
         with self.engine.armed(point):
             self._mirror_that_may_fail() if point.startswith(ELSEWHERE) else self.mirror()
         self.told(f"  ... and met {point}")
 
     def _mirror_that_may_fail(self) -> None:
-        """Each new process that Spark starts meets the point again, so this mirror may well end."""
+        """Run a mirror on Spark that may fail: each new process that Spark starts meets the failpoint again."""
         if self.engine.name == "local":
             return self.mirror()
         with suppress(HeadwaterError):
@@ -262,11 +263,11 @@ class World:
         return None
 
     def mirror_that_meets(self, steps: Sequence[Callable[[], None]]) -> None:
-        """Let something else happen at one of its steps."""
+        """Run a mirror, and another step in the middle of one of its own."""
         self._mirror_meeting(self.random.choice(POINTS), self.random.choice(steps))
 
     def mirror_that_is_overtaken(self) -> None:
-        """Let somebody else move rows that a batch is about to replace, when it has looked them up."""
+        """Let another writer move rows that a batch is about to replace, after the batch has looked them up."""
         self.mirror()
         self.write()
         self._mirror_meeting(self.random.choice(("files_written", "log_committed")), self.rewrite_as_a_stranger)
@@ -294,7 +295,7 @@ class World:
             self.mirror()
 
     def two_mirrors(self) -> None:
-        """Run two on one table at the same time."""
+        """Run two mirrors on one table at the same time."""
         chance = Random(self.random.random())  # noqa: S311 -- to be repeated
         other = World(chance, self.cluster, self.place.parent, unfold=self.unfold, told=self.told, engine=self.engine)
         failed: list[BaseException] = []
@@ -315,7 +316,7 @@ class World:
             raise failed[0]
 
     def mirror_meanwhile(self, steps: Sequence[Callable[[], None]]) -> None:
-        """Keep one running while some things happen."""
+        """Keep a mirror running while some steps happen."""
         self.told("while a mirror runs:")
         with self._running() as stopping:
             for _ in range(self.random.randint(2, 5)):
@@ -323,8 +324,9 @@ class World:
                 stopping.wait(self.random.choice((0.0, 0.05, 0.3)))
 
     def mirror_folding(self, steps: Sequence[Callable[[], None]]) -> None:
-        """Keep one running that folds in a process of its own, where that dies, fails or stands still, until it may go
-        on or is killed. On Spark there is no such process."""
+        """Keep a mirror running that folds in a process of its own, in which the fold dies, fails or stands still,
+        until the mirror is let go or killed. On Spark there is no such process.
+        """
         if self.engine.name != "local":
             self.mirror_meanwhile(steps)
             return
@@ -391,7 +393,7 @@ class World:
         return log if log.refresh().version >= 0 else None
 
     def harm_an_index(self) -> None:
-        """Lose one, cut it short, or put another in its place."""
+        """Remove an index, cut it short, or replace it by another one."""
         found = sorted((self.place / INDEXES).glob("*")) if self.place.exists() else []
         if found:
             harm, index = self.random.choice(("lost", "cut", "changed")), self.random.choice(found)
@@ -405,7 +407,7 @@ class World:
             self.told(f"an index is {harm}")
 
     def lose_all_indexes(self) -> None:
-        """Remove their folder."""
+        """Remove the folder of the indexes."""
         shutil.rmtree(self.place / INDEXES, ignore_errors=True)
         self.told("all indexes are lost")
 
@@ -417,14 +419,14 @@ class World:
         beside.rename(path)
 
     def optimize(self) -> None:
-        """Fold by hand, as `headwater lake optimize` does."""
+        """Fold the table, as `headwater lake optimize` does."""
         if log := self._log():
             indexes = Indexes(log.store, log.state.id, bytes.fromhex(log.state.properties[SEED]))
             folded = upkeep.optimize(log, indexes, everything=self.random.random() < 0.5)
             self.told(f"{folded} files are folded")
 
     def checkpoint(self) -> None:
-        """Write a checkpoint of the log, and perhaps lose the note of it."""
+        """Write a checkpoint of the log, and perhaps remove `_last_checkpoint`."""
         if log := self._log():
             upkeep.checkpoint(log)
             if self.random.random() < 0.5:
@@ -432,7 +434,7 @@ class World:
             self.told("a checkpoint of the log is written")
 
     def vacuum(self) -> None:
-        """Clean up under a clock that is some days off, either way."""
+        """Vacuum the table under a clock that is some days off, either way."""
         if log := self._log():
             days = self.random.choice((-400, 0, 3, 8, 40, 400))
             self._age(log)
@@ -440,7 +442,7 @@ class World:
             self.told(f"vacuum, the clock {days} days off: {len(gone)} files removed")
 
     def _age(self, log: TableLog) -> None:
-        """Let what no batch under way can have written be older than a batch takes, as in a table of some days."""
+        """Set the times of old files back by more than a batch takes, as in a table of some days."""
         whole = TableLog(log.store, removals=True)
         known = {file.path for file in whole.refresh().files.values()}
         known |= {str(path) for path in whole.removals().column("path").to_pylist()}
@@ -449,7 +451,9 @@ class World:
             os.utime(path, (time.time() - 7200, time.time() - 7200))
 
     def rewrite_as_a_stranger(self) -> None:
-        """Put other files in the place of some, with the same rows in another order, without statistics."""
+        """Replace some files by others with the same rows in another order, without statistics, as a foreign writer
+        may.
+        """
         if (log := self._log()) and (chosen := self._some_files(log)):
             rows = pa.concat_tables([_live(log.store, file) for file in chosen], promote_options="default")
             order = list(range(rows.num_rows))
@@ -458,7 +462,7 @@ class World:
             self.told(f"a stranger rewrites {len(chosen)} files{'' if done else ', too late'}")
 
     def delete_as_a_stranger(self) -> None:
-        """Delete the rows of a vbucket from some files; then write these documents anew, which brings them back."""
+        """Delete the rows of a vbucket from some files; then write these documents anew, which restores the rows."""
         if (log := self._log()) and (chosen := self._some_files(log)):
             vbucket = self.random.randrange(VBUCKETS)
             rows = pa.concat_tables([_live(log.store, file) for file in chosen], promote_options="default")
@@ -471,12 +475,12 @@ class World:
                 self.told(f"a stranger deletes {len(gone)} rows of vbucket {vbucket}; they are written anew")
 
     def optimize_by_spark(self) -> None:
-        """Let Delta on Spark fold the table, in the middle of whatever; it may come too late."""
+        """Let Delta on Spark fold the table in the middle of a batch; it may come too late."""
         if self._log():
             self._by_spark("OPTIMIZE", "delta.`{place}`")
 
     def delete_by_spark(self) -> None:
-        """Let Delta on Spark delete the rows of a vbucket; then write its documents anew, which brings them back."""
+        """Let Delta on Spark delete the rows of a vbucket; then write its documents anew, which restores the rows."""
         vbucket = self.random.randrange(VBUCKETS)
         if self._log() and self._by_spark("DELETE", "FROM delta.`{place}` WHERE vbucket = {vb}", vb=vbucket):
             with self.client() as client:
@@ -513,7 +517,7 @@ class World:
     # The end.
 
     def check(self) -> None:
-        """Bring the table up to date and compare all.
+        """Bring the table up to date and compare it with the bucket.
 
         Raises:
             Wrong: something differs.
@@ -546,10 +550,10 @@ _SMALL = {large: small for small, large in _LARGE.items()}
 
 
 def _in_large_types(rows: pa.Table) -> pa.Table:
-    """As Polars hands them over; Parquet keeps Arrow's types beside its own."""
+    """Return rows in Arrow's large types, as Polars writes them; Parquet keeps Arrow's types beside its own."""
     return rows.cast(pa.schema([each.with_type(_LARGE.get(each.type, each.type)) for each in rows.schema]))
 
 
 def nodes_of(node: Node) -> HandMade:
-    """A lone node as a cluster of one, without a map."""
+    """Return a single node as a cluster of one, without a map."""
     return HandMade([node], VBUCKETS)

@@ -1,1 +1,1 @@
-"""Histories of what clients asked and were answered, and two judges of them."""
+"""Histories of clients' requests and answers, and two judges of them."""

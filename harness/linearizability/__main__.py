@@ -26,7 +26,7 @@ KEPT = Path("artifacts/linearizability")
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Read the arguments and run; returns the exit status."""
+    """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.linearizability", description=__doc__)
     commands = parser.add_subparsers(required=True, dest="command")
     run = commands.add_parser("run", help="rounds of real nodes")
@@ -65,7 +65,9 @@ def _run(minutes: float, first: int, rounds: int) -> int:
 
 
 def _round(seed: int) -> tuple[Judgement, str]:
-    """One round: the judges' findings, and what went wrong besides; its history is kept where there is something."""
+    """Run one round; return the judges' findings and other problems. The history is kept if there is a finding or a
+    problem.
+    """
     trouble = ""
     with tempfile.TemporaryDirectory(prefix="headwater-round-") as folder:
         this = Round(seed, Path(folder))

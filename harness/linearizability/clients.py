@@ -1,8 +1,8 @@
-"""Clients that do one thing after the other, each written down: what was asked, when, and what came of it.
+"""Clients that send one request after the other and record each: the request, its times and its outcome.
 
-They speak frames and know the cluster map; nothing is tried again unseen, for each attempt is an operation. Keys are of
-two sorts. All changes of those that begin with `d` ask for durability, so nothing of them may ever be lost; others are
-written either way.
+They send frames and know the cluster map; no request is retried silently, since each attempt is an operation. Keys are
+of two sorts. All changes of keys that begin with `d` are durable writes, so none of them may ever be lost; other keys
+get plain and durable writes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ KNOWN_MAX = 4
 
 
 def is_durable_key(key: str) -> bool:
-    """Whether all changes of a key ask for durability."""
+    """Return True if all changes of a key are durable writes."""
     return key.startswith("d")
 
 
@@ -96,20 +96,22 @@ class Connection:
         return self._waiting.pop(0)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._sock.close()
 
 
 class Client(Thread):
-    """A client at work until `stopping` is set.
+    """A client that sends requests until `stopping` is set.
 
     Args:
-        seeds: where to ask for the map. lock: held while the recorder is told something.
-        keys: those it works on; one that stands there twice comes twice as often.
-        lock_seconds: how long its locks last. One that is shorter than twice the error of the history's clock is never
-            known to stand.
+        seeds: the nodes that are asked for the map.
+        lock: held while the recorder is called.
+        keys: the keys to work on; a key that is listed twice is used twice as often.
+        lock_seconds: how long its locks last. The judges never know that a lock holds which is shorter than twice the
+            error of the history's clock.
 
-    Attributes: error: a problem of its own, not of a node.
+    Attributes:
+        error: an error of the client itself, not of a node; None for none.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class Client(Thread):
         self._count = 0
 
     def run(self) -> None:
-        """Ask for one thing after the other."""
+        """Send one request after the other."""
         try:
             while not self.stopping.is_set():
                 key = self._random.choice(self._keys)
@@ -151,17 +153,17 @@ class Client(Thread):
             self.close()
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         for address in tuple(self._connections):
             self._hang_up(address)
 
     def read_all(self) -> bool:
-        """Read every key once; whether all were answered."""
+        """Read every key once; return True if all reads were answered."""
         answers = [self.do(Kind.GET, key, Argument()) for key in self._keys]
         return not any(each.outcome in {Outcome.REFUSED, Outcome.MAYBE} for each in answers)
 
     def do(self, kind: Kind, key: str, argument: Argument) -> Result:
-        """Ask for one thing, and write it down."""
+        """Send one request, and record it with its outcome."""
         with self._lock:
             number = self._recorder.asked(self._number, key, kind, argument, called=time.time())
         result = self._attempt(kind, key, argument)
@@ -175,7 +177,9 @@ class Client(Thread):
         return result
 
     def _argument(self, kind: Kind, key: str) -> Argument:
-        """A random request. Few documents expire and few locks last, or there would be little else."""
+        """Return random arguments. Few documents expire and few locks last; otherwise most requests would be
+        refused.
+        """
         random = self._random
         self._count += 1
         level = random.choice(tuple(Level)[1:]) if is_durable_key(key) or random.random() < 0.3 else Level.NONE
@@ -199,7 +203,7 @@ class Client(Thread):
     # --- on the wire ------------------------------------------------------------------------------------------------
 
     def _attempt(self, kind: Kind, key: str, argument: Argument) -> Result:
-        """One attempt: refused where nothing can have been sent, a "maybe" where no answer came."""
+        """Return the outcome of one attempt: a refusal if nothing can have been sent, a "maybe" if no answer came."""
         try:
             owner, connection = self._owner(key.encode())
         except (OSError, RemoteProtocolError) as error:
@@ -238,7 +242,7 @@ class Client(Thread):
             connection.close()
 
     def _look_around(self) -> None:
-        """Take the newest map that anybody has."""
+        """Take over the newest map of all nodes."""
         for seed in self._random.sample(self._seeds, len(self._seeds)):
             try:
                 asked = Frame(Magic.CLIENT_REQUEST, Opcode.GET_CLUSTER_CONFIG)

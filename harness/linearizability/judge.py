@@ -51,10 +51,10 @@ class Verdict:
 
     Attributes:
         unexplained: the first answer for which no order exists; None if there is one.
-        is_undecided: the search was given up.
+        is_undecided: True if the search was given up.
         before: states that were possible just before that answer.
-        positions: how many were looked at by what found this.
-        quiet: moments in which nothing was under way and only one state was possible, and that.
+        positions: how many positions the search or the descent has looked at.
+        quiet: moments at which no operation was in progress and only one state was possible, each with that state.
     """
 
     key: str
@@ -66,7 +66,7 @@ class Verdict:
 
     @property
     def is_violation(self) -> bool:
-        """Whether no order explains the answers."""
+        """True if no order explains the answers."""
         return self.unexplained is not None
 
 
@@ -87,7 +87,7 @@ def judge_key(
 
 
 def _searched(moments: Sequence[Moment], search: _Search, key: str) -> Verdict:
-    """Judge by all positions that are possible."""
+    """Judge by all positions that are possible at each moment."""
     quiet: list[tuple[float, State]] = []
     try:
         for moment, is_end, number, event in moments:
@@ -105,18 +105,20 @@ def _searched(moments: Sequence[Moment], search: _Search, key: str) -> Verdict:
 
 
 def counts(operation: Operation) -> bool:
-    """Whether an operation says anything: not one that was refused, nor a reading without an answer."""
+    """Return True if an operation constrains the order: neither a refused one nor a read without an answer does."""
     is_silent_read = operation.kind is Kind.GET and operation.outcome is Outcome.MAYBE
     return operation.outcome is not Outcome.REFUSED and not is_silent_read
 
 
 def is_optional(event: Event) -> bool:
-    """Whether it may have no effect at all."""
+    """Return True if an event may have no effect at all."""
     return isinstance(event, Fault) or event.outcome is Outcome.MAYBE
 
 
 def _moments(part: History) -> Iterator[Moment]:
-    """Beginnings and ends in the order of time, at one time beginnings first; what never ends has no end."""
+    """Yield beginnings and ends in the order of time, at one time beginnings first; an event that never ends has no
+    end.
+    """
     events: list[Event] = [*(each for each in part.operations if counts(each)), *part.faults]
     moments: list[tuple[float, bool, int]] = []
     for number, event in enumerate(events):
@@ -137,7 +139,11 @@ Position: TypeAlias = tuple[State, int]
 
 
 class _Descent:
-    """Looks for one order, depth first. Attributes: looked_at: how many positions there were so far."""
+    """A search for one order, depth first.
+
+    Attributes:
+        looked_at: the number of positions so far.
+    """
 
     def __init__(self, model: Model, moments: Sequence[Moment], positions_max: int) -> None:
         self.looked_at = 0
@@ -145,7 +151,7 @@ class _Descent:
         self._ends = list(_ends(moments))
 
     def finds_an_order(self, start: State) -> bool:
-        """Whether it has found one. False: there is none, or it takes more to find it."""
+        """Return True if it has found an order. False: there is none, or it takes more positions to find it."""
         tried: set[tuple[int, State, int]] = set()
         waiting = [iter([(start, 0)])]
         try:
@@ -163,7 +169,7 @@ class _Descent:
         return False
 
     def _behind(self, number: int, under_way: Sequence[tuple[int, Event]], position: Position) -> Iterator[Position]:
-        """The positions in which an event has ended, those first that took the fewest others."""
+        """Yield the positions in which an event has taken effect, first those that needed the fewest other events."""
         (state, used), bit, events = position, 1 << number, dict(under_way)
         if used & bit or isinstance(events[number], Fault):
             yield state, used & ~bit
@@ -180,7 +186,7 @@ class _Descent:
     def _with_another(
         self, position: Position, ended: int, under_way: Sequence[tuple[int, Event]], seen: set[Position]
     ) -> Iterator[Position]:
-        """The positions in which one more of the events under way has had its effect."""
+        """Yield the positions in which one more of the running events has taken effect."""
         state, used = position
         for number, event in under_way:
             if number == ended or used >> number & 1:
@@ -200,7 +206,7 @@ class _Descent:
 
 
 def _ends(moments: Sequence[Moment]) -> Iterator[tuple[int, list[tuple[int, Event]]]]:
-    """Each end, by its event's number, with all events that are under way just before it."""
+    """Yield each end, by its event's number, with all events that are running just before it."""
     under_way: dict[int, Event] = {}
     for _, is_end, number, event in moments:
         if is_end:
@@ -225,7 +231,7 @@ class _Versions:
         self._again: dict[int, int] = {}
 
     def word(self, older: Older) -> str:
-        """Older versions as a text with a character for each: much cheaper to hash and to compare than they are."""
+        """Return older versions as a text with a character for each, which is much cheaper to hash and to compare."""
         word = self._words.get(older)
         if word is None:
             numbers = [self._number(version) for version in older]
@@ -238,11 +244,11 @@ class _Versions:
         return self._older[word][0]
 
     def of(self, word: str) -> int:
-        """The versions of a word, whatever their order."""
+        """Return the versions of a word as bits, whatever their order."""
         return self._older[word][1]
 
     def opened(self, number: int, event: Event) -> None:
-        """An event has begun that may be one that always makes the same version: no other may make that."""
+        """Note that an event has begun; if it always makes the same version, no other event may make that."""
         if isinstance(event, Fault) or event.outcome is not Outcome.MAYBE or event.kind not in MAKERS:
             return
         argument = event.argument
@@ -253,7 +259,7 @@ class _Versions:
         self._again.clear()
 
     def again(self, events: int) -> int:
-        """The versions that these events make."""
+        """Return the versions that these events make, as bits."""
         found = self._again.get(events)
         if found is None:
             found = 0
@@ -264,7 +270,9 @@ class _Versions:
         return found
 
     def are_among(self, some: str, longer: str, events: int) -> bool:
-        """Whether versions are among others, in the same order, but for those that these events could make again."""
+        """Return True if the versions of `some` are among those of `longer`, in the same order, apart from those that
+        `events` could make again.
+        """
         if longer.startswith(some):
             return True
         if not events and len(some) >= len(longer):
@@ -286,7 +294,7 @@ class _Versions:
         return self._maker(older[place - 1], older[place])
 
     def _maker(self, before: Document | None, version: Document | None) -> int:
-        """The event that makes a version of the one before, whenever it happens; 0 for none."""
+        """Return the event that makes a version after the one before, whenever it happens; 0 for none."""
         if version is None:
             return 0
         maker, kind = self._makers.get(version, (0, Kind.SET))
@@ -304,13 +312,15 @@ class _Versions:
 
 @dataclass(slots=True)
 class _Front:
-    """Positions without those that another one makes superfluous: it is in the same state, has used no event more that
-    may have no effect, and could go back by a failover to all that they could go back to, or make it again.
+    """Positions without those that a better one makes superfluous.
+
+    A position is better if it is in the same state, has used no more of the optional events, and could go back by a
+    failover to all versions that the other could go back to, or make them again.
 
     Attributes:
         optional: the events that may have no effect. versions, compared: the search's.
-        found: by the document, the lock and the other events used in it: the optional ones used; by those, the words of
-            the older versions.
+        found: by the document, the lock and the other events used: the optional ones used; by those, the words of the
+            older versions.
     """
 
     optional: int
@@ -321,7 +331,7 @@ class _Front:
     )
 
     def add(self, state: State, used: int) -> bool:
-        """Whether the position was not there, nor a better one."""
+        """Add a position; return False if it, or a better one, is there already."""
         word, spent = self.versions.word(state.older), used & self.optional
         known = self.found.setdefault((state.document, state.lock, used & ~self.optional), {})
         self.compared(sum(map(len, known.values())))
@@ -351,12 +361,12 @@ class _Front:
         return False
 
     def has(self, state: State, used: int) -> bool:
-        """Whether a position was not put aside by a better one."""
+        """Return True if a position was not replaced by a better one."""
         known = self.found.get((state.document, state.lock, used & ~self.optional), {})
         return self.versions.word(state.older) in known.get(used & self.optional, ())
 
     def positions(self) -> Iterator[Position]:
-        """All that are left."""
+        """Yield all positions that are left."""
         for (document, lock, certain), known in self.found.items():
             for spent, found in known.items():
                 for word in found:
@@ -364,7 +374,11 @@ class _Front:
 
 
 class _Search:
-    """The positions that are possible at a moment of a history. Attributes: looked_at: how many there were so far."""
+    """The positions that are possible at a moment of a history.
+
+    Attributes:
+        looked_at: the number of positions so far.
+    """
 
     def __init__(self, model: Model, positions_max: int, start: State) -> None:
         self.looked_at = 0
@@ -381,14 +395,14 @@ class _Search:
         return tuple(dict.fromkeys(state for state, _ in self._positions))
 
     def certain_state(self) -> State | None:
-        """The only state that is possible, if nothing is under way but what has had no effect; else None."""
+        """Return the only state that is possible, if all running events have had no effect; None otherwise."""
         if len(self._positions) > 1 or not all(map(is_optional, self._open.values())):
             return None
         state, used = self._positions[0]
         return None if used else state
 
     def opened(self, number: int, event: Event) -> None:
-        """An operation was asked, or a fault began."""
+        """Note that an operation was requested, or a fault began."""
         if is_optional(event):
             self._optional |= 1 << number
             self._versions.opened(number, event)
@@ -405,11 +419,11 @@ class _Search:
         return bool(found)
 
     def passed(self, number: int) -> None:
-        """A fault is over: it had its effect, or it had none."""
+        """Note that a fault is over: it had its effect, or it had none."""
         self._close(number, [*self._positions, *self._with(number)])
 
     def _close(self, number: int, positions: list[Position]) -> None:
-        """Go on from these; which of them used the event makes no difference any more."""
+        """Continue with these positions; whether they used the event makes no difference any more."""
         bit = 1 << number
         self._optional &= ~bit
         front = _Front(self._optional, self._versions, self._compared)
@@ -419,7 +433,7 @@ class _Search:
         del self._open[number]
 
     def _with(self, number: int) -> list[Position]:
-        """The positions in which an event has taken effect, whatever else did before it."""
+        """Return the positions in which an event has taken effect, after any other events."""
         bit = 1 << number
         done, seen = (
             _Front(self._optional, self._versions, self._compared),
@@ -440,7 +454,9 @@ class _Search:
         return list(done.positions())
 
     def _go_on(self, position: Position, wanted: int, done: _Front, seen: _Front, later: list[Position]) -> None:
-        """Let one more event take effect in a position: the wanted one ends it, behind others it goes on later."""
+        """Let one more event take effect in a position; positions with the wanted event are done, others are continued
+        later.
+        """
         state, used = position
         for number, event in self._open.items():
             bit = 1 << number
@@ -459,14 +475,16 @@ class _Search:
             raise _TooMany
 
     def _compared(self, others: int) -> None:
-        """Many positions of which none is better make each new one dear: a thousand can take as long as a million."""
+        """Count comparisons, since many positions of which none is better make each new one expensive; give up after
+        too many.
+        """
         self._held_against_others += others
         if self._held_against_others > COMPARISONS_EACH * self._positions_max:
             raise _TooMany
 
 
 def _are_twins(one: Event, other: Event) -> bool:
-    """Whether two "maybes" ask for the same, so that nobody can tell which of them took effect."""
+    """Return True if two "maybes" request the same, so that it makes no difference which of them took effect."""
     if isinstance(one, Fault) or isinstance(other, Fault):
         return False
     same = (one.kind, one.argument) == (other.kind, other.argument)
@@ -477,7 +495,7 @@ def _are_twins(one: Event, other: Event) -> bool:
 
 
 def table(events: Iterable[Event], unexplained: Operation | None = None) -> str:
-    """A table of operations and faults, in the order in which they were asked; times from the first of them on."""
+    """Return a table of operations and faults, in the order of their requests; times are relative to the first."""
     ordered = sorted(events, key=lambda each: each.began if isinstance(each, Fault) else each.called)
     if not ordered:
         return ""

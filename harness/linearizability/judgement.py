@@ -1,11 +1,11 @@
-"""Both judges of a history, by the rules that go with it.
+"""Both judges of a history, by the rules that apply to it.
 
     found = judged(history)
     print(found.summary())
     for report in found.reports: print(report)
 
-Where a replica was promoted, plain writes may be lost: the model `plain`. Keys all of whose changes asked for
-durability are judged strictly all the same, and so is everything where nobody was promoted.
+Where a replica was promoted, plain writes may be lost: the model `plain`. Keys whose changes were all durable writes
+are judged strictly all the same, and so is every key of a history without a promotion.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Judgement:
     """The judges' findings.
 
     Attributes:
-        operations, maybes, keys: how many there were. strict_keys: keys that were judged strictly.
-        violations: keys that nothing explains. undecided: keys for which a judge gave up.
-        disagreements: keys about which the judges say different things. reports: for people, one a violation.
-        porcupine: why the second judge was not heard; empty if it was.
+        operations, maybes, keys: how many there were. strict_keys: how many keys were judged strictly.
+        violations: keys that no order explains. undecided: keys for which a judge gave up.
+        disagreements: keys for which the judges differ. reports: for people, one for each violation.
+        porcupine: why the second judge did not run; empty if it did.
     """
 
     operations: int = 0
@@ -46,11 +46,11 @@ class Judgement:
 
     @property
     def is_good(self) -> bool:
-        """Whether both judges find an order for every key."""
+        """True if both judges find an order for every key."""
         return not self.violations and not self.disagreements
 
     def summary(self) -> str:
-        """The numbers, in a line."""
+        """Return the numbers, in a line."""
         second = f"; {self.porcupine}" if self.porcupine else ""
         return (
             f"{self.operations:,} operations on {self.keys} keys ({self.strict_keys} judged strictly), "
@@ -60,7 +60,11 @@ class Judgement:
 
 
 def judged(history: History, *, with_porcupine: bool = True) -> Judgement:
-    """Judge all keys of a history, each by its rules."""
+    """Judge all keys of a history, each by its rules.
+
+    Args:
+        with_porcupine: False to leave the second judge out.
+    """
     found = Judgement(len(history.operations), keys=len(history.keys))
     found.maybes = sum(each.outcome is Outcome.MAYBE for each in history.operations)
     loses = any(each.kind is FaultKind.FAILOVER for each in history.faults)
@@ -76,7 +80,7 @@ def judged(history: History, *, with_porcupine: bool = True) -> Judgement:
 
 
 def _is_durable(history: History, key: str) -> bool:
-    """Whether all changes of a key asked for durability."""
+    """Return True if all changes of a key were durable writes."""
     return all(each.argument.level for each in history.operations if each.key == key and each.kind in CHANGES)
 
 

@@ -1,12 +1,12 @@
-"""A network between real nodes that can be cut: each node is reached through a door, which knows who comes.
+"""A network between real nodes that can be cut: each node is reached through a proxy, its door, which knows the caller.
 
     with Links() as links:
         door = links.door("n0", lambda: node.port)       # others reach the node at this port
         links.owns(node.pid, "n0")                       # and connections of this process are n0's
         links.set("n1", "n0", Link.CUT)                  # n1's connections to n0 end, and no new ones begin
 
-All processes are on the loopback, so a connection's beginner is looked up in /proc (Linux): whose socket has its port.
-Connections of processes that nobody owns are those of OTHERS: operators, and whoever else.
+All processes are on the loopback, so a connection's caller is looked up in /proc (Linux): the process whose socket has
+its port. Connections of unregistered processes belong to OTHERS: operators and others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READ_BYTES = 256 << 10
 
 
 class Link(Enum):
-    """The state of one direction of asking: from who connects to whom."""
+    """The state of the link from a caller to a node."""
 
     UP = "connections are made, and bytes pass"
     CUT = "connections are ended, and new ones as well"
@@ -42,14 +42,16 @@ class _Pair:
         self.moving = asyncio.Event()
 
     def reset(self) -> None:
-        """End it at once, on both sides."""
+        """Reset both connections at once."""
         self.moving.set()
         for writer in self.writers:
             writer.transport.abort()
 
 
 class Links:
-    """Doors of nodes, and what passes; `with` runs them in a thread of their own. All methods are for other threads."""
+    """Doors of nodes, and their connections; `with` runs them in a thread of their own. All methods are for other
+    threads.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -73,7 +75,7 @@ class Links:
         self._loop.close()
 
     def door(self, target: str, port: Callable[[], int]) -> int:
-        """Open a door to a node, whose own port may change; returns the port of the door."""
+        """Open a door to a node, whose own port may change; return the port of the door."""
 
         async def opened() -> int:
             server = await asyncio.start_server(
@@ -85,11 +87,11 @@ class Links:
         return asyncio.run_coroutine_threadsafe(opened(), self._loop).result()
 
     def owns(self, pid: int, name: str) -> None:
-        """Say whose the connections of a process are."""
+        """Register a process, so that its connections are those of the node `name`."""
         self._owners[pid] = name
 
     def set(self, source: str, target: str, link: Link) -> None:
-        """Let connections from one to another be as they should from now on."""
+        """Set the state of the link from one node to another."""
 
         async def change() -> None:
             self._states[source, target] = link
@@ -104,7 +106,7 @@ class Links:
         asyncio.run_coroutine_threadsafe(change(), self._loop).result()
 
     def state(self, source: str, target: str) -> Link:
-        """How connections from one to another are."""
+        """Return the state of the link from one node to another."""
         return self._states.get((source, target), Link.UP)
 
     # --- in the thread ----------------------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ class Links:
 
 
 def _beginner(writer: asyncio.StreamWriter, owners: dict[int, str]) -> int:
-    """The process that began a connection, among these; 0: none of them."""
+    """Return which of these processes opened a connection; 0 for none of them."""
     port = int(writer.get_extra_info("peername")[1])
     here = int(writer.get_extra_info("sockname")[1])
     ends = f"0100007F:{port:04X} 0100007F:{here:04X} "

@@ -1,17 +1,16 @@
-"""One document as its clients may see it: which states may follow a state when an operation takes effect.
+"""One document as its clients may see it: the states that may follow a state when an operation takes effect.
 
     strict     a change that was answered is there until another one takes its place
     plain      as strict, but a failover may bring a document back to an older version: any since the newest change that
-               was written at a durability level. What was lost that way is lost for ever.
+               was written at a durability level. A version that was lost that way is lost for ever.
 
-In both a lock ends by its time, and may end by a fault, for it is kept in memory alone. A durable write with its token
-that was asked before still happens: it was accepted while the lock stood, and nobody else can write meanwhile. A time
-that a node looks at lies between the call of an operation and its answer, give or take the error of the clocks: where
-that leaves open whether a document has expired or a lock is over, both may be.
+In both a lock ends by its time, and may end by a fault, since it is kept in memory alone. A durable write with the
+lock's token that was sent before still happens: it was accepted while the lock held, and no other client can write
+meanwhile. The time at which a node reads its clock lies between the call of an operation and its answer, give or take
+the error of the clocks: where that leaves open whether a document has expired or a lock is over, both are possible.
 
-A CAS that nobody was told (0, of a change without an answer) may be any. Pure, and it shares no code with what it
-judges.
-Source: kv.md 2; docs/replication.md, "Durable writes"; docs/howto/cluster.md, "A node is dead".
+A CAS that no answer showed (0, of a change without an answer) may have any value. Pure, and it shares no code with the
+product. Source: kv.md 2; docs/replication.md, "Durable writes"; docs/howto/cluster.md, "A node is dead".
 """
 
 from __future__ import annotations
@@ -29,7 +28,12 @@ WRAP = 1 << 64
 
 
 class Document(NamedTuple):
-    """A version of a document. cas: 0, nobody was told. is_guess: no answer says that it ever was there."""
+    """A version of a document.
+
+    Attributes:
+        cas: 0 if no answer showed it.
+        is_guess: True if no answer shows that it ever existed.
+    """
 
     value: str
     cas: int = 0
@@ -38,9 +42,11 @@ class Document(NamedTuple):
 
 
 class DocumentLock(NamedTuple):
-    """A lock. token: 0, nobody was told. It is over at some time from `earliest` to `latest`, Unix seconds.
+    """A lock of a document, which is over at some time from `earliest` to `latest`, Unix seconds.
 
-    is_over: it has ended, and the document is as it was then.
+    Attributes:
+        token: 0 if no answer showed it.
+        is_over: True if it has ended, and the document is as it was then.
     """
 
     token: int
@@ -61,12 +67,12 @@ EMPTY = State()
 
 
 def is_locked(state: State) -> bool:
-    """Whether a lock stands."""
+    """Return True if a lock holds."""
     return state.lock is not None and not state.lock.is_over
 
 
 def unlocked(state: State) -> State:
-    """The state after its lock has ended by itself."""
+    """Return the state after its lock has ended by itself."""
     return state if state.lock is None else state._replace(lock=state.lock._replace(is_over=True))
 
 
@@ -80,15 +86,19 @@ class _Effect(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The rules. plain_may_be_lost: by a failover; see the head of this module."""
+    """The rules.
+
+    Args:
+        plain_may_be_lost: True if a failover may lose plain writes; see the head of this module.
+    """
 
     plain_may_be_lost: bool = False
     clock_error_seconds: float = 1.5
 
     def steps(self, state: State, event: Operation | Fault) -> Iterator[State]:
-        """The states that may follow; none if the answer can't have come in this state.
+        """Yield the states that may follow; none if the answer can't have come in this state.
 
-        Of a "maybe" and of a fault only the states in which it had an effect.
+        Of a "maybe" and of a fault, only the states in which it had an effect.
         """
         if isinstance(event, Fault):
             yield from self._after_fault(state, event)
@@ -109,7 +119,7 @@ class Model:
                 yield State(version, None, state.older[:at])
 
     def _seen(self, state: State, operation: Operation) -> Iterator[State]:
-        """The states that a node may see when it looks at its clock."""
+        """Yield the states that a node may see when it reads its clock."""
         first, last = operation.called - self.clock_error_seconds, operation.end + self.clock_error_seconds
         lock = state.lock
         if lock is None or lock.is_over or first <= lock.latest:
@@ -125,10 +135,11 @@ class Model:
             yield state
 
     def _changed(self, state: State, document: Document | None, *, is_durable: bool, is_blind: bool = False) -> State:
-        """The next version. A durable one is never taken back, and so is nothing before it.
+        """Return the state after the next version. A durable version, and all before it, are never taken back.
 
-        is_blind: it did not depend on the version before. If that is a guess it need not be remembered: the same
-        guess can be made when a failover is to bring it back.
+        Args:
+            is_blind: True if the change did not depend on the version before. If that is a guess, it need not be
+                remembered: the same guess can be made when a failover is to bring it back.
         """
         if is_durable or not self.plain_may_be_lost:
             return State(document)
@@ -154,7 +165,7 @@ class Model:
         return self._written(state, operation, cas)
 
     def _was_accepted(self, state: State, operation: Operation) -> bool:
-        """Whether a durable write can have been accepted while the lock stood that is over by now."""
+        """Return True if a durable write can have been accepted while the lock held that is over by now."""
         if state.lock is None or not operation.argument.level or operation.outcome is Outcome.EXISTS:
             return False
         return operation.called - self.clock_error_seconds <= state.lock.latest
@@ -171,7 +182,7 @@ class Model:
         return _Effect(Outcome.DONE, state._replace(lock=lock), state.document)
 
     def _written(self, state: State, operation: Operation, cas: int) -> _Effect:
-        """A change of a document that is not locked; `cas` 0: it may be any."""
+        """Return the effect of a change of a document that is not locked; `cas` 0 stands for any."""
         document, kind, argument = state.document, operation.kind, operation.argument
         if refusal := _refusal(document, operation, cas):
             return _Effect(refusal, state)
@@ -194,7 +205,7 @@ def _unlocked(state: State, operation: Operation) -> _Effect:
 
 
 def _refusal(document: Document | None, operation: Operation, cas: int) -> Outcome | None:
-    """Why a change does not happen; None if it does."""
+    """Return why a change does not happen; None if it does."""
     if document is None:
         return _refusal_of_nothing(operation, cas)
     if operation.kind is Kind.ADD or (cas and not _may_be(document, operation, cas)):
@@ -214,7 +225,9 @@ def _refusal_of_nothing(operation: Operation, cas: int) -> Outcome | None:
 
 
 def _may_be(document: Document, operation: Operation, cas: int) -> bool:
-    """Whether a CAS is the document's. One that nobody was told may be this one, or not: the answer says which."""
+    """Return True if a CAS may be the document's. One that no answer showed may be this one, or not: the answer
+    decides.
+    """
     return cas == document.cas if document.cas else operation.outcome is not Outcome.EXISTS
 
 
@@ -223,7 +236,7 @@ def _is_number(value: str) -> bool:
 
 
 def _new(old: Document | None, operation: Operation) -> Document:
-    """The version that a change makes; its CAS as the answer tells it."""
+    """Return the version that a change makes, with the CAS of its answer."""
     argument, kind = operation.argument, operation.kind
     is_guess = operation.outcome is Outcome.MAYBE
     cas = 0 if is_guess else operation.result.cas
@@ -244,7 +257,9 @@ SHOWS_CAS = {Kind.GET, Kind.TOUCH, Kind.GET_AND_TOUCH}
 
 
 def _matched(effect: _Effect, operation: Operation) -> State | None:
-    """The state after an answer that this effect can have; with it the document's CAS may have become known."""
+    """Return the state after an answer that this effect can have, None for another answer; the document's CAS may
+    become known.
+    """
     result, state, shown = operation.result, effect.state, effect.shown
     if effect.outcome is not result.outcome:
         return None
@@ -263,5 +278,5 @@ def _matched(effect: _Effect, operation: Operation) -> State | None:
 
 
 def _with(state: State, document: Document | None) -> State:
-    """The state with its document as an answer showed it."""
+    """Return the state with its document as an answer showed it."""
     return state if document is None else state._replace(document=document._replace(is_guess=False))

@@ -1,4 +1,4 @@
-"""A history: what clients asked, what they were answered and when, and which faults could explain an answer.
+"""A history: the clients' requests, the answers and their times, and the faults that could explain an answer.
 
     recorder = Recorder()
     number = recorder.asked(1, "k", Kind.SET, Argument(value="v"), called=0.10)
@@ -7,12 +7,12 @@
     history = recorder.history()
     for line in to_lines(history): ...          # JSON lines, which both judges read
 
-Times are given, in Unix seconds of one clock that all clients of a history share. What had no answer, or one that
-leaves open whether it happened, is a "maybe": it may take effect at any time after it was asked, or never. Keys and
-values are text here; who records bytes gives `text_of` them.
+Times are arguments, in Unix seconds of one clock that all clients of a history share. An operation without an answer,
+or with one that leaves open whether it happened, is a "maybe": it may take effect at any time after its request, or
+never. Keys and values are text here; `text_of` converts bytes.
 
-An expiry is told as the Unix second that was sent. `History.clock_error_seconds` says how far a node's idea of the time
-may be from that of the history, with the whole seconds that nodes count in.
+An expiry is recorded as the Unix second that was sent. `History.clock_error_seconds` is the largest difference between
+a node's clock and that of the history, including the rounding to whole seconds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Level(IntEnum):
 
 
 class Outcome(StrEnum):
-    """The end of an operation, as its client knows it."""
+    """The outcome of an operation, as its client knows it."""
 
     DONE = "done"
     MISSING = "missing"  # there is no such document
@@ -90,7 +90,7 @@ class Outcome(StrEnum):
 
 
 class FaultKind(StrEnum):
-    """Faults that change what the answers may be."""
+    """Faults that change which answers are possible."""
 
     RESTART = "restart"  # a process was killed, and is started again: locks are forgotten
     MOVE = "move"  # vbuckets change hands in order: locks are forgotten
@@ -102,10 +102,10 @@ class Argument:
     """The parts of a request.
 
     Attributes:
-        value: what is stored, or appended.
-        cas: 0 for whatever is there; of UNLOCK, and of changes of a locked document, the token.
-        expiry: Unix seconds, 0 for never; of a counter that is there already it is not looked at.
-        delta, initial: of counters; initial None: the counter must be there.
+        value: the value to store, or to append.
+        cas: 0 for any; of UNLOCK, and of changes of a locked document, the token.
+        expiry: Unix seconds, 0 for never; ignored for a counter that exists.
+        delta, initial: of counters; initial None: the counter must exist.
         seconds: of a lock, 0 for the node's own default, which is 15.
         level: NONE is a plain write.
     """
@@ -124,10 +124,11 @@ class Result:
     """The parts of an answer.
 
     Attributes:
-        value: what was read, or the counter's new value in decimal digits; None: the answer has none.
-        cas: of the document, or the token of a lock; 0: not told.
-        is_locked: a read showed that the document is locked (it tells no CAS then).
-        vb_uuid, seqno: of a change, 0: not told. node: who answered, if that is known. text: for people.
+        value: the value that was read, or the counter's new value in decimal digits; None if the answer has none.
+        cas: of the document, or the token of a lock; 0 if the answer has none.
+        is_locked: True if a read showed that the document is locked (it has no CAS then).
+        vb_uuid, seqno: of a change; 0 if the answer has none.
+        node: the node that answered, if known. text: for people.
     """
 
     outcome: Outcome
@@ -145,7 +146,7 @@ UNANSWERED = Result(Outcome.MAYBE)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of one client on one key. `answered` is None where no answer came."""
+    """An operation of one client on one key. `answered` is None if no answer came."""
 
     client: int
     key: str
@@ -157,17 +158,17 @@ class Operation:
 
     @property
     def outcome(self) -> Outcome:
-        """The end of it."""
+        """The outcome of the operation, as its client knows it."""
         return self.result.outcome
 
     @property
     def end(self) -> float:
-        """The time after which it has no effect: never for a "maybe", also where an answer came."""
+        """The time after which it has no effect; infinite for a "maybe", even if an answer came."""
         return math.inf if self.answered is None or self.outcome is Outcome.MAYBE else self.answered
 
     @property
     def is_read(self) -> bool:
-        """Whether it changes nothing."""
+        """True if it changes nothing."""
         return self.kind is Kind.GET
 
 
@@ -175,7 +176,9 @@ class Operation:
 class Fault:
     """A fault: its effect on each key, if any, is at one moment between `began` and `ended`.
 
-    Attributes: ended: None: it may still come. keys: those it can concern; None: all.
+    Attributes:
+        ended: None if the effect may still come.
+        keys: the keys that it can concern; None for all.
     """
 
     kind: FaultKind
@@ -190,13 +193,13 @@ class Fault:
         return math.inf if self.ended is None else self.ended
 
     def concerns(self, key: str) -> bool:
-        """Whether it can have an effect on a key."""
+        """Return True if it can have an effect on a key."""
         return self.keys is None or key in self.keys
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that happened, in the order in which it was asked."""
+    """All operations and faults, in the order of their requests."""
 
     operations: tuple[Operation, ...] = ()
     faults: tuple[Fault, ...] = ()
@@ -208,7 +211,7 @@ class History:
         return sorted({each.key for each in self.operations})
 
     def of(self, key: str) -> History:
-        """The part of one key."""
+        """Return the part of one key."""
         return replace(
             self,
             operations=tuple(each for each in self.operations if each.key == key),
@@ -217,7 +220,7 @@ class History:
 
 
 class Recorder:
-    """Notes operations while they are under way.
+    """A recorder of operations while they are in progress.
 
     Not for several threads at once, unless `asked`, `answered` and `fault` are called under one lock.
     """
@@ -231,22 +234,22 @@ class Recorder:
         return len(self._operations)
 
     def asked(self, client: int, key: str, kind: Kind, argument: Argument, *, called: float) -> int:
-        """A client is about to ask; returns the number under which to tell the answer."""
+        """Record that a client is about to send a request; return the number for `answered`."""
         self._operations.append(Operation(client, key, kind, argument, UNANSWERED, called, None))
         return len(self._operations) - 1
 
     def answered(self, number: int, result: Result, *, at: float) -> None:
-        """An answer came, or it is known that none will."""
+        """Record an answer, or that none will come."""
         self._operations[number] = replace(self._operations[number], result=result, answered=at)
 
     def fault(
         self, kind: FaultKind, *, began: float, ended: float | None, keys: tuple[str, ...] | None = None, text: str = ""
     ) -> None:
-        """Something happened that changes what the answers may be."""
+        """Record a fault that changes which answers are possible."""
         self._faults.append(Fault(kind, began, ended, keys, text))
 
     def history(self) -> History:
-        """All of it up to now; what was not answered yet is a "maybe"."""
+        """Return the history up to now; operations without an answer yet are "maybes"."""
         return History(tuple(self._operations), tuple(self._faults), self._clock_error_seconds)
 
 
@@ -285,7 +288,9 @@ _OUTCOMES: dict[int, Outcome] = {**_ANSWERS, **dict.fromkeys(_REFUSALS, Outcome.
 
 
 def outcome_of(status: int) -> Outcome:
-    """Return what an answer with this status says, on a connection with XERROR; what it does not say is a "maybe"."""
+    """Return the outcome of an answer with this status, on a connection with XERROR; a status without a meaning is a
+    "maybe".
+    """
     return _OUTCOMES.get(status, Outcome.MAYBE)
 
 
@@ -309,7 +314,9 @@ def text_of(data: bytes) -> str:
 
 
 def to_lines(history: History) -> Iterator[str]:
-    """A history as JSON objects, one a line: first the clock, then operations and faults. Defaults are left out."""
+    """Yield a history as JSON objects, one a line: first the clock, then operations and faults. Defaults are left
+    out.
+    """
     yield json.dumps({"clock_error_seconds": history.clock_error_seconds})
     for each in history.operations:
         head = {"client": each.client, "key": each.key, "kind": each.kind, "called": each.called}
@@ -350,7 +357,7 @@ def _operation(found: dict[str, Any]) -> Operation:
 
 
 def from_lines(lines: Iterable[str]) -> History:
-    """Read what `to_lines` wrote.
+    """Return the history that `to_lines` wrote.
 
     Raises:
         ValueError: a line is no operation, fault or clock; with its number.

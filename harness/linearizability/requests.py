@@ -1,8 +1,8 @@
-"""An operation as a frame, and what its answer says.
+"""Operations as frames, and the results in their answers.
 
-Frames are built and read by the product's own codec (`headwater.wire`), of clients against real nodes and simulated
-ones alike: the judges are about what a node did. Whether those bytes are the right ones is held elsewhere, by the
-literal bytes in tests/wire and by programs of others in tests/interop.
+Frames are built and read by the product's own codec (`headwater.wire`), for clients of real nodes and simulated ones
+alike: the judges check the node's behaviour. The bytes themselves are checked elsewhere, by the literal bytes in
+tests/wire and by third-party programs in tests/interop.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ _OTHERS: dict[Kind, Callable[[bytes, Argument], Request]] = {
 
 
 def frame_of(kind: Kind, key: bytes, argument: Argument, vbucket: int, *, durable_ms: int = 0) -> Frame:
-    """Return the frame that asks for an operation. durable_ms: the time a durable write may take, if it is one."""
+    """Return the frame of an operation's request.
+
+    Args:
+        durable_ms: the timeout of a durable write.
+    """
     frame = replace(_request(kind, key, argument), vbucket=vbucket).frame()
     if not argument.level:
         return frame
@@ -51,7 +55,7 @@ def frame_of(kind: Kind, key: bytes, argument: Argument, vbucket: int, *, durabl
 
 
 def result_in(kind: Kind, answer: Frame, node: str) -> Result:
-    """Return what an answer says, and who gave it."""
+    """Return the result in an answer, with the node that sent it."""
     value: str | None = None
     place = documents.Stored()
     if outcome_of(answer.status) is not Outcome.DONE or kind in SHOW_NOTHING:

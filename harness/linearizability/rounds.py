@@ -1,12 +1,12 @@
-"""Three real nodes as a cluster, four clients, and what befalls them; each round is a cluster of its own.
+"""Three real nodes as a cluster, four clients, and faults; each round is a cluster of its own.
 
     with Round(seed, folder) as this:
         this.run()
     history = this.history()
 
-Nodes are killed, stopped and let go on, cut off from each other and from clients; vbuckets change hands by rebalances,
-and nodes are failed over, by the commands of `headwater cluster`. A node that is failed over while it lives is kept
-from clients until it knows, as docs/howto/cluster.md asks of operators.
+Nodes are killed, stopped and continued, cut off from each other and from clients; vbuckets change hands by rebalances,
+and nodes are failed over, by the commands of `headwater cluster`. A node that is failed over while it is alive is cut
+off from clients until it has the new map, as docs/howto/cluster.md requires of operators.
 """
 
 from __future__ import annotations
@@ -45,15 +45,17 @@ EVENTS = (2, 4)
 
 
 class Broken(AssertionError):  # noqa: N818 - what it is
-    """The cluster did not do what it must do whatever befalls it: become well again, answer, obey a command."""
+    """The cluster broke a promise that holds after any fault: to become healthy again, to answer, to obey a command."""
 
 
 class Round:
     """A round; `with` starts the nodes and ends them.
 
-    Args: seed: of all that is drawn by lot. folder: for the outputs of commands.
+    Args:
+        seed: of all random decisions. folder: for the outputs of commands.
 
-    Attributes: did: what befell the cluster, in words.
+    Attributes:
+        did: the faults, in words.
     """
 
     def __init__(self, seed: int, folder: Path) -> None:
@@ -89,15 +91,15 @@ class Round:
         self._stack.__exit__(kind, value, traceback)
 
     def history(self) -> History:
-        """All that clients asked and were answered."""
+        """Return all requests of clients and their answers."""
         with self._lock:
             return self._recorder.history()
 
     def run(self) -> None:
-        """Found the cluster, let things happen to it, make all well again, and read every key.
+        """Create the cluster, cause faults, end them all, and read every key.
 
         Raises:
-            Broken: it did not become well again. NodeError: a node broke.
+            Broken: it did not become healthy again. NodeError: a node broke.
         """
         replicas = self._random.choice((1, 2))
         self._note(f"founded with {replicas} replicas")
@@ -142,7 +144,7 @@ class Round:
         os.kill(self._nodes[victim].pid, signal.SIGCONT)
 
     def _cut(self) -> None:
-        """Some links are cut or stand still, then they are as before."""
+        """Cut or stall some links for a while, then restore them."""
         names = [CLIENT_NAME, *map(self._name, range(NODES))]
         links = [(one, other) for one in names for other in names[1:] if one != other]
         chosen = self._random.sample(links, self._random.choice((1, 1, 2, 4)))
@@ -203,7 +205,7 @@ class Round:
             self._obey("rebalance", self._seed_but(victim), "--add", str(self._doors[victim]), "--yes")
 
     def _rebalance_in_trouble(self) -> None:
-        """A node dies, or a link is cut, or the operator is killed while vbuckets change hands; then once more."""
+        """Kill a node, cut a link, or kill the operator while vbuckets change hands; then rebalance once more."""
         self._until_healthy()
         victim, other = self._random.sample(range(NODES), 2)
         seed = self._seed_but(victim)
@@ -242,7 +244,7 @@ class Round:
 
     @contextmanager
     def _fault(self, kind: FaultKind, text: str) -> Iterator[None]:
-        """Write a fault down. One that did not come to its end may have an effect for ever."""
+        """Record a fault for a block. If the block fails, the fault may have an effect for ever."""
         began, ended = time.time(), None
         try:
             yield
@@ -256,7 +258,7 @@ class Round:
             return processes.start(["cluster", *arguments], os.environ, log)
 
     def _end(self, command: processes.Process) -> tuple[int, str]:
-        """The status and the output of a command."""
+        """Wait for a command; return its status and output."""
         try:
             status = command.wait(COMMAND_SECONDS)
         except subprocess.TimeoutExpired:
@@ -269,7 +271,11 @@ class Round:
         return status, said
 
     def _obey(self, *arguments: str, again: bool = False) -> None:
-        """Run a command of `headwater cluster` that must succeed; again: at the latest after a while."""
+        """Run a command of `headwater cluster` that must succeed.
+
+        Args:
+            again: True to repeat it for a while until it does.
+        """
         give_up = time.monotonic() + (HEALTHY_SECONDS if again else 0.0)
         while True:
             status, said = self._end(self._begin(*arguments))
@@ -280,7 +286,7 @@ class Round:
             time.sleep(0.5)
 
     def _until_healthy(self) -> None:
-        """Wait until `headwater cluster status` has nothing to complain of, and no replica is behind for good."""
+        """Wait until `headwater cluster status` reports no problem, and no replica is behind for good."""
         give_up = time.monotonic() + HEALTHY_SECONDS
         while True:
             status, said = self._end(self._begin("status", str(self._doors[0])))
@@ -315,7 +321,7 @@ class Round:
                 raise client.error
 
     def _read_at_rest(self) -> None:
-        """Read all keys when nobody writes; twice, for what is decided must stay so."""
+        """Read all keys twice while no client writes: a decided outcome must stay so."""
         reader, give_up = self._client(CLIENTS), time.monotonic() + AT_REST_SECONDS
         for _ in range(2):
             while not reader.read_all():

@@ -1,9 +1,9 @@
-"""The second judge: Porcupine, a checker of others in Go, with the rules of the model written a second time.
+"""The second judge: Porcupine, a third-party checker in Go, with the rules of the model written a second time.
 
     for key, verdict in verdicts(history, plain_may_be_lost=True).items(): ...
     for found in verdicts_of(histories, plain_may_be_lost=True): ...            # many in one process
 
-Its program is in `harness/linearizability/porcupine`; it is built once, into the environment, when it is first wanted.
+Its program is in `harness/linearizability/porcupine`; it is built once, into the environment, at its first use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY_SECONDS = 20.0
 
 
 class NotBuilt(Exception):  # noqa: N818 - says what happened
-    """Porcupine can't be had: no Go, or no module proxy."""
+    """Porcupine can't be built: no Go, or no module proxy."""
 
 
 class Word(StrEnum):
@@ -40,10 +40,10 @@ class Word(StrEnum):
 
 
 def program(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the program; builds it if these sources were not built yet.
+    """Return the path of the program; build it if these sources were not built yet.
 
     Raises:
-        NotBuilt: with what is missing, or what Go said.
+        NotBuilt: with the missing program, or Go's message.
     """
     sources = sorted(each for each in SOURCES.iterdir() if each.suffix in {".go", ".mod", ".sum"})
     digest = sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:16]
@@ -84,7 +84,7 @@ def verdicts_of(
 
     Raises:
         NotBuilt: as `program`.
-        ValueError: it could not read a history; with what it said.
+        ValueError: it could not read a history; with its message.
     """
     command = [str(program()), "-model", "plain" if plain_may_be_lost else "strict", "-seconds", f"{key_seconds:g}"]
     lines = "\n".join(line for history in histories for line in to_lines(history))

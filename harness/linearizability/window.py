@@ -1,7 +1,8 @@
-"""The smallest part of a history that nobody can explain, for people to read.
+"""The smallest part of a history that no order explains, for people to read.
 
-Leaving a reading out asks for less, and so does taking the answer to a change away, which makes a "maybe" of it. What
-is left when no more can be taken away has no order that explains it, and then the whole has none either.
+A history without a certain read demands less, and so does one without the answer to a change, which becomes a "maybe".
+The part that remains when nothing more can be removed has no order that explains it, and so the whole history has none
+either.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ STATES_TOLD, OPERATIONS_WANTED = 6, 15
 class Smaller:
     """A violation that becomes smaller.
 
-    Attributes: found: the part that is left. start: the document before it. unexplained: its last answer.
+    Attributes:
+        found: the part that is left. start: the document before it. unexplained: its last answer.
     """
 
     found: History
@@ -35,7 +37,7 @@ class Smaller:
     positions: int = 0
 
     def weaken(self, size: int, *, reads: bool) -> None:
-        """Take answers away that are not needed, to readings or to changes, so many at a time, the oldest first."""
+        """Remove answers that are not needed, to reads or to changes, so many at a time, the oldest first."""
         certain = [each for each in self.found.operations if not is_optional(each) and each.is_read is reads]
         for at in range(0, len(certain), size):
             if self.positions > ALL_POSITIONS_MAX:
@@ -50,14 +52,17 @@ class Smaller:
 
 
 def _weaker(operation: Operation) -> Operation | None:
-    """The operation without its answer; that of a lock stays, for who holds the token must have been told."""
+    """Return the operation without its answer; None for a read, which then says nothing.
+
+    A lock keeps its answer, since its client used the token.
+    """
     if operation.kind is Kind.GET_AND_LOCK:
         return operation
     return None if operation.is_read else replace(operation, result=UNANSWERED, answered=None)
 
 
 def smallest(part: History, model: Model, verdict: Verdict) -> Smaller:
-    """Return what is left of a key's history when no answer can be taken away, and the one that is not explained."""
+    """Return the part of a key's history from which no answer can be removed, with the unexplained answer."""
     last = verdict.unexplained
     assert last is not None, "there is a violation"  # noqa: S101
     operations = [each for each in part.operations if counts(each) and each.called <= last.end]
@@ -75,7 +80,7 @@ def smallest(part: History, model: Model, verdict: Verdict) -> Smaller:
 
 
 def _begin(operations: list[Operation], verdict: Verdict) -> tuple[float, State]:
-    """The last moment that was quiet, with enough behind it to say something, and the document then."""
+    """Return the last quiet moment with enough operations after it, and the document at that moment."""
     for moment, state in reversed(verdict.quiet):
         behind = [each for each in operations if each.called > moment and not is_optional(each)]
         if len(behind) >= OPERATIONS_WANTED:
@@ -84,7 +89,7 @@ def _begin(operations: list[Operation], verdict: Verdict) -> tuple[float, State]
 
 
 def report(part: History, model: Model, verdict: Verdict) -> str:
-    """Tell a violation: the answers that contradict each other, "maybes" that have to do with them, and faults."""
+    """Return a violation in words: the answers that contradict each other, related "maybes", and faults."""
     search = smallest(part, model, verdict)
     certain = [each for each in search.found.operations if not is_optional(each)]
     values = {each.result.value for each in certain} | {each.argument.value for each in certain}

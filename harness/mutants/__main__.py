@@ -43,9 +43,9 @@ class Trial:
     """The outcome of one mutant.
 
     Attributes:
-        seed: that which found it, None if it survived. seeds: how many were tried.
+        seed: the seed that found it; None if it survived. seeds: the number of seeds tried.
         seconds: the judge's, start included.
-        remark: what the judge said, or why there was nothing to judge.
+        remark: the judge's message, or why the mutant could not be judged.
     """
 
     mutant: Mutant
@@ -56,7 +56,7 @@ class Trial:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Read the arguments and run; returns the exit status."""
+    """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,7 +85,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def quickest(mutants: Iterable[Mutant], count: int) -> list[Mutant]:
-    """Those that are known to be found in the shortest time, the quickest first."""
+    """Return the mutants that are known to be found in the shortest time, the quickest first."""
     return sorted(mutants, key=lambda mutant: mutant.seconds)[:count]
 
 
@@ -97,7 +97,11 @@ def _chosen(mutants: list[Mutant], only: Sequence[str] | None, count: int | None
 
 
 def tried(mutant: Mutant, seeds: Sequence[int], *, is_controlled: bool = True) -> Trial:
-    """Plant a bug, and let its judge look for it; `is_controlled`: what finds it must find nothing without it."""
+    """Plant a bug, and let its judge look for it.
+
+    Args:
+        is_controlled: True to run the seed that found it without the bug as well, which must find nothing.
+    """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         try:
@@ -116,8 +120,10 @@ def tried(mutant: Mutant, seeds: Sequence[int], *, is_controlled: bool = True) -
 
 
 def judged(judge: str, seeds: Iterable[int], source: Path) -> str:
-    """The output of a judge in a process of its own, which imports the product from `source`. A seed in which that is
-    ended by a signal is found, too."""
+    """Return the output of a judge in a process of its own, which imports the product from `source`.
+
+    A seed during which that process is ended by a signal counts as found, too.
+    """
     command = [sys.executable, "-m", "harness.mutants.judges", judge, "--seeds", ",".join(map(str, seeds))]
     environment = os.environ | {"PYTHONPATH": str(source)}
     began = time.monotonic()
@@ -138,7 +144,7 @@ def judged(judge: str, seeds: Iterable[int], source: Path) -> str:
 
 
 def _ended(done: subprocess.CompletedProcess[str], seconds: float) -> str:
-    """The line of a seed whose process was ended by a signal; "" if it came to its end."""
+    """Return the line of a seed whose process was ended by a signal; "" if the process came to its end."""
     seeds = _SEED.findall(done.stdout)
     if done.returncode >= 0 or not seeds:
         return ""

@@ -72,7 +72,7 @@ FINDINGS: Final = (AssertionError, HeadwaterError, Flaky)
 
 
 def machine(number: int) -> None:
-    """Ten examples of the model-based test, fifty steps each."""
+    """Run ten examples of the model-based test, fifty steps each."""
     chosen = settings(
         max_examples=EXAMPLES,
         stateful_step_count=STEPS,
@@ -86,44 +86,44 @@ def machine(number: int) -> None:
 
 
 def failovers(number: int) -> None:
-    """Four failovers by maps, under durable writes."""
+    """Run four failovers by maps, under durable writes."""
     failovers_by_maps.play(number, ROUNDS)
 
 
 def torn_copies(number: int) -> None:
-    """Four failovers of an owner of whose replicas one is amid a snapshot."""
+    """Run four failovers of an owner one of whose replicas is amid a snapshot."""
     failovers_by_maps.play_torn(number, ROUNDS)
 
 
 def handovers(number: int) -> None:
-    """Four vbuckets that change hands while durable writes wait."""
+    """Hand four vbuckets over while durable writes wait."""
     failovers_by_maps.play_handed_over(number, ROUNDS)
 
 
 def promotions(number: int) -> None:
-    """Twelve replicas that are promoted, often amid a snapshot."""
+    """Promote twelve replicas, often amid a snapshot."""
     torn_promotions.play(number, PROMOTIONS)
 
 
 def reads(number: int) -> None:
-    """Six crashes, most of power, amid batches whose documents are read at the same time."""
+    """Run six crashes, most of them power cuts, amid batches whose documents are read at the same time."""
     early_reads.play(number, READ_ROUNDS)
 
 
 def world(number: int) -> None:
-    """A whole cluster, its operators and clients: 300 operations."""
+    """Run a whole cluster, its operators and clients, for 300 operations."""
     if broken := run_seed(number, OPERATIONS).broken:
         raise AssertionError(broken)
 
 
 def lake(number: int) -> None:
-    """A scenario of faults against the mirror, without Spark."""
+    """Run a scenario of faults against the mirror, without Spark."""
     if problem := scenario.run(number).problem:
         raise Wrong(problem)
 
 
 def clients(number: int) -> None:
-    """Four clients of a real node, which is killed once; both judges of what they saw."""
+    """Run four clients of a real node, which is killed once, and both judges of their history."""
     with testing.node(vbuckets=4) as node:
         history = _history(node, number)
     if reports := judged(history).reports:
@@ -156,7 +156,7 @@ def _history(node: testing.Node, number: int) -> History:
 
 
 def power_cuts(number: int) -> None:
-    """Ten cuts under a node that is written to, followed and compacted (as root)."""
+    """Run ten power cuts under a node with writers, followers and compactions (as root)."""
     with tempfile.TemporaryDirectory(prefix="mutants-cuts-") as folder:
         place = Path(folder) / "disk"
         place.mkdir()
@@ -190,7 +190,7 @@ def why_not_here(judge: str) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Read the arguments and run; returns the exit status."""
+    """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.mutants.judges", description=__doc__)
     parser.add_argument("judge", choices=list(JUDGES))
     parser.add_argument("--seeds", default="0-199", help="numbers and ranges, such as 0-19,40")

@@ -29,7 +29,7 @@ _DIFF: Final = "diff --git "
 
 
 class Stale(Exception):  # noqa: N818 - a state of a patch
-    """A patch that does not fit the product of today, or whose heading lacks something."""
+    """A patch that does not apply to the present product, or whose heading lacks a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Mutant:
 
     Attributes:
         name: that of its file. title: the bug, in a sentence. breaks: the promise.
-        judge: who finds it (judges.JUDGES). seed: the seed by which it is known to; None if none is known.
+        judge: the judge that must find it (judges.JUDGES).
+        seed: the seed by which that judge is known to find it; None if none is known.
         seconds: how long that took when it was measured, the start of the process included; infinite if it was not.
     """
 
@@ -52,7 +53,7 @@ class Mutant:
 
 
 def read(path: Path) -> Mutant:
-    """Read the heading of a patch. Raises Stale: it lacks a line."""
+    """Read the heading of a patch. Raises Stale if a line is missing."""
     heading = path.read_text("utf-8").partition(_DIFF)[0]
     lines = dict(line.split(": ", 1) for line in heading.splitlines() if ": " in line)
     try:
@@ -64,20 +65,20 @@ def read(path: Path) -> Mutant:
 
 
 def every() -> list[Mutant]:
-    """All mutants, by name."""
+    """Return all mutants, by name."""
     return [read(path) for path in sorted(FOLDER.glob("*.patch"))]
 
 
 def files_of(mutant: Mutant) -> list[str]:
-    """The files that a patch changes, from the repository's root."""
+    """Return the files that a patch changes, from the repository's root."""
     lines = mutant.path.read_text("utf-8").splitlines()
     return [line.rpartition(" b/")[2] for line in lines if line.startswith(_DIFF)]
 
 
 def planted(mutant: Mutant | None, place: Path) -> Path:
-    """Copy the product's source into a folder, and apply a patch to it; returns the folder for PYTHONPATH.
+    """Copy the product's source into a folder, and apply a patch to it; return the folder for PYTHONPATH.
 
-    Kernels are found in the cache of before, for its name comes from their sources, not from where those lie.
+    Kernels are found in the existing cache, since a kernel's name depends on its source, not on the source's place.
 
     Raises:
         Stale: the patch does not apply.

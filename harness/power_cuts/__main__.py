@@ -29,7 +29,7 @@ LAKE_SHARE = 5
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Read the arguments and run; returns the exit status."""
+    """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.power_cuts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -39,7 +39,7 @@ DISK_BYTES: Final = 4 << 30
 
 
 class Mount(mfusepy.Operations):  # type: ignore[misc]
-    """The calls of the kernel for a tree. Paths begin with a slash; `fh` is a number that `open` returned."""
+    """The kernel's calls for a tree. Paths begin with a slash; `fh` is a number that `open` returned."""
 
     use_ns = True
 
@@ -51,11 +51,11 @@ class Mount(mfusepy.Operations):  # type: ignore[misc]
         self._begun = time.time_ns()
 
     def init(self, path: str) -> None:
-        """Say that it is mounted."""
+        """Report that the disk is mounted."""
         print("mounted", flush=True)
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
-        """Return what `stat` shows."""
+        """Return the fields of `stat`."""
         found = self._leaf(path, fh) if fh else self._tree.find(path)
         changed = self._modified.get(found.number, self._begun)
         seen = {"st_mode": found.mode, "st_ino": found.number, "st_mtime": changed, "st_ctime": changed}
@@ -66,7 +66,7 @@ class Mount(mfusepy.Operations):  # type: ignore[misc]
         return seen | {"st_nlink": found.links, "st_size": content.size, "st_blocks": -(-content.reserved // 512)}
 
     def readdir(self, path: str, fh: int) -> Iterator[tuple[str, dict[str, int], int]]:
-        """Return the names in a folder. An entry without an inode would be passed over by the C library."""
+        """Yield the names in a folder. The C library would skip an entry without an inode."""
         folder = self._tree.folder(path)
         for name, found in {".": folder, "..": folder, **folder.names}.items():
             yield name, {"st_ino": found.number, "st_mode": found.mode}, 0
@@ -87,17 +87,17 @@ class Mount(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def rename(self, old: str, new: str) -> int:
-        """Give a file another name in its folder."""
+        """Rename a file within its folder."""
         self._tree.rename(old, new)
         return 0
 
     def link(self, target: str, source: str) -> int:
-        """Give the file `source` one more name."""
+        """Give the file `source` the additional name `target`."""
         self._tree.link(target, self._tree.file(source))
         return 0
 
     def create(self, path: str, mode: int, fi: Any = None) -> int:
-        """Make a file and open it."""
+        """Create a file and open it."""
         return self._opened(self._touch(self._tree.create(path, mode)))
 
     def open(self, path: str, flags: int) -> int:
@@ -113,7 +113,7 @@ class Mount(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
-        """Return what a file has there."""
+        """Return bytes of a file."""
         content = self._leaf(path, fh).content
         return content.memory[offset : min(offset + size, content.size)].tobytes()
 
@@ -123,12 +123,12 @@ class Mount(mfusepy.Operations):  # type: ignore[misc]
         return len(data)
 
     def truncate(self, path: str, length: int, fh: int | None = None) -> int:
-        """Give a file another size."""
+        """Set the size of a file."""
         self._tree.resize(self._touch(self._leaf(path, fh)), length)
         return 0
 
     def fallocate(self, path: str, mode: int, offset: int, size: int, fh: int) -> int:
-        """Set room aside; holes are not punched."""
+        """Reserve room for a file; holes are not punched."""
         if mode:
             raise mfusepy.FuseOSError(errno.EOPNOTSUPP)
         self._tree.reserve(self._leaf(path, fh), offset + size)
@@ -145,18 +145,18 @@ class Mount(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def chmod(self, path: str, mode: int) -> int:
-        """Give a file other rights; that is on the disk at once."""
+        """Set the mode of a file; that is on the disk at once."""
         found = self._tree.find(path)
         found.mode = found.mode & ~0o7777 | mode & 0o7777
         return 0
 
     def utimens(self, path: str, times: tuple[int, int] | None = None) -> int:
-        """Set when a file was changed."""
+        """Set the time of a file's last change."""
         self._modified[self._tree.find(path).number] = times[1] if times else time.time_ns()
         return 0
 
     def statfs(self, path: str) -> dict[str, int]:
-        """Return how much room there is."""
+        """Return the size and the free room of the disk."""
         left = max(0, DISK_BYTES - self._tree.used()) // BLOCK_BYTES
         blocks = {"f_blocks": DISK_BYTES // BLOCK_BYTES, "f_bfree": left, "f_bavail": left}
         return blocks | {"f_bsize": BLOCK_BYTES, "f_frsize": BLOCK_BYTES, "f_namemax": 255}
@@ -180,7 +180,7 @@ class Mount(mfusepy.Operations):  # type: ignore[misc]
 
 
 class Power:
-    """The lines from standard input, read in a thread of its own, and what they want."""
+    """The commands from standard input, read in a thread of its own."""
 
     def __init__(self, place: Path) -> None:
         self.tree = Tree()
@@ -188,7 +188,7 @@ class Power:
         self._place = place
 
     def run(self) -> None:
-        """Obey until the input ends."""
+        """Carry out commands until the input ends."""
         for line in sys.stdin:
             said = self._obey(*line.split())
             if said:

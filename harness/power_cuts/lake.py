@@ -1,8 +1,8 @@
-"""A mirror into a table on a disk that is cut again and again.
+"""A mirror into a table on a disk whose power is cut again and again.
 
 A round: some documents change, a mirror runs in a process of its own until the power is gone or it is done, the disk is
-cut. Of a mirror that was done before the cut every change has to be in what is left; then one runs to its end, and the
-table is the bucket by a foreign reader (Polars).
+cut. Of a mirror that was done before the cut every change must be in the remaining table; then a mirror runs to its
+end, and the table equals the bucket, as a foreign reader (Polars) sees it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ def _mirror(url: str, place: Path, *, is_kept_up: bool) -> None:
 
 
 class CutTable:
-    """A table on a disk, of a node that has another one. Attributes: cuts: how many there were by what they met."""
+    """A table on a disk, of a node that has another one.
+
+    Attributes:
+        cuts: the number of cuts by the step at which they came.
+    """
 
     def __init__(self, disk: PowerCutDisk, place: Path, node: testing.Node, seed: int) -> None:
         self.cuts = Counter[str]()
@@ -48,10 +52,10 @@ class CutTable:
         _CONTEXT.set_forkserver_preload(["headwater.pipelines.mirror", "headwater.pipelines.tasks"])
 
     def round(self) -> None:
-        """Change, mirror, cut, compare.
+        """Change documents, mirror, cut, compare.
 
         Raises:
-            Wrong: the table lost something that was said to be in it, or is not the bucket.
+            Wrong: the table lost a change that was reported as written, or is not the bucket.
         """
         self._change()
         self._disk.cut_at(self._random.randint(1, self._random.choice(CHANGES_MAX)))
@@ -66,7 +70,7 @@ class CutTable:
         self._compare()
 
     def summary(self) -> str:
-        """Return what there was, as a line."""
+        """Return the counts, in a line."""
         met = ", ".join(f"{count} {what}" for what, count in sorted(self.cuts.items()))
         return f"{self.cuts.total()} cuts ({met}), {self._written:,} changes"
 

@@ -1,12 +1,14 @@
-"""A disk of which power cuts leave what was synced, seen from the program that cuts.
+"""A disk that keeps synced data over power cuts, seen from the program that cuts the power.
 
-with mounted(folder) as disk:
-    ... processes write below `folder` ...
-    disk.cut_at(200)                 the 200th change from now on finds the power gone
-    disk.is_frozen()                 has it come to that?
-    disk.freeze()                    the power is gone now
-    ... kill the processes ...
-    disk.restore(seed=7, lose=0.5)   what is left is mounted at `folder`
+    with mounted(folder) as disk:
+        ... processes write below `folder` ...
+        disk.cut_at(200)                 the 200th change from now on finds the power gone
+        disk.is_frozen()                 True once that has happened
+        disk.freeze()                    the power is gone now
+        ... kill the processes ...
+        disk.restore(seed=7, lose=0.5)   the remaining data is mounted at `folder`
+
+The disk is a program of its own (filesystem.py).
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ def why_not() -> str:
 
 
 class PowerCutDisk:
-    """The program that has the disk. Attributes: cuts: how often the power was cut. changes: as of the last look."""
+    """The program that has the disk.
+
+    Attributes:
+        cuts: the number of power cuts. changes: the number of changes at the last look.
+    """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.cuts = 0
@@ -52,11 +58,11 @@ class PowerCutDisk:
         self._process = process
 
     def cut_at(self, change: int) -> None:
-        """Let a change find the power gone, the nth from now on."""
+        """Cut the power at the n-th change from now on."""
         self._look(f"cut-at {change}")
 
     def is_frozen(self) -> bool:
-        """Whether the power is gone."""
+        """Return True if the power is gone."""
         return self._look("look")
 
     def freeze(self) -> None:
@@ -64,11 +70,15 @@ class PowerCutDisk:
         self._look("freeze")
 
     def lie(self) -> None:
-        """Sync no file from now on, and say that each is synced: as if a program left its syncs out."""
+        """Sync no file from now on, and report success: as if a program left its syncs out."""
         self._look("lie")
 
     def restore(self, *, seed: int, lose: float) -> None:
-        """Mount what is left. `lose`: the probability for each piece of what was not synced."""
+        """Mount the remaining data.
+
+        Args:
+            lose: the probability with which each piece of unsynced data is lost.
+        """
         self.cuts += 1
         self._say(f"restore {seed} {lose}", "mounted")
 
@@ -104,7 +114,7 @@ def _pipe(found: IO[str] | None) -> IO[str]:
 
 @contextmanager
 def mounted(folder: Path) -> Iterator[PowerCutDisk]:
-    """A disk that is mounted at a folder, in a block."""
+    """Mount a disk at a folder, for a block."""
     command = [sys.executable, "-m", "harness.power_cuts.filesystem", str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         disk = PowerCutDisk(process)
@@ -116,7 +126,7 @@ def mounted(folder: Path) -> Iterator[PowerCutDisk]:
 
 
 def _end(process: subprocess.Popen[str], folder: Path) -> None:
-    """Let it unmount and end; it can't while somebody has a file open, and then its files are in nobody's sight."""
+    """Unmount the disk and end its program. If a process has a file open it can't be unmounted, and is detached."""
     _pipe(process.stdin).close()
     try:
         process.wait(UNMOUNT_SECONDS)
@@ -126,7 +136,7 @@ def _end(process: subprocess.Popen[str], folder: Path) -> None:
 
 
 def unmount(place: Path, *, attempts: int = UNMOUNT_ATTEMPTS) -> None:
-    """Unmount a disk that nobody uses any more; one that somebody does is at least out of sight."""
+    """Unmount a disk that is no longer used; detach one that a process still uses."""
     for _ in range(attempts):
         if not subprocess.run(["umount", str(place)], stderr=subprocess.DEVNULL, check=False).returncode:
             return

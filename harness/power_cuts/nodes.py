@@ -1,8 +1,9 @@
 """A node whose disk is cut again and again, while two writers write, a follower follows and it compacts.
 
-A round is a life of the node, which starts on what the cut before left; another may come while it starts. It is held
-against the ledger (checker.py): all that was acknowledged is there, of the rest the first that were sent may be, and
-nothing that anybody was shown is gone. A start that is refused though the power was there ends the run.
+A round is a life of the node, which starts on the remaining data of the cut before; another cut may come while it
+starts. The node is checked against the ledger (checker.py): all acknowledged writes are there, of the others the first
+that were sent may be, and no change that a reader saw is gone. A start that is refused while the power is on ends the
+run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ KEEP_TOMBSTONES: Final = bytes(7) + b"\1" + bytes(16)
 
 
 class _Compacting(Thread):
-    """Compacts again and again, until the connection ends."""
+    """A thread that compacts again and again, until the connection ends."""
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
@@ -47,9 +48,11 @@ class _Compacting(Thread):
 
 
 class CutNode:
-    """A node on a disk, and what it owes to those who use it.
+    """A node on a disk, with its clients.
 
-    Attributes: ledger: of its writers and readers. cuts: how many there were by what they met. compactions: so many.
+    Attributes:
+        ledger: of its writers and readers.
+        cuts: the number of cuts by the step at which they came. compactions: their number.
     """
 
     def __init__(self, disk: PowerCutDisk, place: Path, seed: int) -> None:
@@ -64,11 +67,11 @@ class CutNode:
         self._follower.start()
 
     def round(self) -> None:
-        """Write until the power is gone, look at what is left.
+        """Write until the power is gone, and check the remaining data.
 
         Raises:
-            Violation: something is lost or made up.
-            NodeError: a start was refused though the power was there.
+            Violation: something is lost or invented.
+            NodeError: a start was refused while the power was on.
         """
         self._disk.cut_at(self._random.randint(1, self._random.choice(CHANGES_MAX)))
         self._write()
@@ -79,7 +82,7 @@ class CutNode:
         self._change_followers()
 
     def end(self) -> None:
-        """Compare all there is, by streams and by reads, with what the ledger and the follower have."""
+        """Compare all documents, by streams and by reads, with those of the ledger and the follower."""
         self._follower.stop()
         self._follower.catch_up()
         there = {(change.vbucket, change.key): change for change in everything(self._node.url)}
@@ -95,7 +98,7 @@ class CutNode:
         self._node.let_go()
 
     def summary(self) -> str:
-        """Return what there was, as a line."""
+        """Return the counts, in a line."""
         met = ", ".join(f"{count} {what}" for what, count in sorted(self.cuts.items()))
         told = f"{self.ledger.acknowledged:,} writes acknowledged, {self.ledger.observations:,} changes shown"
         return f"{self.cuts.total()} cuts ({met}), {told}, {self.compactions} compactions"
@@ -119,7 +122,7 @@ class CutNode:
         self.compactions += compacting.done
 
     def _start(self) -> bool:
-        """Start on what is left; False if the power went while it did."""
+        """Start on the remaining data; return False if the power was cut meanwhile."""
         if self._random.random() < 0.2:
             self._disk.cut_at(self._random.randint(1, 12))
         try:
@@ -136,7 +139,7 @@ class CutNode:
         self.cuts[met] += 1
 
     def _change_followers(self) -> None:
-        """Mostly another follower goes on where the positions of the one before were saved."""
+        """Let, in most rounds, another follower continue from the saved positions of the one before."""
         if self._random.random() < 0.8:
             self._follower.stop()
             self._follower = Follower(self.ledger, self._node.url, self._follower.saved, self._follower.held)

@@ -1,4 +1,4 @@
-"""Files and folders of a disk of which a power cut leaves what was synced, and chance of the rest.
+"""Files and folders of a disk that keeps synced data over a power cut, and a random part of the rest.
 
     disk = Tree()
     disk.create("/a"); disk.write("/a", b"v", 0)
@@ -34,7 +34,11 @@ FOLDER, FILE = S_IFDIR | 0o755, S_IFREG | 0o644
 
 @dataclass(eq=False, slots=True)
 class Leaf:
-    """A file. Attributes: number: its inode's. links: how many names it has."""
+    """A file.
+
+    Attributes:
+        number: its inode's number. links: the number of its names.
+    """
 
     number: int
     content: Content
@@ -44,7 +48,11 @@ class Leaf:
 
 @dataclass(eq=False, slots=True)
 class Folder:
-    """A folder. Attributes: names: as programs see them. durable: as synced. since: as after each change since."""
+    """A folder.
+
+    Attributes:
+        names: as programs see them. durable: as synced. since: the names after each change since the last sync.
+    """
 
     number: int
     mode: int = FOLDER
@@ -53,7 +61,7 @@ class Folder:
     since: list[dict[str, Folder | Leaf]] = field(default_factory=list)
 
     def change(self, names: dict[str, Folder | Leaf]) -> None:
-        """Have other names, not synced."""
+        """Replace the names, without a sync."""
         self.names = names
         self.since.append(names)
 
@@ -71,10 +79,10 @@ class Tree:
     """A disk.
 
     Attributes:
-        is_frozen: whether the power is gone.
-        changes: how many changes there were: writes, syncs, new sizes, and changes of names.
-        cut_at: the change with this number finds the power gone; None for never.
-        lies: whether it says that it synced a file, and did not.
+        is_frozen: True if the power is gone.
+        changes: the number of changes: writes, syncs, new sizes, and changes of names.
+        cut_at: the number of the change at which the power goes; None for never.
+        lies: True if it reports syncs of files that it does not do.
     """
 
     def __init__(self) -> None:
@@ -88,7 +96,7 @@ class Tree:
     # --- what programs do ---------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> Folder | Leaf:
-        """Return what has a path. Raises OSError ENOENT, ENOTDIR, or EIO once it is frozen."""
+        """Return the file or folder at a path. Raises OSError ENOENT, ENOTDIR, or EIO once it is frozen."""
         if self.is_frozen:
             raise _error(errno.EIO, path)
         found: Folder | Leaf = self._root
@@ -101,33 +109,33 @@ class Tree:
         return found
 
     def file(self, path: str) -> Leaf:
-        """Return the file that has a path. Raises OSError, EISDIR for a folder."""
+        """Return the file at a path. Raises OSError, EISDIR for a folder."""
         found = self.find(path)
         if isinstance(found, Folder):
             raise _error(errno.EISDIR, path)
         return found
 
     def folder(self, path: str) -> Folder:
-        """Return the folder that has a path. Raises OSError, ENOTDIR for a file."""
+        """Return the folder at a path. Raises OSError, ENOTDIR for a file."""
         found = self.find(path)
         if not isinstance(found, Folder):
             raise _error(errno.ENOTDIR, path)
         return found
 
     def create(self, path: str, mode: int = FILE) -> Leaf:
-        """Make an empty file. Raises OSError, EEXIST."""
+        """Create an empty file. Raises OSError, EEXIST."""
         made = Leaf(next(self._numbers), Content.of(b""), S_IFREG | (mode & 0o7777))
         self._add(path, made)
         return made
 
     def make_folder(self, path: str, mode: int = FOLDER) -> Folder:
-        """Make a folder. Raises OSError, EEXIST."""
+        """Create a folder. Raises OSError, EEXIST."""
         made = Folder(next(self._numbers), S_IFDIR | (mode & 0o7777))
         self._add(path, made)
         return made
 
     def link(self, path: str, to: Leaf) -> None:
-        """Give a file one more name. Raises OSError, EEXIST."""
+        """Give a file an additional name. Raises OSError, EEXIST."""
         self._add(path, to)
         to.links += 1
 
@@ -138,31 +146,31 @@ class Tree:
         leaf.content.reserved = max(leaf.content.reserved, offset + len(data))
 
     def resize(self, leaf: Leaf, size: int) -> None:
-        """Give a file another size."""
+        """Set the size of a file."""
         self._step()
         leaf.content.resize(size)
         leaf.content.reserved = min(leaf.content.reserved, size)
 
     def reserve(self, leaf: Leaf, end: int) -> None:
-        """Have room up to `end`, which is its size if it was less."""
+        """Reserve room for a file up to `end`, and extend its size to that."""
         self._step()
         if end > leaf.content.size:
             leaf.content.resize(end)
         leaf.content.reserved = max(leaf.content.reserved, end)
 
     def sync(self, leaf: Leaf) -> None:
-        """Sync a file: what is in it, not that it has a name."""
+        """Sync a file's content; its name is synced with its folder."""
         self._step()
         if not self.lies:
             leaf.content.settle()
 
     def sync_folder(self, folder: Folder) -> None:
-        """Sync a folder: which names are in it, not what those files have."""
+        """Sync the names in a folder; the files' content is synced with each file."""
         self._step()
         folder.settle()
 
     def rename(self, source: str, target: str) -> None:
-        """Give what has one path another one in the same folder, in place of what has that. Raises OSError, EXDEV."""
+        """Rename a file or folder within its folder, replacing one with that name. Raises OSError, EXDEV."""
         folder, name = self._place(source)
         other, new = self._place(target)
         if folder is not other:
@@ -176,7 +184,7 @@ class Tree:
             there.links -= 1
 
     def remove(self, path: str) -> None:
-        """Take a name away. Raises OSError, ENOTEMPTY for a folder that has names."""
+        """Remove a name. Raises OSError, ENOTEMPTY for a folder that has names."""
         gone, (folder, name) = self.find(path), self._place(path)
         if isinstance(gone, Folder) and gone.names:
             raise _error(errno.ENOTEMPTY, path)
@@ -188,18 +196,18 @@ class Tree:
     # --- power --------------------------------------------------------------------------------------------------------
 
     def after_cut(self, random: Random, lose: float) -> Tree:
-        """Return the disk that is left: what was synced, and of the rest each piece with probability 1 - `lose`."""
+        """Return the disk after a power cut: synced data, and of the rest each piece with probability 1 - `lose`."""
         left = Tree()
         left._root = _Remains(random, lose, left._numbers).folder(self._root, 1)
         return left
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Return all files by their paths, with what is in them."""
+        """Yield all files by their paths, with their content."""
         for path, leaf in self._leaves():
             yield path, leaf.content.memory[: leaf.content.size].tobytes()
 
     def used(self) -> int:
-        """Return how many bytes of room the files take that have a name."""
+        """Return the bytes of room that files with a name take."""
         return sum(leaf.content.reserved for leaf in dict(self._leaves()).values())
 
     def _leaves(self) -> Iterator[tuple[str, Leaf]]:
@@ -232,7 +240,7 @@ class Tree:
 
 
 class _Remains:
-    """The rest that a power cut leaves, of each file once: it may have several names."""
+    """The files after a power cut, each computed once: a file may have several names."""
 
     def __init__(self, random: Random, lose: float, numbers: Iterator[int]) -> None:
         self._random, self._lose, self._numbers = random, lose, numbers

@@ -1,1 +1,1 @@
-"""Whole nodes in one thread, on a clock, a network and disks that are simulated: the same seed, the same run."""
+"""Whole nodes in one thread, on a simulated clock, network and disks: the same seed gives the same run."""

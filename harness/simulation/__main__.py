@@ -24,7 +24,7 @@ TOLD_SECONDS = 30.0
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Read the arguments and run; returns the exit status."""
+    """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
@@ -44,7 +44,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _round(number: int, steps: int) -> bool:
-    """One seed's examples; False if one of them failed."""
+    """Run one seed's examples; return False if one of them failed."""
     chosen = settings(
         max_examples=ROUND_EXAMPLES,
         stateful_step_count=steps,
@@ -57,7 +57,7 @@ def _round(number: int, steps: int) -> bool:
     told: list[str] = []
 
     def failed(error: BaseException) -> None:
-        """Making it small takes a while."""
+        """Print that an example failed: shrinking it takes a while."""
         if not told:
             told.append(str(error))
             print(f"seed {number} fails, its steps are being made few: {error}", flush=True)

@@ -1,7 +1,7 @@
-"""A bucket of the three simulated nodes: who operates it, writes to it, consumes it, and the model that judges it.
+"""A bucket of the three simulated nodes, with its operator, writers and consumers, and the model that judges it.
 
-Each bucket has a model of its own, and the nodes' buckets share processes, disks and links: a change that comes up in
-another bucket than the one it was sent to is one that "nobody sent".
+Each bucket has a model of its own, and the nodes' buckets share processes, disks and links: a change that appears in
+another bucket than the one it was sent to counts as one that "nobody sent".
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ class World(Protocol):
     hosts: list[Host]
 
     def next_number(self) -> int:
-        """Return a number that was never returned before, of no bucket."""
+        """Return a new number, unique over all buckets."""
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass."""
+        """Let time pass, or until a condition holds; return True if it holds."""
 
 
 class SimBucket:
-    """One bucket, from when it is made to when it is dropped; one of the same name after that is another.
+    """One bucket, from its creation to its drop; a later one of the same name is another.
 
     Attributes:
         placed, observers, callers: by node. owners: by vbucket. consumers, histories.
-        bystanders: connections on which nothing waits for a durable write.
-        acknowledged: writes answered. durable_answers: those that waited for a majority, by status.
+        bystanders: connections on which no durable write waits.
+        acknowledged: the number of answered writes. durable_answers: those that waited for a majority, by status.
         superseded: by vbucket and key that was written durably with success: the values that it must never have again,
-            for they were answered before that write was sent.
-        has_map: whether the nodes go by cluster maps; if not, every one of them counts as a copy of every vbucket.
+            since they were answered before that write was sent.
+        has_map: True if the nodes have cluster maps; otherwise every node counts as a copy of every vbucket.
     """
 
     def __init__(self, world: World, name: str, *, vbuckets: int, consumers: int) -> None:
@@ -97,7 +97,7 @@ class SimBucket:
     # --- what becomes of the nodes ----------------------------------------------------------------------------------
 
     def started(self, at: int) -> None:
-        """A process was started; the bucket may be there."""
+        """Note that a process was started, which may serve the bucket."""
         self._seen_buckets[at] = None
         for owner in self.owners.values():
             owner.began(self.placed[at].name)
@@ -106,18 +106,18 @@ class SimBucket:
         self._look_whether_served(at)
 
     def event(self, at: int) -> None:
-        """Something ran in a process."""
+        """Check a node after an event in its process."""
         self._look_whether_served(at)
         if self.placed[at].is_served:
             self.observers[at].event()
 
     def gone(self, at: int) -> None:
-        """A process is about to end, or has just ended in order."""
+        """Note that a process is about to end, or has just ended in order."""
         if self._seen_buckets[at] is not None:
             self.observers[at].gone()
 
     def hang_up(self, at: int) -> None:
-        """Close all connections to a node but those of consumers."""
+        """Close all connections to a node except those of consumers."""
         for caller in (self.callers[at], self.bystanders[at], self.admins[at], self.aware[at]):
             caller.hang_up()
 
@@ -139,7 +139,7 @@ class SimBucket:
 
     @property
     def is_founded(self) -> bool:
-        """Whether every vbucket has got its first owner."""
+        """True if every vbucket has had its first owner."""
         return all(owner.holder for owner in self.owners.values())
 
     def found(self) -> None:
@@ -150,8 +150,9 @@ class SimBucket:
                 self.follow(at, 0, vb)
 
     def send_map(self, to: int, revision: int, members: Sequence[int], *, is_owned: bool = True) -> None:
-        """SET_CLUSTER_CONFIG: these nodes are the members, and the first of them owns all, followed by the others; or
-        nobody does."""
+        """Send SET_CLUSTER_CONFIG with these nodes as members; the first owns all vbuckets, or none does without
+        `is_owned`.
+        """
         servers = {at: Address(*self.world.network.address(self.hosts[at].name)) for at in members}
         copies = tuple(range(len(members)))
         chains = (copies if is_owned else (NOBODY, *copies),) * len(self.vbuckets)
@@ -184,17 +185,17 @@ class SimBucket:
         self.admins[at].ask(Opcode.IOCTL_SET, lambda _: None, key=b"replicate", value=json.dumps(asked).encode())
 
     def leave(self, at: int, source: int) -> None:
-        """Follow a node no more."""
+        """Let a node stop following another one."""
         asked = {"from": self.hosts[source].address}
         self.admins[at].ask(Opcode.IOCTL_SET, lambda _: None, key=b"replicate.stop", value=json.dumps(asked).encode())
 
     def compact(self, at: int, vb: int, *, everything: bool) -> None:
-        """COMPACT_DB: with or without all tombstones that can go."""
+        """Send COMPACT_DB; with `everything` it also drops all tombstones that can be dropped."""
         extras = bytes(16) + bytes([everything]) + bytes(7)
         self.admins[at].ask(Opcode.COMPACT_DB, lambda _: None, extras=extras, vbucket=vb)
 
     def change_collections(self, *, drop: bool) -> None:
-        """Make a collection that never was, or drop the oldest, on all nodes, as `headwater collection` does."""
+        """Create a new collection, or drop the oldest, on all nodes, as `headwater collection` does."""
         if drop and self.collections:
             del self.collections[min(self.collections)]
         else:
@@ -210,13 +211,13 @@ class SimBucket:
     # --- writers ----------------------------------------------------------------------------------------------------
 
     def set_in_collection(self, at: int, vb: int, key: bytes) -> None:
-        """SET in the newest collection there is, also where the node does not know it yet or any more."""
+        """Send SET for the newest collection, which the node may not know yet, or no more."""
         collection, number = max(self.collections, default=COLLECTION_ID_FIRST), self.world.next_number()
         sections = {"key": leb128.join_key(collection, key), "value": b"%d" % number, "extras": bytes(8)}
         self.aware[at].ask(Opcode.SET, lambda _: None, vbucket=vb, **sections)
 
     def ask(self, at: int, opcode: int, vb: int, key: bytes, answered: Callable[[int], None]) -> None:
-        """Ask for a document, and hear the status; a connection that is lost is answered by nobody."""
+        """Send a request for a document, and call `answered` with the status; not if the connection is lost."""
 
         def heard(answer: Frame | None) -> None:
             if answer is not None:
@@ -227,10 +228,10 @@ class SimBucket:
     def set_durably(
         self, at: int, vb: int, key: bytes, *, level: int, timeout_ms: int, meanwhile: bool = False
     ) -> None:
-        """SET a value that nobody sent before, and wait for a majority.
+        """Send a durable SET of a new value, which waits for a majority.
 
         Args:
-            meanwhile: it does not wait for the durable writes that were sent before it.
+            meanwhile: True for a connection on which no earlier durable write waits.
         """
         number = self.world.next_number()
         value = b"%d" % number
@@ -240,7 +241,7 @@ class SimBucket:
         self._write(at, vb, key, Opcode.SET, meanwhile=meanwhile, value=value, extras=bytes(8), framing=framing)
 
     def delete_durably(self, at: int, vb: int, key: bytes) -> None:
-        """DELETE, and wait for a majority."""
+        """Send a durable DELETE, which waits for a majority."""
         asked = FrameInfo(RequestInfo.DURABILITY, bytes([1]) + (200).to_bytes(2))
         self._write(at, vb, key, Opcode.DELETE, framing=encode_framing([asked]))
 
@@ -255,11 +256,11 @@ class SimBucket:
         size: int = 0,
         meanwhile: bool = False,
     ) -> None:
-        """SET a value that nobody sent before.
+        """Send SET of a new value.
 
         Args:
-            cas: only over the version that was answered last.
-            meanwhile: it does not wait for the durable writes that were sent before it.
+            cas: True to replace only the version that was answered last.
+            meanwhile: True for a connection on which no earlier durable write waits.
         """
         number = self.world.next_number()
         value = b"%d" % number + b"x" * size
@@ -318,14 +319,16 @@ class SimBucket:
             self.histories.check_complete(consumer.name, vb, position.failover_log, held, position.seqno)
 
     def holder(self, vb: int) -> int:
-        """The node that should own a vbucket: who was made its owner last; if it was demoted, one that is active."""
+        """Return the node that should own a vbucket: the last one that was made its owner; if that was demoted, an
+        active one.
+        """
         names = [each.name for each in self.placed]
         official = names.index(self.owners[vb].holder) if self.owners[vb].holder else 0
         actives = [at for at, each in enumerate(self.placed) if each.is_served and each.bucket.is_active(vb)]
         return actives[0] if actives and self.owners[vb].is_vacant else official
 
     def give_owners(self) -> None:
-        """Give every vbucket one owner, whom all others follow from the beginning."""
+        """Give every vbucket one owner, which all others follow from the beginning."""
         nodes = range(len(self.hosts))
         for at in nodes:
             for source in nodes:
@@ -348,7 +351,7 @@ class SimBucket:
                     self.follow(at, holder, vb)
 
     def difference(self) -> str:
-        """Say where a replica differs from its active; empty when all are equal."""
+        """Return a difference between a replica and its active, in words; empty if all are equal."""
         for host in self.placed:
             if not host.is_served:
                 return f"bucket {self.name} is not at {host.name}"
@@ -367,7 +370,9 @@ class SimBucket:
         return ""
 
     def check_everything(self) -> None:
-        """At rest: replicas equal their actives, consumers end equal to the owner, no acknowledged write is lost."""
+        """Check the bucket at rest: replicas equal their actives, consumers end equal to the owner, no acknowledged
+        write is lost.
+        """
         for vb in self.vbuckets:
             holder = self.holder(vb)
             owner = self.placed[holder].bucket.vbuckets[vb]
@@ -381,7 +386,7 @@ class SimBucket:
             self._drain_to_the_end(vb, holder)
 
     def _check_collections(self, vb: int, holder: int) -> None:
-        """All copies have the same collections, and the same documents in those that there are."""
+        """Check that all copies have the same collections, and the same documents in those that exist."""
         alive = self.placed[holder].bucket.vbuckets[vb].collections.alive
         for host, observer in zip(self.placed, self.observers, strict=True):
             known = host.bucket.vbuckets[vb].collections

@@ -1,4 +1,4 @@
-"""A client of a simulated node that asks and is answered.
+"""A client of a simulated node that sends requests and receives answers.
 
 It runs on the world's own loop, which no crash ends. Nothing here waits: answers come by callbacks, time passes when
 the schedule is run.
@@ -24,11 +24,11 @@ Answered = Callable[[Frame | None], None]
 
 
 class Caller:
-    """A key-value connection to one place that is opened when it is needed, and again after it was lost.
+    """A key-value connection to one node that is opened when it is needed, and again after it was lost.
 
     Args:
-        features: what it asks for besides.
-        bucket: what it selects; nothing is asked before that is granted, and where it is not, it hangs up.
+        features: additional features to negotiate.
+        bucket: the bucket to select; no request is sent before that succeeds, and a refusal closes the connection.
     """
 
     def __init__(self, network: Network, loop: SimLoop, target: str, *features: Feature, bucket: str = "") -> None:
@@ -50,7 +50,7 @@ class Caller:
         self._send(Frame(magic, opcode, **sections), answered)  # type: ignore[arg-type]
 
     def hang_up(self) -> None:
-        """Lose the connection; whoever waits hears None."""
+        """Close the connection; each pending request gets None."""
         self._line.close()
         self._held_back = None
         waiting, self._waiting = self._waiting, {}

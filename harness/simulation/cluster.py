@@ -1,9 +1,11 @@
-"""Three simulated nodes with a bucket or two: how they live and die, and how they come to rest.
+"""Three simulated nodes with a bucket or two: their starts and ends, and the way back to rest.
 
-with SimCluster.running(seed=7, vbuckets=2) as cluster:
-    cluster.first.set(0, 1, b"key"); cluster.run(0.01); cluster.crash(0, Crash.POWER); ...
-    cluster.make_bucket(); cluster.run(1.0); cluster.second.set(0, 1, b"key"); cluster.drop_bucket(); ...
-    cluster.settle(); cluster.check_everything()
+    with SimCluster.running(seed=7, vbuckets=2) as cluster:
+        cluster.first.set(0, 1, b"key"); cluster.run(0.01); cluster.crash(0, Crash.POWER); ...
+        cluster.make_bucket(); cluster.run(1.0); cluster.second.set(0, 1, b"key"); cluster.drop_bucket(); ...
+        cluster.settle(); cluster.check_everything()
+
+A run is decided by its seed.
 """
 
 from __future__ import annotations
@@ -49,21 +51,21 @@ TICK_SECONDS = 5.0
 
 
 class Errors(logging.Handler):
-    """Tracebacks that the node wrote to its log."""
+    """A log handler that fails the run when a node logs a traceback."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(logging.ERROR)
         self._schedule = schedule
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A traceback fails the run."""
+        """Fail the run if the record has a traceback."""
         if record.exc_info and record.exc_info[1] is not None:
             self._schedule.failures.append(record.exc_info[1])
 
 
 @contextmanager
 def no_broken_invariants(schedule: Schedule) -> Iterator[None]:
-    """In a block: an invariant that does not hold fails the run, whoever would catch it."""
+    """Fail the run, for a block, when an invariant does not hold, even if the exception is caught."""
 
     def hear(broken: InvariantBroken, of_node: bool) -> None:
         schedule.failures.insert(0, broken)
@@ -77,7 +79,7 @@ def no_broken_invariants(schedule: Schedule) -> Iterator[None]:
 
 @contextmanager
 def no_exits(schedule: Schedule) -> Iterator[None]:
-    """In a block: a node that ends its process fails the run, and does not end that without a word."""
+    """Fail the run, for a block, when a node ends its process, which would otherwise end silently."""
 
     def ends(status: int) -> None:
         # Before the traceback that led there, for that is no broken promise in itself.
@@ -88,11 +90,11 @@ def no_exits(schedule: Schedule) -> Iterator[None]:
 
 
 class SimCluster:
-    """Three nodes whose first bucket begins without vbuckets, and which may be given a second one.
+    """Three nodes whose first bucket begins without vbuckets, and which may get a second one.
 
     Attributes:
         first, second: the buckets, each with its model; `second` is the newest of its name, None before there was any.
-        existence: where the second has to be.
+        existence: the model of where the second must exist.
     """
 
     def __init__(self, seed: int, *, vbuckets: int = 2, nodes: int = 3, consumers: int = 2) -> None:
@@ -113,44 +115,44 @@ class SimCluster:
 
     @property
     def buckets(self) -> Sequence[SimBucket]:
-        """The buckets that there are or were."""
+        """The first bucket and, if there was ever one, the newest second."""
         return [self.first] if self.second is None else [self.first, self.second]
 
     @property
     def buckets_in_use(self) -> Sequence[SimBucket]:
-        """Those that have got owners, and are not dropped on all nodes."""
+        """The buckets that have owners, and are not dropped on all nodes."""
         second, existence = self.second, self.existence
         is_gone = not existence.is_wanted and existence.is_as_wanted
         return [self.first] if second is None or is_gone or not second.is_founded else [self.first, second]
 
     @property
     def consumers(self) -> Sequence[Consumer]:
-        """Those of all buckets that are in use."""
+        """The consumers of all buckets in use."""
         return [consumer for bucket in self.buckets_in_use for consumer in bucket.consumers]
 
     def bucket(self, which: int) -> SimBucket:
-        """The first bucket, or the second if that is in use."""
+        """Return the first bucket, or the second if that is chosen and in use."""
         return self.buckets_in_use[min(which, len(self.buckets_in_use) - 1)]
 
     def consumer(self, which: int) -> Consumer:
-        """Return a consumer by its number, the last one for all above."""
+        """Return a consumer by its number; the last one for all numbers above."""
         return self.consumers[min(which, len(self.consumers) - 1)]
 
     def next_number(self) -> int:
-        """Return a number that was never returned before."""
+        """Return a new number, unique over all buckets."""
         return next(self._sent)
 
     @classmethod
     @contextmanager
     def running(cls, seed: int, **options: int) -> Iterator[SimCluster]:
-        """A cluster in a block: what nodes take from the operating system is simulated within it."""
+        """Run a cluster for a block, in which the nodes' operating system is simulated."""
         made = cls(seed, **options)
         with made.patched():
             yield made
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """Sockets and chance of calls that nodes make are the simulation's."""
+        """Replace the nodes' sockets and random numbers by the simulation's, for a block."""
         sockets = SimpleNamespace(socket=self._call_from, SOCK_STREAM=1)
         chances = SimpleNamespace(
             randbelow=self.schedule.random.randrange, token_urlsafe=lambda size: "n" * size, token_hex=lambda size: "0"
@@ -174,23 +176,25 @@ class SimCluster:
             yield
 
     def _defaults_of_backoffs(self) -> tuple[object, ...]:
-        """The defaults of the pauses between two tries, which are spread by the chance of the run."""
+        """Return the default arguments of backoffs, with the run's random numbers."""
         given: tuple[object, ...] = Backoff.__init__.__defaults__ or ()
         return tuple(self.schedule.random.random if each is random.random else each for each in given)
 
     def _number_of(self, thing: Any) -> int:
-        """In place of an address in memory, so that sets have the same order in each run."""
+        """Return a number for an object, in place of its address in memory, so that sets have the same order in each
+        run.
+        """
         return thing.__dict__.setdefault("simulated_number", next(self._numbers))  # type: ignore[no-any-return]
 
     def _call_from(self, *_: object) -> object:
-        """A socket of the process that is running now."""
+        """Return a socket of the process that is running now."""
         loop: Any = asyncio.get_running_loop()
         return self.network.socket(loop.name)
 
     # --- time and faults --------------------------------------------------------------------------------------------
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass."""
+        """Let time pass, or until a condition holds; return True if it holds."""
         return self.schedule.run(seconds, until)
 
     def _hang_up(self, at: int) -> None:
@@ -199,7 +203,7 @@ class SimCluster:
         self._admins[at].hang_up()
 
     def _tick(self) -> None:
-        """Consumers look at the clock."""
+        """Let all consumers check their deadlines."""
         for bucket in self.buckets:
             for consumer in bucket.consumers:
                 consumer.tick()
@@ -232,7 +236,7 @@ class SimCluster:
             self._hang_up(at)
 
     def crash(self, at: int, how: Crash) -> None:
-        """Let a node die."""
+        """Crash a node."""
         if self.hosts[at].is_up:
             for bucket in self.buckets:
                 bucket.gone(at)
@@ -242,7 +246,9 @@ class SimCluster:
     # --- the second bucket ------------------------------------------------------------------------------------------
 
     def make_bucket(self) -> None:
-        """Go on with making it: ask the nodes that have not said that it is there; once all have, give it owners."""
+        """Continue creating the second bucket: send the request to nodes that have not confirmed it; when all have,
+        give it owners.
+        """
         existence = self.existence
         if not existence.is_wanted and existence.is_as_wanted and existence.is_quiet:
             self._leave_the_second()
@@ -256,14 +262,14 @@ class SimCluster:
         self._found_when_made()
 
     def drop_bucket(self) -> None:
-        """Go on with dropping it: ask the nodes that have not said that it is gone."""
+        """Continue dropping the second bucket: send the request to nodes that have not confirmed it."""
         self.existence.is_wanted = False
         for at, host in enumerate(self.hosts):
             if self.existence.must[host.name] is not False:
                 self._ask(at, makes=False)
 
     def _leave_the_second(self) -> None:
-        """Close all connections to the one before."""
+        """Close all connections to the previous second bucket."""
         if self.second is not None:
             for at in range(len(self.hosts)):
                 self.second.hang_up(at)
@@ -318,11 +324,11 @@ class SimCluster:
 
     @property
     def lasting(self) -> Sequence[SimBucket]:
-        """The buckets that are there to stay."""
+        """The buckets that exist on all nodes and are to stay."""
         return self.buckets if self.existence.is_wanted else [self.first]
 
     def _finish_the_second(self) -> None:
-        """Bring to an end what was begun with the second bucket: it is on every node, or on none."""
+        """Finish the creation or the drop of the second bucket, so that it is on every node, or on none."""
         for host in self.hosts:
             self.existence.began(host.name)  # whatever was on the way has arrived
         for _ in range(FINISH_TRIES):
@@ -338,11 +344,13 @@ class SimCluster:
             raise Broken(f"bucket: it can't be {wanted}: {self.existence.must}")
 
     def difference(self) -> str:
-        """Say where a replica differs from its active; empty when all are equal."""
+        """Return a difference between a replica and its active, in words; empty if all are equal."""
         return next(filter(None, (bucket.difference() for bucket in self.lasting)), "")
 
     def check_everything(self) -> None:
-        """At rest: replicas equal their actives, consumers end equal to the owner, no acknowledged write is lost."""
+        """Check all buckets at rest: replicas equal their actives, consumers end equal to the owner, no acknowledged
+        write is lost.
+        """
         for bucket in self.lasting:
             bucket.check_everything()
         for at, host in enumerate(self.hosts):

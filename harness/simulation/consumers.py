@@ -1,4 +1,4 @@
-"""A client of simulated nodes that drains their changes, remembers them, and goes back when it is told to.
+"""A client of simulated nodes that drains their changes, remembers them, and rolls back when a node demands it.
 
 The protocol is that of the real client (protocol/dcp/drain.py); it runs on the world's own loop, which no crash ends.
 """
@@ -35,7 +35,7 @@ WINDOW_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A change as a consumer was told of it; value None: a deletion."""
+    """A change as a consumer received it; value None for a deletion."""
 
     vbucket: int
     seqno: int
@@ -48,15 +48,17 @@ class Seen:
 
 
 class Consumer:
-    """Drains vbuckets of one node at a time, remembers what it was told and where it stands, and goes back when told.
+    """A consumer that drains vbuckets of one node at a time, remembers its changes and position, and rolls back on
+    demand.
 
-    It keeps every place that was a consistent state, so that it can return to the newest at or below what a rollback
-    asks for (protocol/position.safe_point).
+    It keeps every position at a consistent state, so that it can return to the newest at or below a rollback's seqno
+    (protocol/position.safe_point).
 
     Attributes:
-        told: the changes held, by vbucket, in seqno order. saved: places it can return to; the last is where it stands.
+        told: the changes it holds, by vbucket, in seqno order.
+        saved: the positions it can return to; the last is its present one.
         on_seen: called with each change and the failover log of its stream.
-        rollbacks: how often it had to go back. error: why the last connection ended.
+        rollbacks: the number of rollbacks. error: why the last connection ended.
     """
 
     def __init__(
@@ -82,15 +84,15 @@ class Consumer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a connection is open."""
+        """True if a connection is open."""
         return self._line.is_open
 
     def position(self, vb: int) -> Position:
-        """Where it stands."""
+        """Return the present position in a vbucket."""
         return self.saved[vb][-1]
 
     def connect(self, target: str) -> bool:
-        """Leave the node it drains, and drain this one; False if nobody listens there."""
+        """Close the connection to the present node, and drain this one; return False if it does not listen."""
         self.disconnect()
         if not self._line.connect(target):
             return False
@@ -100,32 +102,32 @@ class Consumer:
         return True
 
     def disconnect(self, why: str = "") -> None:
-        """Hang up; what was received and not yet read is lost."""
+        """Close the connection; unread bytes are lost."""
         self._line.close()
         self._drain = None
         self.error = why or self.error
 
     def pause(self) -> None:
-        """Read no more for now."""
+        """Stop reading for now."""
         self._line.pause()
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue reading."""
         self._line.resume()
 
     def idle_vbuckets(self) -> list[int]:
-        """Those without a stream, while connected."""
+        """Return the vbuckets without a stream, while connected."""
         if self._drain is None:
             return []
         streams = self._drain.streams
         return [vb for vb in self.told if vb not in streams or streams[vb].phase is Phase.ENDED]
 
     def streams(self, vb: int) -> bool:
-        """Whether its node has accepted to stream a vbucket."""
+        """Return True if its node has accepted to stream a vbucket."""
         return self._drain is not None and vb in self._drain.streams and self._drain.streams[vb].phase is Phase.OPEN
 
     def tick(self) -> None:
-        """Look at the clock: a node that has been silent for too long is left."""
+        """Check the deadline: close the connection to a node that has been silent for too long."""
         if self._drain is None:
             if self._loop.time() > self._called_at + HANDSHAKE_SECONDS:
                 self.disconnect("its node does not answer")
@@ -137,7 +139,7 @@ class Consumer:
                 self._flush()
 
     def ask(self, vbuckets: Iterable[int]) -> None:
-        """Ask for the streams of vbuckets from where they stand."""
+        """Request the streams of vbuckets from their present positions."""
         if self._drain is not None:
             for vb in vbuckets:
                 self._drain.request(self.position(vb), ENDLESS, self._loop.time())
@@ -231,8 +233,9 @@ class Consumer:
             self._save(drain.position(vb))
 
     def _check_markers(self, rows: list[dict[str, Any]], events: list[tuple[int, StreamEvent]]) -> None:
-        """A snapshot begins at a state that the consumer holds: if the branch ends within it, he is sent back there
-        (decision 0089)."""
+        """Check that a snapshot begins at a state that the consumer holds: if the branch ends within it, the consumer
+        is rolled back there (decision 0089).
+        """
         for before, event in events:
             if isinstance(event, Marked):
                 held = [row["seqno"] for row in rows[:before] if row["vbucket"] == event.vbucket]
@@ -242,7 +245,7 @@ class Consumer:
                     raise Broken(f"complete: {self.name} was announced {told}")
 
     def _save(self, position: Position) -> None:
-        """Keep where it stands; of the places before only those that it could return to."""
+        """Save the present position, and drop earlier ones to which it can no longer return."""
         places = self.saved[position.vbucket]
         while places and (not places[-1].complete or places[-1].seqno >= position.seqno):
             places.pop()

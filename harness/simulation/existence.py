@@ -1,8 +1,8 @@
-"""The model of a bucket beside the first: on which nodes it has to be, may be, and must not be.
+"""The model of a second bucket: on which nodes it must be served, may be, and must not be.
 
-Promised: a node that said that it made the bucket serves it from then on, after any crash; one that said that it
-dropped it never serves it again; nothing comes or goes that nobody asked for. A request whose answer was lost may be
-obeyed at any time, until the process that it was sent to is gone.
+Promised: a node that confirmed that it created the bucket serves it from then on, after any crash; a node that
+confirmed the drop never serves it again; no bucket appears or vanishes without a request. A request whose answer was
+lost may take effect at any time, until the process that it was sent to is gone.
 
 Pure: no node, no socket, no time.
 """
@@ -17,17 +17,18 @@ from harness.simulation.histories import Broken
 
 @dataclass(slots=True)
 class Request:
-    """One that was sent to a node: to make the bucket, or to drop it."""
+    """A request to a node to create the bucket, or to drop it."""
 
     makes: bool
 
 
 @dataclass(slots=True)
 class Existence:
-    """Of one bucket, by node: True where it has to be, False where it must not be, None where both are possible.
+    """The model of one bucket, by node: True where it must exist, False where it must not, None where both are
+    possible.
 
     Attributes:
-        on_the_way: requests that may still be obeyed. is_wanted: what the operator asked for last.
+        on_the_way: requests that may still take effect. is_wanted: the operator's last request: True to create it.
     """
 
     nodes: Sequence[str]
@@ -41,16 +42,16 @@ class Existence:
 
     @property
     def is_as_wanted(self) -> bool:
-        """Whether every node has said so."""
+        """True if every node has confirmed the last request."""
         return all(self.must[node] is self.is_wanted for node in self.nodes)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is on the way that could still change it."""
+        """True if no pending request could still change it."""
         return not any(self.on_the_way.values())
 
     def asks(self, node: str, *, makes: bool) -> Request:
-        """Somebody is about to ask a node to make it, or to drop it."""
+        """Note that a request is about to be sent to a node; return it."""
         asked = Request(makes)
         self.on_the_way[node].append(asked)
         if self.must[node] is not makes:
@@ -58,7 +59,7 @@ class Existence:
         return asked
 
     def answered(self, node: str, asked: Request, *, done: bool) -> None:
-        """The node has said that it did, or that it could not, which leaves both possible."""
+        """Note that a node confirmed a request, or failed to carry it out, which leaves both states possible."""
         left = self.on_the_way[node]
         if asked in left:
             left.remove(asked)
@@ -66,11 +67,11 @@ class Existence:
         self.must[node] = asked.makes if done and not opposite else None
 
     def began(self, node: str) -> None:
-        """A process was started: what was on the way to the one before is lost."""
+        """Note that a process was started: requests to the one before are lost."""
         self.on_the_way[node].clear()
 
     def check(self, node: str, *, is_served: bool) -> None:
-        """Check what a node that runs serves."""
+        """Check that a running node serves the bucket only where it may, and where it must."""
         must = self.must[node]
         if must is not None and must is not is_served:
             said = "is not there, though it was made" if must else "is there, though it was dropped, or never made"

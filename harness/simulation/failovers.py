@@ -1,16 +1,16 @@
-"""Durable writes while an operator fails nodes over by cluster maps: what was told to have happened is there after it.
+"""Durable writes while an operator fails nodes over by cluster maps: every acknowledged write is there afterwards.
 
     play(seed, rounds=4)
     play_torn(seed, rounds=4)
     play_handed_over(seed, rounds=4)
 
 Three nodes or four have a copy each. In a round links stall, nodes die and come back, the vbucket changes hands; a
-replica that lost all it had, or was away for a while, may have received a part of what it lacks. Then one node is
-failed over, dead or not, reached by the others or not, and joins again. The operator does as `headwater cluster
-failover`: first a map without it and without an owner, then a look at the copies that are left, then the map with the
-best of them, which becomes active.
+replica that lost all its data, or was away for a while, may have received a part of what it lacks. Then one node is
+failed over, dead or not, reached by the others or not, and joins again. The operator acts as `headwater cluster
+failover`: first a map without it and without an owner, then a look at the remaining copies, then the map with the best
+of them, which becomes active.
 
-What is on a majority of the copies survives the loss of all others: of one of three, of one of four, and of a second
+A write on a majority of the copies survives the loss of all others: of one of three, of one of four, and of a second
 one of four, where the owner dies together with a replica.
 """
 
@@ -58,7 +58,7 @@ def play(seed: int, rounds: int) -> None:
 def play_torn(seed: int, rounds: int) -> int:
     """Run rounds in each of which the owner is lost while one of two replicas has a durable write amid a snapshot.
 
-    Returns in how many it was amid one when the owner was lost.
+    Returns: the number of rounds in which it was amid a snapshot when the owner was lost.
 
     Raises:
         Broken: a promise does not hold.
@@ -101,7 +101,7 @@ class Failovers:
         self._until_level()
 
     def round(self) -> None:
-        """Faults, a failover, more faults, and all is well again."""
+        """Cause faults, fail a node over, cause more faults, and wait until all copies are level."""
         random = self._random
         before: tuple[Callable[[], bool], ...] = (lambda: False, self._empty_a_copy, self._tear_a_snapshot)
         if len(self.members) > 3:
@@ -116,8 +116,12 @@ class Failovers:
         self._check()
 
     def torn_round(self) -> bool:
-        """A replica that was cut off hears a part of what it missed, a durable write in it that the other one does not
-        have; the owner is lost, and the other one is the best copy: what it lacks must not have been acknowledged."""
+        """Lose the owner while one replica has received a part of a snapshot with a durable write, and the other
+        replica lacks it.
+
+        The other replica is the best copy: writes that it lacks must not have been acknowledged. Return True if the
+        first replica was amid the snapshot.
+        """
         random, (owner, at, other) = self._random, self._shuffled()
         for _ in range(random.randrange(2, 8)):
             self._write_to_owner()
@@ -141,9 +145,12 @@ class Failovers:
         return is_torn
 
     def handed_over_round(self) -> None:
-        """The owner and one of three replicas have durable writes for which the others are missing, and the vbucket
-        changes hands between these two. All their keys are free at once: the former owner may be lost just then, and
-        nobody knows when the others are back."""
+        """Hand the vbucket from the owner to one of three replicas while both have durable writes that the other two
+        lack.
+
+        All their keys must be free at once: the former owner may be lost just then, and nobody knows when the others
+        are back.
+        """
         random, (owner, target, *others) = self._random, self._shuffled()
         for _ in range(random.randrange(2, 8)):
             self._write_to_owner()
@@ -164,7 +171,7 @@ class Failovers:
         self._check()
 
     def _check_free(self, at: int, keys: list[bytes]) -> None:
-        """No key is locked at a node: each can be read, and written."""
+        """Check that no key is locked at a node: each can be read and written."""
         answers: list[int] = []
         for key in keys:
             self._bucket.ask(at, Opcode.GET, VB, key, answers.append)
@@ -188,14 +195,14 @@ class Failovers:
             self._cluster.run(random.choice(PAUSES))
 
     def _write(self) -> None:
-        """To the owner by the newest map, or to anybody who might think that it is him."""
+        """Send a write to the owner by the newest map, or to any node that might believe that it is the owner."""
         random = self._random
         for _ in range(random.randrange(1, 4)):
             at = self.members[0] if random.random() < 0.7 else random.choice(self._nodes)
             self._bucket.set_durably(at, VB, self._key(), level=1, timeout_ms=random.choice(TIMEOUTS_MS))
 
     def _key(self) -> bytes:
-        """Return a new key, or one that was written before: a snapshot tells that at its new place alone."""
+        """Return a new key, or one that was written before, which a snapshot has at its new place alone."""
         if self._written and self._random.random() < 0.4:
             return self._known_key()
         self._written += 1
@@ -205,8 +212,11 @@ class Failovers:
         return b"key-%d" % self._random.randint(1, self._written)
 
     def _empty_a_copy(self) -> bool:
-        """A replica loses all it had, while the others have all that was acknowledged, and fills up: a part arrives,
-        and for a while no more. It has newer keys than the others then, and lacks those that were written again."""
+        """Let a replica lose all its data, while the others have all acknowledged writes, and refill it in part.
+
+        The replica then has newer keys than the others, and lacks keys that were written again. Return True if it has a
+        part.
+        """
         random, (owner, at, *others) = self._random, self._shuffled()
         for _ in range(random.randrange(2, 8)):
             self._write_to_owner()
@@ -221,8 +231,12 @@ class Failovers:
         return False
 
     def _tear_a_snapshot(self) -> bool:
-        """A replica was cut off, and gets a part of the one snapshot that tells all that it missed: durable writes that
-        still wait for it, others that did not, keys that it has and that were written again since."""
+        """Cut a replica off, and let it receive a part of the one snapshot with all that it missed; return True if it
+        has a part.
+
+        The snapshot has durable writes that wait for this replica, others that do not, and keys that it has and that
+        were written again since.
+        """
         random, (owner, at, *others) = self._random, self._shuffled()
         self._cut_off(owner, at)
         for _ in range(random.randrange(4)):
@@ -236,8 +250,10 @@ class Failovers:
         return False
 
     def _empty_under_a_write(self) -> bool:
-        """One of three replicas has a durable write, says so and loses it; then a second one has it as well. That is no
-        majority of four: owner and second replica are lost."""
+        """Let one of three replicas acknowledge a durable write and lose it; then a second one acknowledges it as well.
+
+        That is no majority of four: owner and second replica are lost.
+        """
         owner, at, other, last = self._shuffled()
         self._stall(owner, [other, last])
         self._bucket.set_durably(owner, VB, self._key(), level=1, timeout_ms=LONG_MS)
@@ -252,7 +268,7 @@ class Failovers:
         return True
 
     def _has_a_part(self, at: int) -> bool:
-        """Whether a copy that was emptied receives a snapshot: its owner knows then that it begins anew."""
+        """Return True if an emptied copy receives a snapshot, so that its owner knows that it begins anew."""
         found = self._bucket.placed[at].bucket.vbuckets.get(VB)
         return found is not None and found.inbound is not None and found.snapshot_end > 0
 
@@ -275,7 +291,7 @@ class Failovers:
             self._cluster.network.set_link(hosts[owner].name, hosts[other].name, Link.STALLED)
 
     def _empty(self, owner: int, at: int) -> None:
-        """Let a replica lose all it had, and follow its owner again, of which not all arrives."""
+        """Let a replica lose all its data, and follow its owner again, with a part of the changes held back."""
         self._bucket.delete_vbucket(at, VB)
         self._until(lambda: self._state(at) is None, "the copy is gone")
         self._let_through(owner, at)
@@ -283,12 +299,14 @@ class Failovers:
         self._send(self.members)
 
     def _let_through(self, owner: int, at: int) -> None:
-        """Let so many bytes arrive at a replica that it may have a part of a snapshot."""
+        """Let a number of bytes arrive at a replica, so that it may have a part of a snapshot."""
         hosts, count = self._cluster.hosts, int(300 * 2 ** (self._random.random() * 5))
         self._cluster.network.let_through(hosts[owner].name, hosts[at].name, count)
 
     def _write_meanwhile(self, owner: int) -> None:
-        """Write documents again that are there, without waiting for anybody else: they move to the end."""
+        """Write existing documents again, without a wait for other copies: their changes move to the end of the
+        history.
+        """
         for _ in range(self._random.randrange(4, 12)):
             key = self._known_key() if self._written else self._key()
             self._bucket.set(owner, VB, key, size=self._random.choice(SIZES), meanwhile=True)
@@ -310,7 +328,7 @@ class Failovers:
         self._cluster.start(at)
 
     def _hand_over(self) -> None:
-        """The vbucket goes to one of its replicas, if nothing is in the way of that."""
+        """Hand the vbucket to one of its replicas, if nothing prevents it."""
         if len(self.members) < 2:
             return
         owner, target = self.members[0], self._random.choice(self.members[1:])
@@ -328,7 +346,7 @@ class Failovers:
     # --- the operator -----------------------------------------------------------------------------------------------
 
     def _fail_over(self, dead: list[int]) -> None:
-        """Without these nodes let the best copy that is left own the vbucket."""
+        """Fail these nodes over: the best remaining copy becomes the owner."""
         left = [at for at in self.members if at not in dead]
         for at in left:
             self._cluster.start(at)
@@ -342,11 +360,11 @@ class Failovers:
         self._bucket.check()
 
     def _owner(self, members: list[int], otherwise: int) -> int:
-        """Who is active among these: a hand-over may have come to its end when nobody looked."""
+        """Return the active node among these: a hand-over may have ended unnoticed."""
         return next((at for at in members if self._state(at) is State.ACTIVE), otherwise)
 
     def _end_hand_overs(self, members: list[int]) -> None:
-        """Let what is under way between these come to nothing, if it is not over."""
+        """Cancel unfinished hand-overs between these nodes."""
         for target in members:
             for source in self._nodes:
                 self._bucket.leave(target, source)
@@ -370,7 +388,7 @@ class Failovers:
         return Copy(address, found.durable_seqno, found.failover.entries, found.complete_durable_seqno)
 
     def _go_on_with(self, members: list[int]) -> None:
-        """Send the map, and let the first of these own the vbucket."""
+        """Send the map, and let the first of these nodes own the vbucket."""
         self.members = members
         self._send(members)
         if self._state(members[0]) is not State.ACTIVE:
@@ -378,7 +396,7 @@ class Failovers:
             self._until(lambda: self._state(members[0]) is State.ACTIVE, "the chosen copy is active")
 
     def _send(self, members: list[int], *, is_owned: bool = True) -> None:
-        """Let all of them have the next map."""
+        """Send the next map to all of these nodes."""
         self._revision += 1
         revision = self._revision
         for at in members:
@@ -390,7 +408,7 @@ class Failovers:
         self._until(have_it, f"all members have map {revision}")
 
     def _heal(self) -> None:
-        """All nodes run, and reach each other."""
+        """Start all nodes, and restore all links."""
         for one, host in enumerate(self._cluster.hosts):
             self._cluster.start(one)
             for other in self._cluster.hosts[:one]:
@@ -398,7 +416,7 @@ class Failovers:
                 self._cluster.network.cut(host.name, other.name)
 
     def _join_again(self) -> None:
-        """Who was left out follows; what it took over just before, and the others do not know of, it gives up first."""
+        """Let the failed-over node follow again; it first gives up a hand-over that the others do not know of."""
         owner = self._owner(self.members, self.members[0])
         self.members = [owner, *(at for at in self.members if at != owner)]
         outsiders = [at for at in self._nodes if at not in self.members]
@@ -411,7 +429,7 @@ class Failovers:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _until_level(self) -> None:
-        """All copies are equal, and nothing waits any more."""
+        """Wait until all copies are equal, and no write waits any more."""
         self._until(lambda: not self._difference(), "all copies are equal")
 
     def _difference(self) -> str:
@@ -424,7 +442,7 @@ class Failovers:
         return f"{states}, {sorted(shown)}, in flight: {waits}"
 
     def _check(self) -> None:
-        """Every write that was answered with success is there, or a later one, and all copies have the same."""
+        """Check that every successful write, or a later one of its key, is there, and that all copies are equal."""
         held = [self._bucket.observers[at].held(VB) for at in self.members]
         for (_, key), superseded in self._bucket.superseded.items():
             if key not in held[0]:

@@ -1,21 +1,23 @@
-"""The model of a vbucket in a cluster: what each branch of its history says, who may own it, which writes must live.
+"""The model of a vbucket in a cluster: the content of each branch of its history, its owners, and the writes that must
+live.
 
-Promised, and held against every node and every consumer after every step:
+Promised, and checked for every node and every consumer after every step:
 
     identity    under one vb uuid a seqno has one content, for everybody who shows or holds it, for ever: key, value,
                 CAS, revision, flags, expiry. Nothing is there that no owner wrote, and no owner writes what was not
                 sent.
-    complete    who is at the end of a snapshot at seqno s holds exactly the newest change of each key up to s, of the
-                history that his failover log describes; only tombstones at or below a purge seqno may be missing, and
-                what they deleted may not be there either.
-    owner       a node becomes active because somebody said so (a new branch), because it was active when it crashed (a
-                new branch), or at the end of a takeover (the same branch); in the last case nobody else may be active
-                in that branch, nor come back as active from his disk.
-    kept        every acknowledged write is in the owner's history. A promoted replica may lack some: those beyond what
-                it held when it was promoted are given up. A crash, a takeover, a compaction may give up nothing.
-                Promoted is who has the new branch on his disk: a promotion that is lost before gives up nothing either.
+    complete    a copy at the end of a snapshot at seqno s holds exactly the newest change of each key up to s, of the
+                history that its failover log describes; only tombstones at or below a purge seqno may be missing, and
+                the documents that they deleted may not be there either.
+    owner       a node becomes active on request (a new branch), because it was active when it crashed (a new branch),
+                or at the end of a takeover (the same branch); in the last case no other node may be active in that
+                branch, nor come back as active from its disk.
+    kept        every acknowledged write is in the owner's history. A promoted replica may lack some: those beyond its
+                changes at the promotion are given up. A crash, a takeover, a compaction may give up nothing. A node
+                counts as promoted once the new branch is on its disk: a promotion that is lost before gives up
+                nothing either.
 
-Pure: no node, no socket, no time. It shares no code with what it judges.
+Pure: no node, no socket, no time. It shares no code with the product.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Broken(AssertionError):  # noqa: N818 - what it is
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of a seqno; value None: a deletion. `expiry` of a mutation, 0 for a deletion."""
+    """The change of a seqno; value None for a deletion. `expiry` of a mutation, 0 for a deletion."""
 
     key: bytes
     value: bytes | None
@@ -51,12 +53,12 @@ Held = Mapping[bytes, tuple[int, Change]]
 
 
 def branch_of(log: Log, seqno: int) -> int | None:
-    """The branch that a seqno was written in; None if the log does not reach back so far."""
+    """Return the branch that wrote a seqno; None if the log does not reach back so far."""
     return next((uuid for uuid, begun in log if begun < seqno), None)
 
 
 def upper_of(log: Log, uuid: int, high_seqno: int) -> int:
-    """The last seqno of a branch in a log; -1 if it is not in it."""
+    """Return the last seqno of a branch in a log; -1 if the branch is not in it."""
     upper = high_seqno
     for each, begun in log:
         if each == uuid:
@@ -66,7 +68,7 @@ def upper_of(log: Log, uuid: int, high_seqno: int) -> int:
 
 
 def has(log: Log, high_seqno: int, uuid: int, seqno: int) -> bool:
-    """Whether the history of who holds this log up to `high_seqno` has a write of that branch."""
+    """Return True if the history of this log up to `high_seqno` contains seqno `seqno` of the branch `uuid`."""
     return seqno <= upper_of(log, uuid, high_seqno)
 
 
@@ -80,15 +82,15 @@ class Histories:
         self.recorded = 0
 
     def sent(self, vb: int, key: bytes, value: bytes) -> None:
-        """A writer is about to send this value; no two are the same."""
+        """Note that a writer is about to send this value; no two values are the same."""
         self._sent.add((vb, key, value))
 
     def purged(self, vb: int, seqno: int) -> None:
-        """Some node has dropped tombstones up to here."""
+        """Note that some node has dropped tombstones up to this seqno."""
         self._purged[vb] = max(seqno, self._purged.get(vb, 0))
 
     def wrote(self, who: str, vb: int, uuid: int, seqno: int, change: Change) -> None:
-        """An owner has made a change durable."""
+        """Note that an owner has made a change durable."""
         known = self._branches.setdefault((vb, uuid), {})
         if seqno not in known:
             if change.value is not None and (vb, change.key, change.value) not in self._sent:
@@ -98,7 +100,7 @@ class Histories:
         self._compare(who, vb, uuid, seqno, change)
 
     def shown(self, who: str, vb: int, log: Log, seqno: int, change: Change) -> None:
-        """Check a change that a reader holds, or was told of, in the history of `log`."""
+        """Check a change that a reader holds, or received, in the history of `log`."""
         uuid = branch_of(log, seqno)
         if uuid is not None:
             self._compare(who, vb, uuid, seqno, change)
@@ -111,25 +113,24 @@ class Histories:
             raise Broken(f"identity: {who} has {change} as vbucket {vb} {uuid:x}@{seqno}; it was {known}")
 
     def may_be_missing(self, vb: int, seqno: int, change: Change) -> bool:
-        """Whether this is a deletion that some node may have dropped."""
+        """Return True if this is a deletion that some node may have purged."""
         return change.value is None and seqno <= self._purged.get(vb, 0)
 
     def changes(self, vb: int, log: Log, upto: int) -> Iterator[tuple[int, Change]]:
-        """Every change up to a seqno, in the history of a log (as far as that reaches back)."""
+        """Yield every change up to a seqno, in the history of a log (as far as that reaches back)."""
         for uuid, first, last in _ranges(log, upto):
             for seqno, change in sorted(self._branches.get((vb, uuid), {}).items()):
                 if first < seqno <= last:
                     yield seqno, change
 
     def newest(self, vb: int, log: Log, upto: int) -> dict[bytes, tuple[int, Change]]:
-        """The newest change of each key up to a seqno, in the history of a log (as far as that reaches back)."""
+        """Return the newest change of each key up to a seqno, in the history of a log (as far as that reaches back)."""
         return {change.key: (seqno, change) for seqno, change in self.changes(vb, log, upto)}
 
     def is_committed_anew(self, vb: int, log: Log, upto: int, uuid: int, seqno: int) -> bool:
-        """Whether a later branch of a history has the change that an owner before made as uuid@seqno.
+        """Return True if a later branch of a history has the change that an earlier owner wrote as uuid@seqno.
 
-        Of a durable write a copy may have the prepare alone when it is promoted: its commit gets a seqno of that copy's
-        branch.
+        A promoted copy may have only the prepare of a durable write: its commit gets a seqno of that copy's branch.
         """
         change, ranges = self._branches.get((vb, uuid), {}).get(seqno), list(_ranges(log, upto))
         known = [each for each, _, _ in ranges]
@@ -157,7 +158,7 @@ class Histories:
 
 
 def _ranges(log: Log, upto: int) -> Iterator[tuple[int, int, int]]:
-    """(vb uuid, first, last] of each branch, oldest first."""
+    """Yield (vb uuid, seqno before the first, last seqno) of each branch, oldest first."""
     oldest_first = list(reversed(log))
     for at, (uuid, begun) in enumerate(oldest_first):
         last = oldest_first[at + 1][1] if at + 1 < len(oldest_first) else upto
@@ -166,17 +167,18 @@ def _ranges(log: Log, upto: int) -> Iterator[tuple[int, int, int]]:
 
 @dataclass(slots=True)
 class Ownership:
-    """Of one vbucket: whose history counts.
+    """The owner of one vbucket, whose history counts.
 
     Attributes:
-        holder: the node that was made owner last. uuid, log: its newest branch, and its log when it became owner; 0 and
-            nothing if that has come to nothing.
+        holder: the node that was made owner last.
+        uuid, log: its newest branch, and its log when it became owner; 0 and nothing if that promotion was lost.
         actives: nodes that are active, or would be again after a crash, with the branch they are active in.
-        is_vacant: whether the holder was told to be owner no more. requests: to become active, so far.
-        promised: by node, the requests to become active that may still have an effect there.
-        answered: (vb uuid, seqno) of all writes that were acknowledged.
+        is_vacant: True if the holder was demoted.
+        requests: the number of requests to become active so far.
+        promised: by node, the requests to become active that may still take effect there.
+        answered: (vb uuid, seqno) of all acknowledged writes.
         acknowledged: those that must be in the owner's history.
-        is_certain: whether the holder can't forget any more that it was made owner: its branch is on disk.
+        is_certain: True once the holder's branch is on its disk, so that it can't forget the promotion any more.
     """
 
     vb: int
@@ -194,49 +196,57 @@ class Ownership:
     requests: int = 0
 
     def acked(self, uuid: int, seqno: int) -> None:
-        """Note that a writer was told that its write is safe. It counts if it is in the owner's history."""
+        """Note that a write was acknowledged. It counts if it is in the owner's history."""
         self.answered.add((uuid, seqno))
         if uuid == self.uuid or has(self.log, 0, uuid, seqno):
             self.acknowledged.add((uuid, seqno))
 
     def promise(self, node: str) -> int:
-        """Somebody is about to tell a node to become active; returns what to call the request."""
+        """Note that a node is about to get a request to become active; return the request's number."""
         self.requests += 1
         self.promised.setdefault(node, []).append(self.requests)
         return self.requests
 
     def settled(self, node: str, request: int) -> None:
-        """The request was answered: what it did was seen. One whose answer was lost may be obeyed later."""
+        """Note that a request was answered, and its effect seen. A request whose answer was lost may take effect
+        later.
+        """
         if request in self.promised.get(node, ()):
             self.promised[node].remove(request)
 
     def began(self, node: str) -> None:
-        """A process was started; none of the requests to the one before will reach it."""
+        """Note that a process was started, which no request to the one before will reach."""
         self.promised.pop(node, None)
 
     def demoted(self, node: str) -> None:
-        """A node is active no more, and not because of a takeover: it may follow others, and lose what they lack."""
+        """Note that a node is no longer active, and not because of a takeover: it may follow others, and lose what they
+        lack.
+        """
         self.is_vacant |= node == self.holder
 
     def on_disk(self, node: str, log: Log) -> None:
-        """A node's log is durable: if it was made owner with one of these branches, it will know for ever."""
+        """Note that a node's log is durable: if it was made owner with one of these branches, that promotion is
+        certain.
+        """
         self.is_certain |= node == self.holder and self.uuid in dict(log)
 
     def shows(self, node: str, log: Log) -> None:
-        """A node has this log now. If it was made owner in a branch that is not in there, that has come to nothing.
+        """Note a node's present log. If the node was made owner in a branch that the log lacks, the promotion was lost.
 
         The batch with the new branch was lost, by an error of the disk or a crash. The branch is "persisted with the
-        vbucket" (failover 1) or there is none: no answer was given, and nobody can go by what nobody was told. So the
-        node is what it was before, dead perhaps, and may lack what it had received but not yet on disk. It does not
-        own the vbucket, and who does is for the operator to say (failover 4: "mover decides"). Once the branch has been
-        on the disk there is no such excuse.
+        vbucket" (failover 1) or there is none: no answer was sent, and no client can rely on it. So the node is what it
+        was before, dead perhaps, and may lack changes that it had received but not yet on disk. It does not own the
+        vbucket, and the operator decides who does (failover 4: "mover decides"). Once the branch has been on the disk
+        there is no such excuse.
         """
         if node == self.holder and not self.is_certain and self.uuid not in dict(log):
             self.demoted(node)
             self.uuid, self.log = 0, ()
 
     def chosen(self, node: str, log: Log, high_seqno: int) -> None:
-        """Let this node's history count from now on; what it lacks is given up, what it has must stay."""
+        """Let this node's history count from now on: changes that it lacks are given up, changes that it has must
+        stay.
+        """
         self.is_vacant = self.is_certain = False
         self.holder, self.uuid, self.log = node, log[0][0], log
         before = self.acknowledged
@@ -244,11 +254,11 @@ class Ownership:
         self.discarded += len(before - self.acknowledged)
 
     def not_active_on_disk(self, node: str) -> None:
-        """After a crash the node would not be active."""
+        """Note that after a crash the node would not be active."""
         self.actives.pop(node, None)
 
     def became_active(self, node: str, log: Log, high_seqno: int, *, restarted: bool, clean: bool = True) -> None:
-        """A node is active that was not, or that was another process, which may have stopped in order."""
+        """Note that a node is active that was not, or that was another process, which may have stopped in order."""
         uuid = log[0][0]
         if uuid in self.known and restarted and not clean:
             raise Broken(f"owner: {node} is active for vbucket {self.vb} after a crash, and goes on in branch {uuid:x}")
@@ -283,7 +293,7 @@ class Ownership:
             self.check_kept(node, log, high_seqno)
 
     def check_kept(self, node: str, log: Log, high_seqno: int) -> None:
-        """The owner's history has every write that was acknowledged."""
+        """Check that the owner's history has every acknowledged write."""
         known = {uuid for uuid, _ in log}
         forgets = len(log) >= LOG_ENTRIES_MAX  # of branches so far back nobody can say anything
         lost = sorted(

@@ -41,7 +41,7 @@ FIRST_BUCKET = "default"
 
 
 class Crash(Enum):
-    """How a process dies."""
+    """The kinds of a process's death."""
 
     KILL = "the disk keeps all that was written"
     POWER = "the disk keeps what was synced, and any part of the rest"
@@ -54,16 +54,16 @@ class Clock:
         self._schedule = schedule
 
     def time_ns(self) -> int:
-        """Unix time in nanoseconds."""
+        """Return Unix time in nanoseconds."""
         return NOON_SECONDS * 1_000_000_000 + int(self._schedule.now * 1e9)
 
     def monotonic(self) -> float:
-        """Seconds since the beginning."""
+        """Return seconds since the beginning."""
         return self._schedule.now
 
 
 def small_store(config: NodeConfig, disk: Disk | None, schedule: Schedule, random: Random) -> Store:
-    """Open the store of a bucket with segments of which a run fills several."""
+    """Open the store of a bucket, with segments so small that a run fills several."""
     return Store.open(
         config.data,
         vbuckets=config.vbuckets,
@@ -77,7 +77,7 @@ def small_store(config: NodeConfig, disk: Disk | None, schedule: Schedule, rando
 
 @contextmanager
 def later_buckets(schedule: Schedule) -> Iterator[None]:
-    """In a block: the buckets that nodes make while they run have the simulation's time, chance and threads."""
+    """Give the buckets that nodes create during a block the simulation's time, random numbers and threads."""
     random = schedule.random
     names = SimpleNamespace(token_hex=lambda size: random.randbytes(size).hex())
     made = partial(Bucket, new_uuid=lambda: random.getrandbits(48))
@@ -91,12 +91,12 @@ def later_buckets(schedule: Schedule) -> Iterator[None]:
 
 
 class Host:
-    """A machine with a disk, on which a node runs or does not.
+    """A machine with a disk, and perhaps a running node.
 
     Attributes:
         name: its place in the network.
-        loop: that of the process that runs, None when none does. store, bucket, committer, server: of that process.
-        starts: how many processes there were. clock: the machine's.
+        loop: that of the running process, None for none. store, bucket, committer, server: of that process.
+        starts: the number of processes so far. clock: the machine's.
     """
 
     store: Store
@@ -126,7 +126,7 @@ class Host:
 
     @property
     def is_up(self) -> bool:
-        """Whether a process runs."""
+        """True if a process runs."""
         return self.loop is not None
 
     @property
@@ -137,19 +137,19 @@ class Host:
 
     @property
     def under_way(self) -> Sequence[Callable[[], None]]:
-        """The work that threads of the process have and are not done with."""
+        """The unfinished work of the process's threads."""
         return () if self.loop is None else [work for pool in self.loop.pools for work in pool.waiting]
 
     def served(self, bucket: str) -> ServedBucket | None:
-        """A bucket as the process serves it; None if it does not, or none runs."""
+        """Return a bucket as the process serves it; None if it does not, or no process runs."""
         return self.server.buckets.get(bucket) if self.is_up else None
 
     def folders(self) -> set[Path]:
-        """The folders in which there are files of buckets beside the first."""
+        """Return the folders with files of buckets beside the first."""
         return {path.parent for path in self.disk.files() if path.parent != STORE}
 
     def start(self) -> bool:
-        """Run a node on what the disk has; False if that fails, which is as if the power had gone again."""
+        """Start a node on the disk's content; return False if that fails, which counts as another power cut."""
         try:
             self._start()
         except CorruptStore:
@@ -178,7 +178,7 @@ class Host:
         self.starts += 1
 
     def stop(self) -> None:
-        """End the process in order; a disk that fails at the very end leaves it as after a crash."""
+        """End the process in order; if the disk fails at the very end, the state is that after a crash."""
         if self.loop is not None:
             with suppress(StorageError):
                 self.loop.complete(self.server.close())
@@ -187,7 +187,7 @@ class Host:
             self.disk = self.disk.crash(self._random, lose=0.0)
 
     def crash(self, how: Crash) -> None:
-        """End it now, in the middle of whatever it does."""
+        """End the process now, in the middle of its work."""
         if self.loop is None:
             return
         under_way = self.under_way
@@ -198,7 +198,7 @@ class Host:
         self.disk = self.disk.crash(self._random, lose)
 
     def _begin_writing(self, under_way: Sequence[Callable[[], None]]) -> None:
-        """Begin the threads' work before a crash: write, and perhaps sync."""
+        """Begin the threads' unfinished work before a crash: write, and perhaps sync."""
         place = self._random.choice(["log.before_sync", "log.after_sync"])
         with armed(f"{place}=raise"):
             for work in under_way:

@@ -1,7 +1,7 @@
-"""A client's end of a connection to a simulated node: whole messages out, bytes in, and one word when it is lost.
+"""A client's end of a connection to a simulated node: whole messages out, bytes in, and one callback when it is lost.
 
-line = Line(network, loop, received=frames.receive_data, lost=give_up)
-line.connect("n0"); line.send(data); line.pause(); line.close()
+    line = Line(network, loop, received=frames.receive_data, lost=give_up)
+    line.connect("n0"); line.send(data); line.pause(); line.close()
 
 It runs on the world's own loop, which no crash ends.
 """
@@ -24,8 +24,8 @@ class Line:
     """One connection after the other; closed at first.
 
     Args:
-        received: called with what arrived, at least a byte.
-        lost: called with the reason when the node hung up or takes nothing more; it must close the line.
+        received: called with the received bytes, at least one.
+        lost: called with the reason when the node hung up or accepts no more bytes; it must close the line.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Line:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection, as far as this end knows."""
+        """True if there is a connection, as far as this end knows."""
         return self._sock is not None
 
     def connect(self, target: str) -> bool:
-        """Call a node, from a line that is closed; False if nobody listens there."""
+        """Connect a closed line to a node; return False if it does not listen."""
         sock = self._network.socket(PLACE)
         try:
             self._network.join(sock, target)
@@ -53,24 +53,24 @@ class Line:
         return True
 
     def close(self) -> None:
-        """Hang up; what arrived and was not yet read is lost."""
+        """Close the connection; unread bytes are lost."""
         sock, self._sock = self._sock, None
         if sock is not None:
             self._loop.remove_reader(sock.fileno())
             sock.close()
 
     def pause(self) -> None:
-        """Read no more for now."""
+        """Stop reading for now."""
         if self._sock is not None:
             self._loop.remove_reader(self._sock.fileno())
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue reading."""
         if self._sock is not None:
             self._loop.add_reader(self._sock.fileno(), self._readable)
 
     def send(self, data: bytes) -> None:
-        """Send all of it; a node that has no room for that is given up."""
+        """Send all of the bytes; if the node has no room for them, the connection is given up."""
         if not data:
             return
         try:

@@ -1,10 +1,10 @@
-"""The model-based test of a cluster: hypothesis drives three simulated nodes, and makes small what breaks them.
+"""The model-based test of a cluster: hypothesis drives three simulated nodes, and shrinks the steps that break them.
 
 Writes (set, delete, expiry, CAS, durable ones, in collections that come and go, in two buckets of which one comes and
-goes), failovers, rollbacks, takeovers,
-crashes of processes and of power, restarts, broken and stalled links, failing disks, compaction, consumers that move
-from node to node: in any order, a few milliseconds or some seconds apart. `teardown` lifts all faults and holds
-everything against the model (histories.py says what is promised); most of it is checked after each step as well.
+goes), failovers, rollbacks, takeovers, crashes of processes and of power, restarts, broken and stalled links, failing
+disks, compaction, consumers that move from node to node: in any order, a few milliseconds or some seconds apart.
+`teardown` lifts all faults and checks everything against the model (histories.py has the promises); most of it is
+checked after each step as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAUSES = st.sampled_from([0.0, 0.0, 0.001, 0.003, 0.01, 0.05])
 
 
 class ClusterMachine(RuleBasedStateMachine):
-    """One example: a fresh cluster, and what happens to it."""
+    """One example: a fresh cluster, and its steps."""
 
     counts: ClassVar[Counter[str]] = Counter()
 
@@ -45,7 +45,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 2**32 - 1), buckets=st.integers(1, 2))
     def begin(self, seed: int, buckets: int) -> None:
-        """n0 owns every vbucket, n1 and n2 follow it."""
+        """Start the cluster: n0 owns every vbucket, n1 and n2 follow it."""
         self.cluster = cluster = self.stack.enter_context(SimCluster.running(seed))
         for at in range(3):
             cluster.start(at)
@@ -56,7 +56,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.counts["examples"] += 1
 
     def passed(self, name: str, pause: float) -> None:
-        """A step is done; some time passes."""
+        """End a step, and let some time pass."""
         self.counts[name] += 1
         self.counts["steps"] += 1
         self.cluster.run(pause)
@@ -71,7 +71,7 @@ class ClusterMachine(RuleBasedStateMachine):
         pause=PAUSES,
     )
     def write_to_the_owner(self, which: int, vb: int, keys: list[bytes], size: int, pause: float) -> None:
-        """Some sets, one after the other, without waiting."""
+        """Send some sets to the owner, one after the other, without waiting."""
         bucket = self.cluster.bucket(which)
         for key in keys:
             bucket.set(bucket.holder(vb), vb, key, size=size)
@@ -79,7 +79,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, key=KEYS, how=st.sampled_from(["set", "cas", "expires"]), pause=PAUSES)
     def write_anywhere(self, which: int, at: int, vb: int, key: bytes, *, how: str, pause: float) -> None:
-        """Also to one that owns nothing any more, or believes it does."""
+        """Send a write to any node, also to one that owns nothing any more, or wrongly believes that it does."""
         bucket = self.cluster.bucket(which)
         bucket.set(at, vb, key, cas=how == "cas", expiry=2 if how == "expires" else 0)
         self.passed("set anywhere", pause)
@@ -93,7 +93,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=BUCKETS, vb=VBUCKETS, count=st.integers(2, 30), pause=PAUSES)
     def write_a_lot(self, which: int, vb: int, count: int, pause: float) -> None:
-        """Enough for several batches and snapshots."""
+        """Write enough for several batches and snapshots."""
         bucket = self.cluster.bucket(which)
         for number in range(count):
             bucket.set(bucket.holder(vb), vb, b"abcdefgh"[number % 8 :][:1], size=number * 20)
@@ -105,7 +105,7 @@ class ClusterMachine(RuleBasedStateMachine):
         which=BUCKETS, vb=VBUCKETS, keys=st.lists(KEYS, min_size=1, max_size=3), level=st.integers(1, 3), pause=PAUSES
     )
     def write_durably(self, which: int, vb: int, keys: list[bytes], level: int, pause: float) -> None:
-        """Writes that wait for a majority, one after the other on one connection."""
+        """Send durable writes that wait for a majority, one after the other on one connection."""
         bucket = self.cluster.bucket(which)
         for key in keys:
             bucket.set_durably(bucket.holder(vb), vb, key, level=level, timeout_ms=500)
@@ -113,7 +113,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, key=KEYS, deletes=st.booleans(), pause=PAUSES)
     def write_durably_anywhere(self, which: int, at: int, vb: int, key: bytes, *, deletes: bool, pause: float) -> None:
-        """Also to one that owns nothing any more, and deletions."""
+        """Send a durable write or deletion to any node, also to one that owns nothing any more."""
         bucket = self.cluster.bucket(which)
         if deletes:
             bucket.delete_durably(at, vb, key)
@@ -123,7 +123,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=BUCKETS, vb=VBUCKETS, key=KEYS, pause=PAUSES)
     def write_to_a_collection(self, which: int, vb: int, key: bytes, pause: float) -> None:
-        """A document of the newest collection there is."""
+        """Write a document to the newest collection."""
         bucket = self.cluster.bucket(which)
         bucket.set_in_collection(bucket.holder(vb), vb, key)
         self.passed("sets in collections", pause)
@@ -132,20 +132,20 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=BUCKETS, drop=st.booleans(), pause=PAUSES)
     def change_collections(self, which: int, drop: bool, pause: float) -> None:
-        """Make a collection, or drop one, with all in it."""
+        """Create a collection, or drop one with its documents."""
         bucket = self.cluster.bucket(which)
         bucket.change_collections(drop=drop)
         self.passed("collections changed", pause)
 
     @rule(drop=st.booleans(), pause=PAUSES)
     def change_the_second_bucket(self, drop: bool, pause: float) -> None:
-        """Make the second bucket or drop it, with all in it, or go on with what was begun."""
+        """Create or drop the second bucket, or continue an unfinished creation or drop."""
         (self.cluster.drop_bucket if drop else self.cluster.make_bucket)()
         self.passed("drop bucket" if drop else "make bucket", pause)
 
     @rule(at=NODES, fails=st.booleans(), pause=PAUSES)
     def move_everything(self, at: int, fails: bool, pause: float) -> None:
-        """Let one node own everything of every bucket: by takeovers, or promoted as in a failover."""
+        """Let one node own all vbuckets of all buckets: by takeovers, or promoted as in a failover."""
         for bucket in self.cluster.buckets_in_use:
             for vb in bucket.vbuckets:
                 if fails:
@@ -163,7 +163,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=BUCKETS, at=NODES, source=NODES, vb=VBUCKETS, pause=PAUSES)
     def come_back(self, which: int, at: int, source: int, vb: int, pause: float) -> None:
-        """A node becomes a replica of another: an old owner of the new one, or any of any."""
+        """Make a node a replica of another: an old owner of the new one, or any of any."""
         bucket = self.cluster.bucket(which)
         if at == source:
             source = bucket.holder(vb)
@@ -175,7 +175,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, pause=PAUSES)
     def follow_the_owner(self, which: int, at: int, vb: int, pause: float) -> None:
-        """Let a copy follow the owner, as a cluster would have it."""
+        """Let a copy follow the owner, as in a cluster."""
         bucket = self.cluster.bucket(which)
         holder = bucket.holder(vb)
         if at != holder:
@@ -184,7 +184,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, pause=PAUSES)
     def take_over(self, which: int, at: int, vb: int, pause: float) -> None:
-        """Become the owner without a loss."""
+        """Let a node take a vbucket over without a loss."""
         bucket = self.cluster.bucket(which)
         holder = bucket.holder(vb)
         if at != holder:
@@ -193,14 +193,14 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=BUCKETS, at=NODES, source=NODES, pause=PAUSES)
     def stop_following(self, which: int, at: int, source: int, pause: float) -> None:
-        """Stop following a producer, in the middle of a takeover perhaps."""
+        """Let a node stop following a producer, perhaps in the middle of a takeover."""
         bucket = self.cluster.bucket(which)
         bucket.leave(at, source)
         self.passed("leave", pause)
 
     @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, state=st.sampled_from([State.DEAD, State.PENDING]), pause=PAUSES)
     def set_another_state(self, which: int, at: int, vb: int, state: State, pause: float) -> None:
-        """Dead, or pending: by hand, as a mover that cleans up."""
+        """Set a vbucket to dead or pending by hand, as a mover does that cleans up."""
         bucket = self.cluster.bucket(which)
         bucket.set_state(at, vb, state)
         self.passed(f"set {state.name.lower()}", pause)
@@ -215,7 +215,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=BUCKETS, at=NODES, vb=VBUCKETS, everything=st.booleans(), pause=PAUSES)
     def compact(self, which: int, at: int, vb: int, everything: bool, pause: float) -> None:
-        """Old versions go, and perhaps all tombstones."""
+        """Compact a log: old versions are removed, and perhaps all tombstones."""
         bucket = self.cluster.bucket(which)
         bucket.compact(at, vb, everything=everything)
         self.passed("compact", pause)
@@ -224,7 +224,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(at=NODES, how=st.sampled_from(Crash), back=st.booleans(), pause=PAUSES)
     def crash(self, at: int, how: Crash, back: bool, pause: float) -> None:
-        """A process or its machine dies; it may be back at once."""
+        """Crash a process or its machine; it may be back at once."""
         self.cluster.crash(at, how)
         if back:
             self.cluster.run(0.005)
@@ -239,7 +239,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(at=NODES, pause=PAUSES)
     def restart(self, at: int, pause: float) -> None:
-        """Restart a node in good order."""
+        """Restart a node in order."""
         if self.cluster.hosts[at].is_up:
             self.cluster.stop(at)
             self.cluster.start(at)
@@ -247,14 +247,14 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(one=NODES, other=NODES, link=st.sampled_from(Link), pause=PAUSES)
     def change_a_link(self, one: int, other: int, link: Link, pause: float) -> None:
-        """Between two nodes, or a node and its clients."""
+        """Change the link between two nodes, or a node and its clients."""
         places = self.cluster.hosts[one].name, PLACE if one == other else self.cluster.hosts[other].name
         self.cluster.network.set_link(*places, link)
         self.passed(f"link {link.name.lower()}", pause)
 
     @rule(one=NODES, other=NODES, count=st.integers(0, 1500), again=st.booleans(), pause=PAUSES)
     def let_through(self, one: int, other: int, count: int, again: bool, pause: float) -> None:
-        """Let so many more bytes of a node arrive at another one, or at its clients: a snapshot may be torn there."""
+        """Let so many more bytes of a node arrive at another one, or at its clients: that may tear a snapshot."""
         places = self.cluster.hosts[one].name, PLACE if one == other else self.cluster.hosts[other].name
         if again:  # what comes is a snapshot of all that is lacking
             self.cluster.network.cut(*places)
@@ -278,7 +278,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=CONSUMERS, at=NODES, pause=PAUSES)
     def drain(self, which: int, at: int, pause: float) -> None:
-        """A consumer goes on at some node from where it stands."""
+        """Let a consumer continue at some node from its position."""
         self.cluster.consumer(which).connect(self.cluster.hosts[at].name)
         self.passed("drain", pause)
 
@@ -303,10 +303,10 @@ class ClusterMachine(RuleBasedStateMachine):
             self.cluster.check()
 
     def failed(self, error: BaseException) -> None:
-        """A promise was broken; hypothesis goes on to find out with how few steps it can be."""
+        """Keep the error of a broken promise; hypothesis continues to look for fewer steps."""
 
     def teardown(self) -> None:
-        """Everything comes to rest, and is equal."""
+        """Bring the cluster to rest, and check that all copies are equal."""
         error = sys.exc_info()[1]
         try:
             if isinstance(error, AssertionError | HeadwaterError):

@@ -1,7 +1,7 @@
-"""Tell the model of a simulated node: every durable change of the default collection, every state, when it becomes so.
+"""Reports to the model of a simulated node: every durable change of the default collection, and every state.
 
-The observer looks into the store's columns, where superseded versions are as well: a change that no stream will ever
-show may still be what a rollback returns to.
+The observer reads the store's columns, which have superseded versions as well: a change that no stream will ever show
+may still be the target of a rollback.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Placed:
-    """A bucket on a host: its parts, as long as that serves it, and as they were when its process ended."""
+    """A bucket on a host: its parts while the host serves it, and as they were when its process ended."""
 
     def __init__(self, host: Host, bucket: str) -> None:
         self.host, self.name, self._bucket = host, host.name, bucket
 
     @property
     def is_served(self) -> bool:
-        """Whether a process runs that serves it."""
+        """True if a running process serves it."""
         return self.host.served(self._bucket) is not None
 
     @property
@@ -42,22 +42,22 @@ class Placed:
 
     @property
     def bucket(self) -> Bucket:
-        """The vbuckets."""
+        """The bucket's vbuckets."""
         return self.served.bucket
 
     @property
     def store(self) -> Storage:
-        """The documents as they are stored."""
+        """The bucket's store."""
         return self.bucket.store
 
     @property
     def committer(self) -> Committer:
-        """The committer, which tells when they are durable."""
+        """The bucket's committer, which reports durable batches."""
         return self.served.committer
 
 
 class Observer:
-    """Watches one bucket of one host.
+    """A watch over one bucket of one host.
 
     Args:
         histories, owners: the model; owners by vbucket.
@@ -73,7 +73,7 @@ class Observer:
         self._durable_before: dict[int, int] = {}
 
     def started(self) -> None:
-        """A process has begun: all it found on its disk is looked at again."""
+        """Note that a process has begun: all data on its disk is compared again."""
         host = self.host
         before, self._durable_before = self._durable_before, {}
         self._read.clear()
@@ -91,13 +91,13 @@ class Observer:
         self._look_at_states(restarted=True)
 
     def gone(self) -> None:
-        """The process is about to die: what it had made durable must be there again."""
+        """Note that the process is about to die: all its durable changes must be there again."""
         store = self.host.store
         durable, staged = store.committing.records, store.staging.records
         self._durable_before = {vb: store.index.durable_seqno(vb) for vb, at in durable.items() if staged.get(vb) is at}
 
     def vanished(self) -> None:
-        """The bucket was dropped here: the node owns nothing of it any more."""
+        """Note that the bucket was dropped here: the node owns none of its vbuckets any more."""
         self._durable_before = {}
         self._states = dict.fromkeys(self._owners, (None, 0))
         for owner in self._owners.values():
@@ -105,7 +105,7 @@ class Observer:
             owner.not_active_on_disk(self.host.name)
 
     def event(self) -> None:
-        """Something ran in the process."""
+        """Report states and logs after an event in the process."""
         if self.host.bucket.map_changes != self._map_changes:
             self._map_changes = self.host.bucket.map_changes
             for vb, seqno in self._read.items():
@@ -113,7 +113,7 @@ class Observer:
             self._look_at_states(restarted=False)
 
     def durable(self) -> None:
-        """A batch is on disk; of a bucket that is being dropped nobody asks any more."""
+        """Report the changes of a durable batch; a bucket that is being dropped is ignored."""
         if not self.host.is_served:
             return
         store = self.host.store
@@ -171,7 +171,7 @@ class Observer:
                     self.durable()
 
     def held(self, vb: int, collection: int = 0) -> Held:
-        """The durable newest versions that a vbucket has here of a collection."""
+        """Return the durable newest versions of a collection that a vbucket has here."""
         found: dict[bytes, tuple[int, Change]] = {}
         with self.host.store.view(vb, shown=np.array([collection], np.uint64)) as view:
             while not view.nothing:
@@ -180,7 +180,7 @@ class Observer:
         return found
 
     def check(self) -> None:
-        """Every vbucket here is what the histories say."""
+        """Check every vbucket here against the histories."""
         for vb in self._owners:
             vbucket = self.host.bucket.vbuckets.get(vb)
             if vbucket is None or self.host.store.index.durable_seqno(vb) != vbucket.high_seqno:

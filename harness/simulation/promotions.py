@@ -1,14 +1,16 @@
-"""Replicas that are promoted amid a snapshot: the history that their failover log tells is the one that they hold.
+"""Replicas that are promoted amid a snapshot: the history of their failover log must be the one that they hold.
 
     play(seed, rounds=12)
 
-In a round a replica is cut off, documents that it has are written again at their owner, and some are deleted. It hears
-a part of the one snapshot that tells all that it missed, in which a document stands at its newest place alone, and
+In a round a replica is cut off; documents that it has are written again at their owner, and some are deleted. It
+receives a part of the one snapshot with all that it missed, in which a document stands at its newest place alone, and
 becomes active at once. So it has neither the newest version of some documents nor the one before, and its new branch
-must begin where it had whole states: else a reader of the owner goes on at it, and keeps what is not there.
+must begin where it had whole states: otherwise a reader of the owner would continue at it, and keep documents that are
+not there.
 
-The third node has all that the owner has, some of it by a snapshot that is longer; it gives up what was lost, under the
-eyes of a consumer perhaps. Other consumers stopped long before, and go on at the new owner. Deletions may be purged.
+The third node has all that the owner has, some of it by a snapshot that is longer; it gives up the lost changes,
+perhaps while a consumer reads them. Other consumers stopped long before, and continue at the new owner. Deletions may
+be purged.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ BYTES_MIN, DOUBLINGS = 300, 6.0
 
 
 def play(seed: int, rounds: int) -> int:
-    """Run the rounds of a seed; returns in how many a replica was promoted amid a snapshot.
+    """Run the rounds of a seed; return in how many a replica was promoted amid a snapshot.
 
     Raises:
         Broken: a promise does not hold.
@@ -47,10 +49,11 @@ def play(seed: int, rounds: int) -> int:
 
 
 class Promotions:
-    """An owner whose documents are written again, and a replica that misses that, hears a part of it and is promoted.
+    """An owner whose documents are written again, and a replica that misses these writes, receives a part and is
+    promoted.
 
     Attributes:
-        torn: how many replicas were promoted amid a snapshot.
+        torn: the number of replicas that were promoted amid a snapshot.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -66,7 +69,7 @@ class Promotions:
         self._until_level()
 
     def round(self) -> None:
-        """One promotion; then all faults are lifted, and all is equal again."""
+        """Run one promotion, lift all faults, and wait until all copies are equal."""
         random, owner = self._random, self._bucket.holder(VB)
         others = [each for each in range(len(self._cluster.hosts)) if each != owner]
         at, third = random.sample(others, 2)
@@ -86,7 +89,7 @@ class Promotions:
         self._cluster.check_everything()
 
     def _miss(self, owner: int, at: int) -> None:
-        """Let a replica be cut off from what happens: one change or many, a purge, a consumer that stays behind."""
+        """Cut a replica off from the following steps: one change or many, a purge, a consumer that stays behind."""
         random = self._random
         self._cut_off(owner, at)
         for consumer in self._bucket.consumers:
@@ -116,13 +119,15 @@ class Promotions:
         network.cut(hosts[owner].name, hosts[at].name)
 
     def _connect(self, owner: int, third: int) -> None:
-        """Let the third node hear all, in one snapshot if it was cut off."""
+        """Let the third node receive everything, in one snapshot if it was cut off."""
         hosts = self._cluster.hosts
         self._cluster.network.set_link(hosts[owner].name, hosts[third].name, Link.UP)
         self._cluster.run(CALL_SECONDS)
 
     def _hear_a_part(self, owner: int, at: int) -> None:
-        """Until it is amid a snapshot, or a while has passed: it may hear all, or nothing."""
+        """Let a replica receive bytes until it is amid a snapshot, or a while has passed: it may receive all, or
+        nothing.
+        """
         hosts, count = self._cluster.hosts, int(BYTES_MIN * 2 ** (self._random.random() * DOUBLINGS))
         self._cluster.network.let_through(hosts[owner].name, hosts[at].name, count)
         self._cluster.run(2 * CALL_SECONDS, lambda: self._is_amid_a_snapshot(at))
@@ -141,7 +146,7 @@ class Promotions:
         self._bucket.check()
 
     def _drain(self, nodes: Sequence[int]) -> None:
-        """Each consumer goes on at one of these nodes, from where it stands."""
+        """Let each consumer continue at one of these nodes, from its position."""
         for consumer in self._bucket.consumers:
             consumer.connect(self._cluster.hosts[self._random.choice(nodes)].name)
         self._cluster.run(1.0)

@@ -1,13 +1,13 @@
-"""Reads of documents whose changes are on their way to the disk, and the power that goes before they are there.
+"""Reads of documents whose changes are not on disk yet, and power cuts before they are.
 
     play(seed, rounds=6)
 
-One node. Two writers change a few documents and wait for nothing; readers on connections of their own ask for the same
-ones at the same time. The disk is slow now and then, so that one batch is written while the next gathers; it fails, or
-the power goes, or the process is killed, in the middle of a batch nearly always. Then all documents are read again.
+One node. Two writers change a few documents without waiting; readers on connections of their own read the same ones at
+the same time. The disk is slow now and then, so that one batch is written while the next gathers; it fails, or the
+power goes, or the process is killed, nearly always in the middle of a batch. Then all documents are read again.
 
-A document has one writer, whose changes take effect in the order in which they were sent. So what was told of it, to
-a reader or to its writer, can only be followed by the same change or a later one: before the power goes and after it.
+A document has one writer, whose changes take effect in the order in which they were sent. So after an answer about it,
+to a reader or to its writer, only the same change or a later one may be seen: before the power cut and after it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ BATCH_SECONDS, PATIENCE_SECONDS = 0.2, 30.0
 
 
 def play(seed: int, rounds: int) -> int:
-    """Run the rounds of a seed; returns in how many a crash came in the middle of a batch.
+    """Run the rounds of a seed; return in how many a crash came in the middle of a batch.
 
     Raises:
-        Broken: what was told of a document was not so any more.
+        Broken: an answer was contradicted by a later one.
     """
     with SimCluster.running(seed, vbuckets=1, nodes=1, consumers=0) as cluster:
         node = Reads(cluster)
@@ -54,20 +54,24 @@ class Document:
     """A document, as its clients know it.
 
     Attributes:
-        versions: the values that were sent, in order; None: it was deleted, or had never been there.
-        known: the first of these that it may have: nobody was told of a later one.
+        versions: the values that were sent, in order; None for a deletion, or before the first write.
+        known: the index of the newest version that an answer has shown.
     """
 
     versions: list[bytes | None] = field(default_factory=lambda: [None])
     known: int = 0
 
     def record(self, value: bytes | None) -> int:
-        """Its writer is about to send this; returns which version it is."""
+        """Note a value that its writer is about to send; return the version's index."""
         self.versions.append(value)
         return len(self.versions) - 1
 
     def check(self, key: bytes, value: bytes | None, since: int) -> None:
-        """A reader who asked when version `since` was known is shown a value. Raises Broken: it is an older one."""
+        """Check a value that was read after version `since` was known.
+
+        Raises:
+            Broken: the value is an older version.
+        """
         later = (at for at, each in enumerate(self.versions) if at >= since and each == value)
         version = next(later, None)
         if version is None:
@@ -82,7 +86,7 @@ class Reads:
     """Writers and readers of one node.
 
     Attributes:
-        amid: how many crashes came in the middle of a batch. answers: how many readings were answered.
+        amid: the number of crashes in the middle of a batch. answers: the number of answered reads.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -103,7 +107,7 @@ class Reads:
         self._cluster.run(1.0)  # that is on the disk, too
 
     def round(self) -> None:
-        """Writes and reads, a fault, and a look at what is there after it."""
+        """Run writes and reads, cause a fault, and read all documents after it."""
         random = self._random
         self._be_slow(random.choice(SYNC_SECONDS))
         for _ in range(random.randrange(10, 60)):
@@ -153,7 +157,7 @@ class Reads:
         reader.ask(self._random.choice((Opcode.GET, Opcode.GETK)), answered, key=key, vbucket=VB)
 
     def _crash(self, how: Crash) -> None:
-        """In the middle of a batch, and while the next one gathers, perhaps; readers ask just before."""
+        """Crash in the middle of a batch, perhaps while the next one gathers; readers send requests just before."""
         for _ in range(self._random.randrange(1, 4)):
             self._write()
             self._cluster.run(BATCH_SECONDS, lambda: bool(self._host.under_way))
@@ -172,7 +176,7 @@ class Reads:
         )
 
     def _look_at_all(self) -> None:
-        """Each document is read once more, now that nothing is under way."""
+        """Read each document once more, when no write is in progress."""
         before = self.answers
         for key in KEYS:
             self._ask(self._readers[0], key)

@@ -29,15 +29,18 @@ EVENTS_MAX = 50_000
 
 
 class Runaway(AssertionError):  # noqa: N818 - what it is
-    """Events beget events without time passing."""
+    """Events cause more events without time passing."""
 
 
 class Schedule:
-    """The queue of everything that will happen.
+    """The queue of all future events.
 
-    Attributes: now: seconds since the beginning. random: all chance in the run. failures: exceptions nobody caught.
-    watch: called after each event with the loop it ran in. loops: those that live. turn_seconds: how long an event
-    takes; with none, who waits for a moment that is a rounding error ahead waits for ever.
+    Attributes:
+        now: seconds since the beginning. random: the source of all random numbers of the run.
+        failures: uncaught exceptions.
+        watch: called after each event with the loop it ran in. loops: those of running processes.
+        turn_seconds: the duration of an event; with 0 a wait for a moment that is a rounding error ahead would never
+            end.
     """
 
     def __init__(self, seed: int) -> None:
@@ -52,21 +55,21 @@ class Schedule:
         self._number = 0
 
     def close(self) -> None:
-        """End all processes that are left."""
+        """End all remaining processes."""
         for loop in tuple(self.loops):
             loop.kill()
 
     def at(self, when: float, loop: SimLoop | None, what: asyncio.Handle | Callable[[], None]) -> None:
-        """Let something happen at a time, in a loop (None: in the world outside the nodes)."""
+        """Schedule a callback at a time, in a loop (None: in the world outside of the nodes)."""
         self._number += 1
         heappush(self._queue, (when if when > self.now else self.now, self._number, loop, what))
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
-        """Let something happen in the world, a little later."""
+        """Schedule a callback in the world outside of the nodes, after some seconds."""
         self.at(self.now + seconds, None, what)
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass, or until a condition holds; returns whether it does. Raises what failed meanwhile."""
+        """Let time pass, or until a condition holds; return True if it holds. Raises the first failure meanwhile."""
         end, left = self.now + seconds, EVENTS_MAX + int(seconds * 20_000)
         while self._queue and self._queue[0][0] <= end:
             if until is not None and until():
@@ -101,10 +104,12 @@ class Watched(Protocol):
     """A socket that a loop can watch."""
 
     def watch_reading(self, loop: SimLoop, callback: Callable[..., object] | None) -> bool:
-        """Call back as long as there is something to read; with None no more. Whether it was watched before."""
+        """Call back as long as there is something to read; None ends that. Return True if there was a callback
+        before.
+        """
 
     def watch_writing(self, loop: SimLoop, callback: Callable[..., object] | None) -> bool:
-        """Call back as long as there is room; with None no more. Whether it was watched before."""
+        """Call back as long as there is room; None ends that. Return True if there was a callback before."""
 
 
 class Descriptors(Protocol):
@@ -120,7 +125,7 @@ class NumberedFuture(asyncio.Future[Any]):
     number: int
 
     def __new__(cls, *, loop: Any) -> NumberedFuture:
-        """Have the number from the first moment: asyncio puts tasks into a set while they are made."""
+        """Create the future with its number: asyncio puts tasks into a set while they are created."""
         made = super().__new__(cls)
         made.number = loop.next_number()
         return made
@@ -135,7 +140,7 @@ class NumberedTask(asyncio.Task[Any]):
     number: int
 
     def __new__(cls, coro: Any, *, loop: Any, name: str | None = None) -> NumberedTask:
-        """As for a future."""
+        """Create the task with its number, as a future."""
         made = super().__new__(cls)
         made.number = loop.next_number()
         return made
@@ -145,8 +150,7 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class SimHandle(asyncio.Handle):
-    """A callback as asyncio's own class has it, made without a question for the debug mode, which is off: there are
-    hundreds of thousands in a run."""
+    """A callback without asyncio's check for the debug mode, which is off: there are hundreds of thousands in a run."""
 
     def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Context | None):
         self._callback, self._args, self._loop = callback, args, loop
@@ -158,9 +162,9 @@ class SimLoop:
     """The part of an event loop (asyncio.AbstractEventLoop) that a node uses, in simulated time.
 
     Attributes:
-        pools: the threads of the process, whose work may be under way when it dies.
-        sleeps_until: when the process, which was stopped, goes on; until then nothing of it runs.
-        tasks: those that had not ended when the process died; to forget them would run their `finally`.
+        pools: the threads of the process, whose work may be unfinished when it dies.
+        sleeps_until: when a stopped process continues; until then no event of it runs.
+        tasks: those that had not ended when the process died; releasing them would run their `finally`.
     """
 
     def __init__(self, schedule: Schedule, network: Descriptors, name: str) -> None:
@@ -177,12 +181,14 @@ class SimLoop:
         self._self: Any = self  # asyncio's own classes ask for an AbstractEventLoop, and use what is here
 
     def pool(self) -> Threads:
-        """A pool of threads of this process."""
+        """Return a new pool of threads of this process."""
         self.pools.append(made := Threads(self))
         return made
 
     def kill(self) -> None:
-        """Stop the loop: no callback runs any more. Coroutines that never began are closed: Python warns of them."""
+        """Stop the loop: no callback runs any more. Coroutines that never began are closed, since Python warns of
+        them.
+        """
         self.is_dead = True
         self.schedule.loops.discard(self)
         self.tasks = [task for task in self._tasks if not task.done()]
@@ -200,7 +206,7 @@ class SimLoop:
             asyncio._set_running_loop(None)
 
     def complete(self, work: Coroutine[Any, Any, T], seconds: float = 600.0) -> T:
-        """Run a coroutine to its end."""
+        """Run a coroutine to its end, for `seconds` at most; return its result."""
         task = self.create_task(work)
         if not self.schedule.run(seconds, task.done):
             raise TimeoutError(f"{self.name}: not done within {seconds:g} s")
@@ -209,7 +215,7 @@ class SimLoop:
     # --- what asyncio asks of a loop --------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """Seconds since the beginning of the run."""
+        """Return seconds since the beginning of the run."""
         return self.schedule.now
 
     def get_debug(self) -> bool:
@@ -217,20 +223,20 @@ class SimLoop:
         return False
 
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Return True if the process is running."""
         return not self.is_dead
 
     def is_closed(self) -> bool:
-        """Whether the process is gone."""
+        """Return True if the process is gone."""
         return self.is_dead
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Let an exception that nobody caught fail the run; ignore those of a dead process."""
+        """Fail the run for an uncaught exception; ignore those of a dead process."""
         if not self.is_dead:
             self.schedule.failures.append(context.get("exception") or AssertionError(context["message"]))
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        """Schedule a callback behind everything scheduled for now."""
+        """Schedule a callback behind all callbacks that are due now."""
         handle, schedule = SimHandle(callback, args, self._self, context), self.schedule
         schedule.at(schedule.now, self, handle)
         return handle
@@ -259,23 +265,23 @@ class SimLoop:
         """Do nothing: a cancelled callback stays in the queue and is passed over."""
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
+        """Return a future of this loop."""
         return NumberedFuture(loop=self._self)
 
     def create_task(
         self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: str | None = None, **_: Any
     ) -> asyncio.Task[T]:
-        """A task of this loop."""
+        """Return a task of this loop."""
         self._tasks.add(task := NumberedTask(coro, loop=self._self, name=name or "task"))
         return task
 
     def next_number(self) -> int:
-        """A number for a future or a task."""
+        """Return a number for a future or a task."""
         self._numbers += 1
         return self._numbers
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Threads take their time, and do all at once when it is over."""
+        """Run a function in a simulated thread: its effect comes all at once, after some time."""
         future = (executor or self._default).submit(func, *args)
         return asyncio.wrap_future(future, loop=self._self)
 
@@ -286,7 +292,7 @@ class SimLoop:
         self.network.file(fd).watch_reading(self, partial(callback, *args) if args else callback)
 
     def remove_reader(self, fd: Any) -> bool:
-        """Call back no more."""
+        """Stop calling back for reads; return True if there was a callback."""
         return self.network.file(fd).watch_reading(self, None)
 
     def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
@@ -294,24 +300,24 @@ class SimLoop:
         self.network.file(fd).watch_writing(self, partial(callback, *args) if args else callback)
 
     def remove_writer(self, fd: Any) -> bool:
-        """Call back no more."""
+        """Stop calling back for writes; return True if there was a callback."""
         return self.network.file(fd).watch_writing(self, None)
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
-        """Resolve a name: names are addresses here."""
+        """Resolve a host name, which is an address here."""
         return [(0, 0, 0, "", (host, port))]
 
     async def sock_connect(self, sock: Any, address: Any) -> None:
-        """Connect a socket; ConnectionRefusedError where nobody listens."""
+        """Connect a socket; ConnectionRefusedError if nobody listens."""
         await sock.network.connect(self, sock, address)
 
     async def sock_sendall(self, sock: Any, data: Any) -> None:
-        """Send all of it; these are small."""
+        """Send all of the bytes, which are few."""
         if sock.send(data) != len(data):
             raise ConnectionError("the peer takes nothing")
 
     async def sock_recv(self, sock: Any, nbytes: int) -> bytes:
-        """Return what has arrived, at least a byte; b"" at the end."""
+        """Return the received bytes, at least one; b"" at the end."""
         while True:
             try:
                 return bytes(sock.recv(nbytes))
@@ -327,7 +333,8 @@ class SimLoop:
 class Threads(Executor):
     """A pool whose work is done a little later, by the loop's own thread.
 
-    Attributes: seconds: how long each piece takes at most. waiting: work that was handed in and is not done.
+    Attributes:
+        seconds: the longest duration of a piece of work. waiting: unfinished work.
     """
 
     def __init__(self, loop: SimLoop, seconds: float = 0.003) -> None:
@@ -336,7 +343,7 @@ class Threads(Executor):
         self._loop = loop
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Do it a little later."""
+        """Schedule a piece of work for a little later; return its future."""
         future: Future[T] = Future()
 
         def work() -> None:

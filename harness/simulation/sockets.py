@@ -1,8 +1,8 @@
 """Sockets without an operating system: bytes take time, links can be cut, stalled or dead.
 
-A `Network` knows who listens where, and the state of the link between any two places. A connection is a pair of
-`SimSocket`s; each has a queue of what is on its way to it, cut anywhere, never reordered. Buffers are small, so that
-whoever does not read makes the other end wait.
+A `Network` knows the listener of each place, and the state of the link between any two places. A connection is a pair
+of `SimSocket`s; each has a queue of bytes in transit to it, cut anywhere, never reordered. Buffers are small, so that
+an end that does not read makes the other end wait.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CUT_CHANCE = 0.3
 
 
 class Link(Enum):
-    """The way a link treats bytes."""
+    """The states of a link."""
 
     UP = "they arrive"
     STALLED = "they wait, and nobody is told"
@@ -83,13 +83,13 @@ class SimSocket:
         return self.network.address(self.place)
 
     def getpeername(self) -> tuple[str, int]:
-        """Return the (host, port) that is called; OSError as long as nobody has answered."""
+        """Return the (host, port) of the called place; OSError before the connection is established."""
         if self.peer is None:
             raise OSError(errno.ENOTCONN, "not connected")
         return self.network.address(self.peer.place)
 
     def connect_ex(self, address: tuple[str, int]) -> int:
-        """Begin to call a place: the socket can be written to when that has come to an end."""
+        """Begin to connect to a place; the socket becomes writable when that has succeeded or failed."""
         self._is_calling = True
         self.network.call(self, self.network.place_of(address[1]))
         return errno.EINPROGRESS
@@ -102,7 +102,7 @@ class SimSocket:
         return sock, self.network.address(sock.peer.place if sock.peer is not None else "nobody")
 
     def send(self, data: Any) -> int:
-        """Take as much as there is room for."""
+        """Send as many bytes as there is room for; return their number."""
         if self.error:
             error, self.error = self.error, 0
             raise ConnectionResetError(error, "reset")
@@ -117,7 +117,7 @@ class SimSocket:
         return len(piece)
 
     def recv(self, size: int) -> bytes:
-        """Return what has arrived; b"" at the end."""
+        """Return received bytes; b"" at the end."""
         if self.error:
             error, self.error = self.error, 0
             self._ended = True
@@ -139,7 +139,7 @@ class SimSocket:
         return len(data)
 
     def close(self) -> None:
-        """Close the socket: the peer reads the end, after what was sent."""
+        """Close the socket; the peer reads the end after all bytes that were sent."""
         if not self.is_closed:
             self.is_closed = True
             self._watch = {"read": None, "write": None}
@@ -148,11 +148,11 @@ class SimSocket:
     # --- readiness --------------------------------------------------------------------------------------------------
 
     def watch_reading(self, loop: SimLoop, callback: Callable[..., object] | None) -> bool:
-        """Call back while there is something to read (None: no more); whether somebody was watching."""
+        """Call back while there is something to read; None ends that. Return True if there was a callback before."""
         return self._set_watch("read", loop, callback)
 
     def watch_writing(self, loop: SimLoop, callback: Callable[..., object] | None) -> bool:
-        """Watch for room to send."""
+        """Call back while there is room to send; None ends that. Return True if there was a callback before."""
         return self._set_watch("write", loop, callback)
 
     def _set_watch(self, what: str, loop: SimLoop, callback: Callable[..., object] | None) -> bool:
@@ -170,7 +170,7 @@ class SimSocket:
         return peer is None or self._ended or bool(self.error) or peer._travelling + len(peer._arrived) < BUFFER_BYTES
 
     def tell(self, what: str) -> None:
-        """Wake who watches, if there is a reason."""
+        """Schedule the callback for reading or writing, if the socket is ready for it."""
         watching = self._watch[what]
         if watching is None or what in self._told or not self._is_ready(what):
             return
@@ -187,13 +187,13 @@ class SimSocket:
     # --- what the network does --------------------------------------------------------------------------------------
 
     def arrive(self, data: bytes) -> None:
-        """Take bytes that have arrived."""
+        """Add bytes to the receive queue."""
         self._travelling -= len(data)
         self._arrived += data
         self.tell("read")
 
     def end(self, error: int = 0) -> None:
-        """The peer closed, or (with an errno) the connection was reset."""
+        """Note that the peer closed the connection, or (with an errno) that it was reset."""
         self._ended = True
         if error:
             self.error = error
@@ -203,12 +203,12 @@ class SimSocket:
 
 
 class Network:
-    """Places, who listens there, and the links between them.
+    """Places, their listeners, and the links between them.
 
     Attributes:
-        deaf: (from, to): what is sent that way waits, while the other way is as the link is.
-        rooms: (from, to): how many more bytes arrive that way; what is sent after them waits.
-        slow: how many seconds bytes take at most, where that is not `LATENCY_SECONDS`.
+        deaf: (from, to) pairs in whose direction bytes wait, while the other direction is as the link is.
+        rooms: (from, to) to the number of bytes that still arrive in that direction; later ones wait.
+        slow: the most seconds that bytes take, where that is not `LATENCY_SECONDS`.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -223,61 +223,65 @@ class Network:
         self._ports: dict[str, int] = {}
 
     def file(self, number: int) -> SimSocket:
-        """The socket with a number."""
+        """Return the socket with a number."""
         return self.files[number - FIRST_NUMBER]
 
     def address(self, place: str) -> tuple[str, int]:
-        """Host and port of a place: the same for ever."""
+        """Return host and port of a place, which never change."""
         return "127.0.0.1", self._ports.setdefault(place, 10_001 + len(self._ports))
 
     def place_of(self, port: int) -> str:
-        """Return the place whose port it is."""
+        """Return the place of a port."""
         return next((place for place, number in self._ports.items() if number == port), "nobody")
 
     def socket(self, place: str) -> SimSocket:
-        """A socket that is not connected."""
+        """Return a socket that is not connected."""
         made = SimSocket(self, place)
         self.sockets.setdefault(place, []).append(made)
         return made
 
     def listener(self, place: str) -> SimSocket:
-        """Let a place be called."""
+        """Return a listening socket at a place."""
         self.listeners[place] = made = self.socket(place)
         self.address(place)
         return made
 
     def link(self, one: str, other: str) -> Link:
-        """The state between two places."""
+        """Return the state of the link between two places."""
         return self.links.get(frozenset((one, other)), Link.UP) if self.links else Link.UP
 
     def set_link(self, one: str, other: str, link: Link) -> None:
-        """Change it; what waited goes on where it can."""
+        """Set the state of a link; waiting bytes continue where they can."""
         self._note(one, other, link)
         for way in ((one, other), (other, one)):
             self.rooms.pop(way, None)
         self.go_on(one, other)
 
     def _note(self, one: str, other: str, link: Link) -> None:
-        """Keep the state of a link; none where it is up, as nearly all are: each piece that arrives asks for it."""
+        """Keep the state of a link. Links that are up, as nearly all are, are not kept: each piece that arrives looks
+        the link up.
+        """
         if link is Link.UP:
             self.links.pop(frozenset((one, other)), None)
         else:
             self.links[frozenset((one, other))] = link
 
     def let_through(self, sender: str, receiver: str, count: int) -> None:
-        """Let the link be up, and so many more bytes arrive that way: the next message may be cut anywhere."""
+        """Set the link to up, and let so many more bytes arrive in that direction: the next message may be cut
+        anywhere.
+        """
         self.rooms.pop((receiver, sender), None)
         self.rooms[sender, receiver] = count
         self._note(sender, receiver, Link.UP)
         self.go_on(sender, receiver)
 
     def is_stalled(self, sender: str, receiver: str) -> bool:
-        """Whether what is sent that way waits."""
+        """Return True if bytes in that direction wait."""
         way = sender, receiver
         return self.link(sender, receiver) is Link.STALLED or way in self.deaf or self.rooms.get(way) == 0
 
     def go_on(self, one: str, other: str) -> None:
-        """Let what waited between two places arrive, where nothing stalls it any more."""
+        """Let waiting bytes between two places arrive, where nothing stalls them any more."""
         for sock in [*self.sockets.get(one, ()), *self.sockets.get(other, ())]:
             peer = sock.peer
             if peer is None or {sock.place, peer.place} != {one, other} or sock.is_held:
@@ -296,14 +300,14 @@ class Network:
                 self.reset(sock.peer)
 
     def callers(self, place: str) -> list[str]:
-        """The places that have a connection to one now."""
+        """Return the places that have a connection to a place now."""
         peers = (each.peer for each in self.sockets.get(place, ()) if each.peer is not None)
         return sorted({peer.place for peer in peers if not peer.is_closed})
 
     def hold(self, sender: str, receiver: str) -> list[SimSocket]:
-        """Keep what is on its way from one place to another on the connections that there are; new ones are as ever.
+        """Hold back the bytes from one place to another on the present connections; new connections are not affected.
 
-        Returns: the ends that hear nothing until `release`, nor are heard: `lose` comes in between.
+        Returns: the ends that neither receive nor send until `release`; `lose` may come in between.
         """
         found = [each for each in self.sockets.get(receiver, ()) if each.peer is not None and each.peer.place == sender]
         for each in found:
@@ -311,13 +315,15 @@ class Network:
         return found
 
     def lose(self, held: list[SimSocket]) -> None:
-        """Let those who sent what is kept lose their connections; the other ends do not hear of it yet."""
+        """Reset the sending ends of held connections; the other ends do not notice it yet."""
         for each in held:
             if each.is_held and each.peer is not None:
                 self.reset(each.peer)
 
     def release(self, held: list[SimSocket]) -> None:
-        """Let arrive what was kept, however late: also what somebody sent who has hung up since, and asked again."""
+        """Let the held bytes arrive, however late, also those of a sender that has hung up since and repeated its
+        requests.
+        """
         for each in held:
             each.is_held = False
             if each.peer is not None:
@@ -332,7 +338,9 @@ class Network:
         sock.peer = None if sock.peer is None else sock.peer
 
     def vanish(self, place: str, silent: bool) -> None:
-        """Remove a dead process: its peers are told, or (no power) find out when they send to its successor."""
+        """Remove a dead process: its peers see the connections reset or, if `silent`, find out when they send to its
+        successor.
+        """
         self.listeners.pop(place, None)
         for sock in self.sockets.pop(place, []):
             sock.is_closed = True
@@ -343,7 +351,7 @@ class Network:
                 self.schedule.after(self._latency(place, sock.peer.place), lambda peer=sock.peer: self.reset(peer))  # type: ignore[misc]
 
     def closed(self, sock: SimSocket) -> None:
-        """Note that one end closed: the other reads that after the data."""
+        """Note that one end closed: the other end reads that after the data."""
         if sock in self.sockets.get(sock.place, ()):
             self.sockets[sock.place].remove(sock)
         if self.listeners.get(sock.place) is sock:
@@ -360,7 +368,7 @@ class Network:
             peer.end()
 
     def carry(self, sender: SimSocket, receiver: SimSocket, data: bytes) -> None:
-        """Bytes set out; they may arrive in pieces."""
+        """Send bytes towards an end; they may arrive in pieces."""
         random, cuts = self.schedule.random, [0, len(data)]
         while random.random() < CUT_CHANCE:
             cuts.append(random.randrange(len(data)))
@@ -382,7 +390,7 @@ class Network:
         self._arrive(sender.place, receiver, piece)
 
     def _arrive(self, sender: str, receiver: SimSocket, piece: bytes) -> None:
-        """Let a piece arrive, as far as there is room for it; the rest waits, behind what waits already."""
+        """Deliver a piece, as far as there is room; the rest waits behind bytes that wait already."""
         if receiver._parked or receiver.is_held or self.is_stalled(sender, receiver.place):
             receiver._parked.append(piece)
             return
@@ -399,7 +407,9 @@ class Network:
         return self.schedule.random.random() ** 3 * most
 
     async def connect(self, loop: SimLoop, sock: SimSocket, address: tuple[str, int]) -> None:
-        """Call a place; its listener has it when this returns. Refused where nobody listens, silent where it stalls."""
+        """Connect to a place; its listener has the connection on return. Refused if nobody listens, silent if the link
+        stalls.
+        """
         target = self.place_of(address[1])
         await asyncio.sleep(self._latency(sock.place, target))
         while self.is_stalled(sock.place, target):
@@ -407,7 +417,7 @@ class Network:
         self.join(sock, target)
 
     def call(self, sock: SimSocket, target: str) -> None:
-        """Let a socket call a place, a little later; nobody answers as long as the link stalls."""
+        """Connect a socket to a place, a little later; there is no answer as long as the link stalls."""
 
         def arrive() -> None:
             if sock.is_closed:

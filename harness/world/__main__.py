@@ -32,7 +32,7 @@ TOLD_SECONDS = 30.0
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Read the arguments and run; returns the exit status."""
+    """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.world", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1, help="the first")
@@ -77,7 +77,7 @@ def _line(seeds: int, operations: int, failed: int, seconds: float) -> str:
 
 
 def _outcomes(arguments: argparse.Namespace, left_out: Sequence[int], begun: float) -> Iterator[WorldOutcome]:
-    """The runs, as they come to their end."""
+    """Yield the outcomes of the runs as they end."""
     seeds = iter(range(arguments.seed, arguments.seed + (arguments.seeds or 1 << 40)))
     if arguments.jobs == 1 or arguments.seeds == 1:
         for seed in seeds:
@@ -100,7 +100,7 @@ def _outcomes(arguments: argparse.Namespace, left_out: Sequence[int], begun: flo
 
 
 def _tell(outcome: WorldOutcome, operations: int, smaller: float | None) -> None:
-    """Tell a failure, and how to run it again; made smaller if there is time for it."""
+    """Print a failure and the command that repeats it; made smaller if there is time for it."""
     seed = outcome.plan.seed
     print(f"seed {seed} broke a promise (digest {outcome.digest}):\n{outcome.broken}\n{outcome.trace}", flush=True)
     again = f"python -m harness.world --seed {seed} --seeds 1 --operations {operations}"

@@ -1,8 +1,8 @@
-"""Backups of a simulated cluster while faults go on, by the product's own code, into a store that loses answers.
+"""Backups of a simulated cluster during faults, by the product's own code, into a store that loses answers.
 
-Operators make backups, full ones and increments, and are killed halfway; two of them may be at it at a time. At the end
-of a world each backup that the archive has is held against the histories: every vbucket is the state at a seqno of a
-history that there was, and has what was acknowledged before the backup was begun. One is restored into an empty
+Operators create backups, full ones and increments, and are killed halfway; two may work at a time. At the end of a
+world each backup of the archive is checked against the histories: every vbucket is the state at a seqno of a history
+that existed, and has all changes that were acknowledged before the backup was begun. One is restored into an empty
 cluster, by operators that are killed as well, and the cluster has the same documents.
 """
 
@@ -57,7 +57,7 @@ Documents = dict[bytes, Change]
 
 @dataclass(frozen=True, slots=True)
 class MadeBackup:
-    """A backup whose operator lived to see it: its id, and when the attempt that finished it began and ended."""
+    """A backup whose operator lived to its end: its id, and begin and end of the attempt that finished it."""
 
     id: str
     began: float
@@ -68,7 +68,7 @@ class Backups:
     """The archive of a world, and the operators who work on it.
 
     Attributes:
-        made: the backups that operators saw to their end.
+        made: the backups that operators finished.
     """
 
     def __init__(self, world: World) -> None:
@@ -78,7 +78,9 @@ class Backups:
         self._is_used = False
 
     def begin(self, step: Step) -> Callable[[], None] | None:
-        """Let an operator begin a backup; returns what kills him, None if he is to live."""
+        """Let an operator begin a backup; return the function that kills the operator, None for an operator that is to
+        live.
+        """
         self._is_used = True
         random = self._random
         full = step.fault is Fault.FULL_BACKUP
@@ -92,7 +94,7 @@ class Backups:
         return kill if step.lasts else None
 
     def _attempts(self, choice: Choice, attempts: int = ATTEMPTS) -> bool:
-        """The work of an operator: again if it fails, as people do."""
+        """Do an operator's work, with repetitions if it fails; return True if it succeeded."""
         for attempt in range(attempts):
             if attempt:
                 blocking.sleep(AGAIN_SECONDS)
@@ -116,7 +118,7 @@ class Backups:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Make one more backup, judge all, and restore one of them.
+        """Create one more backup, check all, and restore one of them.
 
         Raises:
             Broken: a promise does not hold.
@@ -137,7 +139,7 @@ class Backups:
         self._restore(archive, point_of(archive, self._random.choice(sorted(archive.backups))))
 
     def _check_one(self, archive: Archive, manifest: BackupManifest) -> None:
-        """Hold a backup, with those that it goes on from, against what the branches say."""
+        """Check a backup, with those that it continues, against the histories."""
         point = point_of(archive, manifest.id)
         held = documents_of(rows_of(archive, point))
         for vb, place in manifest.part.ends.items():
@@ -150,17 +152,17 @@ class Backups:
         self._world.counts["backups judged"] += 1
 
     def _state(self, vb: int, log: Log, seqno: int) -> Documents:
-        """The documents that a history had at a seqno."""
+        """Return the documents of a history at a seqno."""
         return self._present(self._world.watcher.branches.newest(vb, log, seqno))
 
     def _present(self, held: Held) -> Documents:
-        """The documents among the newest changes of keys, as they were written: bits may have flipped since."""
+        """Return the documents among the newest changes of keys, as they were before bits flipped."""
         return {key: change for key, (_, change) in self._world.watcher.branches.documents(held).items()}
 
     def _check_acknowledged(self, made: MadeBackup, manifest: BackupManifest) -> None:
-        """Find what was acknowledged before the backup was begun, is in the surviving history, and is not in it.
+        """Check that a backup has all changes that were acknowledged before it was begun and that survive.
 
-        A node that had been failed over and did not know of it may have been the one that was read.
+        A node that had been failed over and did not know of it may have been its source.
         """
         world = self._world
         for operation in world.recorder.history().operations:
@@ -209,7 +211,7 @@ class Backups:
         vault.stop()
 
     def _make_collections(self, point: RestorePoint, address: Address) -> None:
-        """Make what the bucket lacks, as the command does."""
+        """Create the collections that the bucket lacks, as the command does."""
 
         def ask() -> list[Any]:
             with client.connect(f"couchbase://{address}/{FIRST_BUCKET}", *operators.LOGIN) as bucket:
@@ -224,7 +226,7 @@ class Backups:
             self._world.complete("collections-maker", partial(make, missing), PATIENCE_SECONDS)
 
     def _restored(self, archive: Archive, point: RestorePoint, vault: Machine) -> bool:
-        """One attempt, which may be killed."""
+        """Make one attempt at a restore, which may be killed; return True if it succeeded."""
         world = self._world
         given = {"url": f"couchbase://{vault.address}/{FIRST_BUCKET}", "withMeta": "true"}
         target = parse_write(given | operators.login_options())
@@ -257,13 +259,13 @@ class Backups:
         self._world.schedule.run(PATIENCE_SECONDS, is_level)
 
     def _alive(self, held: Mapping[bytes, Change], expected: Documents) -> Documents:
-        """Without what may have expired since."""
+        """Return the documents without those that may have expired since."""
         soon = self._world.now() + OF_EXPIRY_SECONDS
         return {key: each for key, each in expected.items() if key in held or not 0 < each.expiry <= soon}
 
 
 def documents_of(batches: Iterator[Any]) -> dict[int, Documents]:
-    """By vbucket the documents of the default collection to which rows of a backup lead."""
+    """Return the documents of the default collection that the rows of a backup lead to, by vbucket."""
     found: dict[int, Documents] = {}
     for batch in batches:
         for row in batch.to_pylist():
@@ -277,7 +279,7 @@ def documents_of(batches: Iterator[Any]) -> dict[int, Documents]:
 
 
 def change_of(row: Mapping[str, Any], key: bytes) -> Change:
-    """A row as the model of histories has changes."""
+    """Return a row as a change of the model of histories."""
     value = bytes(row["value"] or b"")
     return Change(key, value, row["cas"] & CAS_MASK, row["rev_seqno"], row["flags"], row["expiry"])
 
@@ -286,7 +288,7 @@ def compare(who: str, vb: int, seqno: int, held: Mapping[bytes, Change], expecte
     """Compare documents.
 
     Raises:
-        Broken: they differ; with some of them.
+        Broken: they differ; the message has some of them.
     """
     different = sorted(key for key in {**held, **expected} if held.get(key) != expected.get(key))
     if different:

@@ -1,15 +1,15 @@
-"""Processes whose code blocks: backups and mirrors, which wait in the middle of a call and know of no event loop.
+"""Processes whose code blocks: backups and mirrors, which wait in the middle of a call and know no event loop.
 
     program = BlockingProgram(schedule, network, "backup-1", work)
     program.is_over, program.error, program.result
     program.kill()
 
-Each of their threads is one of the operating system's, but it runs only while the schedule stands still, and the other
-way round: they take turns, so a seed decides all of it. A thread gives its turn away where it would wait: for a
-connection, for a moment, for work of another thread (`waits` puts itself in the place of what does that).
+Each of their threads is a real one, but it runs only while the schedule stands still, and the other way round: they
+take turns, so a seed decides everything. A thread gives its turn away where it would wait: for a connection, for a
+time, for another thread's work (`waits` replaces the functions that wait).
 
-A process that is killed hears of it where it waits: `Killed` goes up through its code. What that does on the way goes
-nowhere: its connections are gone, and its store takes nothing any more (objects.py).
+A killed process notices it where it waits: `Killed` is raised there and passes through its code. The effects of that
+code are lost: its connections are gone, and its store accepts nothing any more (objects.py).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """The process is gone: nothing of it goes on."""
+    """Raised in the threads of a killed process."""
 
 
 class BlockingThread:
     """A thread of a process.
 
     Attributes:
-        process: whose it is. is_over: whether its work has ended. error, result: the end of it.
+        process: the process. is_over: True if its work has ended. error, result: the outcome of its work.
     """
 
     def __init__(self, process: BlockingProgram, work: Callable[[], object]) -> None:
@@ -71,7 +71,7 @@ class BlockingThread:
         self._back.acquire()
 
     def end(self) -> None:
-        """Let it end: the process is killed."""
+        """End the thread, because the process is killed."""
         if self._is_begun:
             self.go_on()
         self.is_over = True
@@ -103,17 +103,17 @@ class BlockingThread:
             raise Killed(self.process.name)
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long."""
+        """Wait for so many seconds."""
         self._check()
         self.process.loop.call_later(max(seconds, 0.0), self.go_on)
         self._give_away()
 
     def until(self, come: Callable[[Callable[[], None]], Callable[[], None]], seconds: float | None = None) -> None:
-        """Wait until something comes.
+        """Wait until an event.
 
         Args:
-            come: gets what wakes this thread, and returns what takes that back.
-            seconds: the longest it waits.
+            come: called with the function that wakes this thread; returns the function that cancels the wait.
+            seconds: the longest wait; None for no limit.
         """
         self._check()
         is_woken = False
@@ -141,8 +141,8 @@ class BlockingProgram:
         work: the first thread's.
 
     Attributes:
-        name: its place in the network. loop: that of its clock and its connections. is_killed: whether it was.
-        kept: what others keep for it, which goes with it.
+        name: its place in the network. loop: that of its clock and its connections. is_killed: True once it was killed.
+        kept: objects that others keep for it, which are released with it.
     """
 
     def __init__(self, schedule: Schedule, network: Network, name: str, work: Callable[[], object]) -> None:
@@ -160,7 +160,7 @@ class BlockingProgram:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, by itself or not."""
+        """True if it has ended, by itself or not."""
         return self.is_killed or self._main.is_over
 
     @property
@@ -174,7 +174,7 @@ class BlockingProgram:
         return self._main.result
 
     def kill(self) -> None:
-        """End it now, with all its threads; who is connected is told."""
+        """End the process now, with all its threads; its peers see their connections closed."""
         if self.is_over:
             return
         self.is_killed = True
@@ -193,7 +193,7 @@ _real_sleep = time.sleep
 
 
 def current() -> BlockingThread | None:
-    """The thread of a simulated process that this is; None elsewhere."""
+    """Return the present thread of a simulated process; None elsewhere."""
     return _here.thread
 
 
@@ -204,7 +204,7 @@ def _inside() -> BlockingThread:
 
 
 def sleep(seconds: float) -> None:
-    """Stand for `time.sleep`; a thread that is none of the simulation, as a library may have, really sleeps."""
+    """Replace `time.sleep`; a thread outside of the simulation, as a library may have, really sleeps."""
     if _here.thread is None and threading.current_thread() is not threading.main_thread():
         _real_sleep(seconds)
     else:
@@ -212,7 +212,7 @@ def sleep(seconds: float) -> None:
 
 
 def _wait(asked: Ready, clock: Callable[[], float]) -> None:
-    """Stand for the wait of the blocking transport."""
+    """Replace the wait of the blocking transport."""
     thread = _inside()
     if any(channel.fileno() < 0 for channel in asked.channels):
         thread.sleep(0.0)
@@ -237,19 +237,21 @@ def _wait(asked: Ready, clock: Callable[[], float]) -> None:
 
 
 def _resolve(asked: Resolve) -> list[SocketAddress]:
-    """Stand for the resolver: names are addresses here."""
+    """Replace the resolver: names are addresses here."""
     return [(0, (asked.host, asked.port))]
 
 
 class SimulatedPool(Executor):
-    """A pool of one thread of the process that makes it: work is done one after the other, beside its maker."""
+    """A pool of one thread of the process that creates it: pieces of work are done one after the other, beside its
+    creator.
+    """
 
     def __init__(self, *_: object) -> None:
         self._waiting: list[Callable[[], None]] = []
         self._worker: BlockingThread | None = None
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Do it when what was handed in before is done."""
+        """Start a piece of work after all earlier ones; return its future."""
         future: Future[T] = Future()
 
         def work() -> None:
@@ -274,7 +276,7 @@ class SimulatedPool(Executor):
             self._waiting.pop(0)()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait until all is done."""
+        """Wait until all work is done."""
         while wait and self._worker is not None and not self._worker.is_over:
             sleep(POLL_SECONDS)
 
@@ -283,7 +285,7 @@ POLL_SECONDS = 0.01
 
 
 def wait_for(futures: Collection[Future[Any]], seconds: float | None = None) -> None:
-    """Stand for `concurrent.futures.wait`."""
+    """Replace `concurrent.futures.wait`."""
     until = None if seconds is None else time.monotonic() + seconds
     while not all(each.done() for each in futures) and (until is None or time.monotonic() < until):
         sleep(POLL_SECONDS)
@@ -291,7 +293,7 @@ def wait_for(futures: Collection[Future[Any]], seconds: float | None = None) -> 
 
 @contextmanager
 def waits() -> Iterator[None]:
-    """In a block: what waits in headwater's blocking code gives its turn away."""
+    """Replace, for a block, the functions by which headwater's blocking code waits, so that it gives its turn away."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(blocking, "wait", _wait))
         stack.enter_context(mock.patch.object(blocking, "resolve", _resolve))

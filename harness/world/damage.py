@@ -1,22 +1,22 @@
-"""A bit that flips on one machine's disk, in a batch that is synced: chosen, found by the node itself, and replaced.
+"""A bit that flips on one machine's disk, in a synced batch: chosen here, found by the node itself, and replaced.
 
-One machine is damaged at a time, and only where another copy that is up has all that the batch holds, and has come as
-far as the map says that it must: damage of the only copy loses data, and nobody promises otherwise. Two kinds of bit
-are flipped:
+One machine is damaged at a time, and only where another copy that is up has all that the batch holds, and has reached
+the seqno that the map requires: damage of the only copy loses data, and nothing else is promised. Two kinds of bit are
+flipped:
 
     in a value     `v17-` becomes `w17-`: until the node has found it, it serves that, and may copy it to others, under
                    a checksum that is right (docs/reliability.md). The judges read `w17-` as `v17-`, of this one number,
-                   and excuse nothing else: a wrong CAS, another value or a missing change is what it always is.
-    in a header    of a batch: nothing is served that is wrong, and nothing is excused.
+                   and excuse nothing else: a wrong CAS, another value or a missing change is a violation as always.
+    in a header    of a batch: nothing wrong is served, and nothing is excused.
 
 The node finds it by the scrubber, by a start, which must be refused, or never, if a compaction leaves it behind. The
-operator who replaces the machine goes by `cluster status`, and without --force. Only where each attempt at the failover
-is refused for the same reason he types what the refusal proposes, and it says what that may cost:
+operator who replaces the machine follows `cluster status`, and uses no --force. Only where each attempt at the failover
+is refused for the same reason the operator uses the option that the refusal proposes, which states its cost:
 
-    --force             the last other member was started anew and waits for the damaged one: what that one acknowledged
-                        alone meanwhile
-    --accept unknown    an earlier failover was cut off before it had asked the damaged machine how far it was, and that
-                        can't be asked any more: what those machines acknowledged that are not members now
+    --force             the last other member was started anew and waits for the damaged one: writes that the latter
+                        acknowledged alone meanwhile
+    --accept unknown    an earlier failover broke off before the damaged machine had reported its seqno, and that
+                        machine does not answer any more: writes acknowledged by machines that are not members now
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class DamagedWorld(ProgramsWorld, Protocol):
 
     @property
     def leaving(self) -> set[Address]:
-        """The machines that operators fail over or remove just now."""
+        """Return the machines that operators are failing over or removing now."""
 
     def newest_map(self, bucket: str = operators.BUCKET) -> ClusterMap | None:
-        """The newest map of a bucket that a machine which is up has."""
+        """Return the newest map of a bucket that a running machine has."""
 
     def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
         """Run a program to its end."""
@@ -92,10 +92,10 @@ class DamagedWorld(ProgramsWorld, Protocol):
         """Start a node."""
 
     def crash(self, node: int, how: Crash) -> None:
-        """Let a node die."""
+        """Crash a node."""
 
     def vbucket_of(self, key: str) -> int:
-        """The vbucket of a key, by its text in histories."""
+        """Return the vbucket of a key, by its text in histories."""
 
 
 @dataclass(slots=True)
@@ -103,10 +103,10 @@ class Flip:
     """A bit that flipped.
 
     Attributes:
-        node: the machine. at: seconds since the beginning. path, offset: where.
-        byte: the one that is there now.
-        number: of the value that it lies in, in digits; empty: in a batch's header.
-        found_at: when the node found it, by a pass of the scrubber or a start; None: it has not.
+        node: the machine. at: seconds since the beginning. path, offset: the place on its disk.
+        byte: the byte that is there now.
+        number: of the value that it lies in, in digits; empty in a batch's header.
+        found_at: when the node found it, by a pass of the scrubber or a start; None before.
     """
 
     node: int
@@ -118,18 +118,18 @@ class Flip:
     found_at: float | None = None
 
     def is_there(self, host: Host) -> bool:
-        """Whether the disk still has it: a compaction may have left it behind."""
+        """Return True if the disk still has it: a compaction may have left it behind."""
         inode = host.disk._names.get(self.path)
         return inode is not None and self.offset < inode.size and int(inode.memory[self.offset]) == self.byte
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A failover that an operator typed again with an option which may lose what was acknowledged.
+    """A failover that an operator repeated with an option which may lose acknowledged writes.
 
     Attributes:
-        addresses: of the machines that may have acknowledged it. since: from when on, in seconds since the beginning.
-        vbuckets: of these; None: of all.
+        addresses: of the machines that may have acknowledged these. since: seconds since the beginning.
+        vbuckets: the vbuckets of these writes; None for all.
     """
 
     addresses: frozenset[str]
@@ -137,18 +137,18 @@ class Override:
     vbuckets: frozenset[int] | None = None
 
     def covers(self, address: str, vbucket: int, answered: float) -> bool:
-        """Whether what a machine acknowledged then may be lost."""
+        """Return True if a write that a machine acknowledged at this time may be lost."""
         is_there = self.vbuckets is None or vbucket in self.vbuckets
         return is_there and address in self.addresses and self.since <= answered
 
 
 @dataclass(slots=True)
 class Damages:
-    """All flipped bits of a world, of which one at most is neither found nor its machine replaced.
+    """All flipped bits of a world, of which at most one is current: not found yet, or its machine not replaced.
 
     Attributes:
-        flips: all of them, in order. current: the one of now. replacing: whether an operator is about it.
-        overrides: the failovers that may have lost what was acknowledged.
+        flips: all of them, in order. current: the current one. replacing: True while an operator replaces the machine.
+        overrides: the failovers that may have lost acknowledged writes.
     """
 
     world: DamagedWorld
@@ -160,7 +160,7 @@ class Damages:
     # --- flipping -----------------------------------------------------------------------------------------------------
 
     def begin(self, step: Step) -> Callable[[], None] | None:
-        """Flip a bit, if that may be; returns what lets an operator replace the machine."""
+        """Flip a bit, if that is allowed now; return the function that lets an operator replace the machine."""
         chosen = None if self.current or self.world.leaving else self._choose(step)
         if chosen is None:
             self.world.counts["bits not flipped"] += 1
@@ -191,7 +191,7 @@ class Damages:
         return Flip(step.node, self.world.schedule.now, segment.path, offset, byte, number)
 
     def _is_whole_elsewhere(self, node: int, segment: Segment, header: batches.BatchHeader) -> bool:
-        """Whether each vbucket here has another copy, which has all its changes that are in this batch."""
+        """Return True if each vbucket here has another copy with all changes of this batch."""
         placed = self.world.watcher.placed[node]
         for vb, ours in sorted(placed.bucket.vbuckets.items()):
             log, last = ours.failover.entries, _last_in(placed, vb, segment, header)
@@ -201,8 +201,9 @@ class Damages:
         return True
 
     def _has(self, at: int, vb: int, log: tuple[tuple[int, int], ...], seqno: int) -> bool:
-        """Whether a machine has a copy by the map of today that is whole up to a change of somebody's history, and that
-        a failover would promote."""
+        """Return True if a machine has, by the present map, a copy that is whole up to a change of this history, and
+        that a failover would promote.
+        """
         machine, placed = self.world.machines[at], self.world.watcher.placed[at]
         if not machine.is_up:
             return False
@@ -218,7 +219,7 @@ class Damages:
         return is_copy and is_whole and not known.is_unknown(vb) and upto >= known.needed_at_least(vb)
 
     def _verify_now(self, node: int) -> None:
-        """Let a pass of the scrubber begin: it is the turn of this machine."""
+        """Let the scrubber of this machine begin a pass."""
         loop, scrubber = self.world.machines[node].loop, self.world.watcher.placed[node].served.scrubber
         if loop is not None:
             loop.call_soon(lambda: loop.create_task(_pass(scrubber.run)))
@@ -226,7 +227,9 @@ class Damages:
     # --- finding ------------------------------------------------------------------------------------------------------
 
     def is_put_off(self, node: int) -> bool:
-        """Whether a failover of this machine must wait: besides the damaged one it has the only copy of something."""
+        """Return True if a failover of this machine must wait: besides the damaged one it has the only copy of a
+        vbucket.
+        """
         flip, known = self.current, self.world.newest_map()
         if flip is None or known is None or node == flip.node:
             return False
@@ -235,7 +238,9 @@ class Damages:
         return any(damaged in chain and not chain - {damaged, other} for chain in chains)
 
     def is_removal_put_off(self, node: int) -> bool:
-        """Whether a removal of this machine must wait: it would leave the damaged one alone, with the only copies."""
+        """Return True if a removal of this machine must wait: it would leave the damaged one alone, with the only
+        copies.
+        """
         flip, known = self.current, self.world.newest_map()
         if flip is None or known is None or node == flip.node:
             return False
@@ -243,18 +248,22 @@ class Damages:
         return not set(known.servers) - self.world.leaving - {addresses[flip.node], addresses[node]}
 
     def is_put_off_in_the_second_bucket(self, node: int) -> bool:
-        """Whether a failover of this machine in the second bucket must wait: the damaged one would be left alone."""
+        """Return True if a failover of this machine in the second bucket must wait: the damaged one would be left
+        alone.
+        """
         flip = self.current
         return flip is not None and node != flip.node and self._is_alone(flip.node, node)
 
     def _is_alone(self, *nodes: int) -> bool:
-        """Whether nobody else is a member of the second bucket, or will be: with their disks, all of that would go."""
+        """Return True if no other machine is a member of the second bucket, or will be: with these disks all its data
+        would be lost.
+        """
         known, orders = self.world.newest_map(operators.SECOND_BUCKET), self.world.orders
         gone = {self.world.addresses[node] for node in nodes} | (orders.failing_over if orders is not None else set())
         return known is not None and not set(known.servers) - gone
 
     def event(self, node: int) -> None:
-        """Something ran on a machine."""
+        """Check, after an event on a machine, whether it has found the damage."""
         flip, placed = self.current, self.world.watcher.placed[node]
         if flip is not None and flip.node == node and flip.found_at is None and placed.store.quarantine.damage:
             self._found(flip, "damage found by the scrubber")
@@ -282,12 +291,12 @@ class Damages:
             flip.found_at = self.world.schedule.now
 
     def _gone(self) -> None:
-        """The damage left the disk with a segment that nobody needed any more."""
+        """Note that the damage left the disk with a segment that was no longer needed."""
         self.world.counts["damage left behind by a compaction"] += 1
         self.current = None
 
     def check_found(self) -> None:
-        """With all faults lifted, the node itself finds it; and an operator is told."""
+        """Check, with all faults lifted, that the node itself finds the damage and `cluster status` reports it."""
         world, flip = self.world, self.current
         if flip is None:
             return
@@ -308,14 +317,14 @@ class Damages:
     # --- replacing ----------------------------------------------------------------------------------------------------
 
     def _replace(self, flip: Flip) -> None:
-        """Let an operator replace the machine, if that is known to be damaged."""
+        """Let an operator replace the machine, if it is known to be damaged."""
         if flip is self.current and flip.found_at is not None and not self.replacing:
             self.replacing = True
             name = f"replacer-{self.world.machines[flip.node].name}-{len(self.flips)}"
             self.world.run(name, partial(self._replacing, flip, Random(flip.at)))  # noqa: S311 - must be repeatable
 
     def replace_now(self) -> None:
-        """With all faults lifted, replace the machine that is damaged, if one is."""
+        """Replace the damaged machine, if there is one, with all faults lifted."""
         self.check_found()
         if (flip := self.current) is None:
             return
@@ -325,7 +334,7 @@ class Damages:
             raise Broken(f"whole: the machine with {flip} can't be replaced")
 
     async def _replacing(self, flip: Flip, random: Random) -> None:
-        """Take the machine out as the guide says, empty it, and let it join again."""
+        """Take the machine out as the guide describes, empty it, and let it join again."""
         node, world = flip.node, self.world
         address, seeds = world.addresses[node], world.addresses
         is_out = False
@@ -347,7 +356,7 @@ class Damages:
             await world.orders.take_in(address, random)
 
     async def _fail_over(self, node: int, random: Random) -> bool:
-        """Fail the machine over, with the option that each refusal proposes; whether that came to its end."""
+        """Fail the machine over, with the option that each refusal proposes; return True if that succeeded."""
         seeds, address = self.world.addresses, self.world.addresses[node]
         refusals = await operators.refusals(Work.FAILOVER, seeds, address, random, attempts=FAILOVERS)
         if len(refusals) < FAILOVERS:
@@ -364,7 +373,7 @@ class Damages:
         return await operators.do(work, seeds, address, random)
 
     def force(self, node: int) -> None:
-        """An operator is about to fail a machine over by force: what may that lose?"""
+        """Note the writes that may be lost, since an operator is about to fail a machine over with --force."""
         world, address = self.world, self.world.addresses[node]
         theirs, ours = world.newest_map(), world.machines[node].server.first.membership.map
         if theirs is None or ours is None or ours.version <= theirs.version:
@@ -373,21 +382,23 @@ class Damages:
         self.overrides.append(Override(frozenset({str(address)}), min(world.watcher.ended[at] for at in others)))
 
     def go_on_unasked(self, node: int) -> None:
-        """An operator is about to fail a machine over that an earlier failover did not ask: what may that lose?"""
+        """Note the writes that may be lost, since an operator is about to fail a machine over whose seqno is
+        unknown.
+        """
         world = self.world
         if (known := world.newest_map()) is not None:
             lost = {str(each) for each in world.addresses if each not in known.servers} | {str(world.addresses[node])}
             self.overrides.append(Override(frozenset(lost), 0.0, frozenset(known.unknown)))
 
     def may_be_lost(self, operation: Operation) -> bool:
-        """Whether an operation was acknowledged by a machine that was failed over at that price."""
+        """Return True if an operation was acknowledged by a machine that was failed over at that cost."""
         if operation.answered is None:
             return False
         answered, vbucket = operation.answered - NOON_SECONDS, self.world.vbucket_of(operation.key)
         return any(each.covers(operation.result.node, vbucket, answered) for each in self.overrides)
 
     def _empty(self, node: int) -> None:
-        """Another disk, and a node that knows of nothing."""
+        """Give a machine another disk, and start a node on it."""
         world = self.world
         world.crash(node, Crash.KILL)
         world.machines[node].disk = type(world.machines[node].disk)()
@@ -397,7 +408,7 @@ class Damages:
         world.start(node)
 
     async def _outside(self, what: Callable[[], None]) -> None:
-        """Do something to a machine, in between of all processes."""
+        """Change a machine between the turns of all processes."""
         done = asyncio.Event()
 
         def do() -> None:
@@ -410,7 +421,7 @@ class Damages:
 
 
 def _last_in(placed: Placed, vb: int, segment: Segment, header: batches.BatchHeader) -> int:
-    """The last seqno of a vbucket in a batch; 0 if it has none there."""
+    """Return the last seqno of a vbucket in a batch; 0 if it has none there."""
     if segment.slot < 0:
         return 0
     low, high = (np.uint64(segment.slot << 40 | at) for at in (header.offset, header.end))
@@ -421,7 +432,9 @@ def _last_in(placed: Placed, vb: int, segment: Segment, header: batches.BatchHea
 
 
 def _batches(placed: Placed) -> Iterator[tuple[Segment, batches.BatchHeader]]:
-    """The durable batches of a store, but the newest: a power cut may tear that one, so its damage tells nobody."""
+    """Yield the durable batches of a store, except the newest: a power cut may tear that one, so its damage would prove
+    nothing.
+    """
     newest: tuple[Segment, batches.BatchHeader] | None = None
     for segment in placed.store.log.segments:
         data, header = segment.memory.data, segment.header
@@ -433,7 +446,7 @@ def _batches(placed: Placed) -> Iterator[tuple[Segment, batches.BatchHeader]]:
 
 
 def _places(segment: Segment, header: batches.BatchHeader, *, in_values: bool) -> Iterator[tuple[Segment, int, str]]:
-    """The bytes of a batch that a bit may flip in, with the number of the value there."""
+    """Yield the bytes of a batch in which a bit may flip, each with the number of the value there."""
     if not in_values:
         yield segment, header.offset + NUMBER_AT, ""
         return
@@ -449,7 +462,7 @@ async def _pass(run: Callable[[], object]) -> None:
 
 
 async def problems_of(nodes: list[Address]) -> tuple[str, ...]:
-    """The problems that `headwater cluster status` tells."""
+    """Return the problems that `headwater cluster status` reports."""
     async with operators.members() as connected:
         return status(await connected.survey(nodes)).problems
 

@@ -1,6 +1,7 @@
-"""The guests of a world with users: each writes and reads keys of its own and follows all changes, as far as it may.
+"""The guests of a world with users: each writes and reads keys of its own and follows all changes, as far as its rights
+go.
 
-rights.py changes what each may do, and judges what they were told.
+rights.py changes the rights of each, and judges the answers.
 """
 
 from __future__ import annotations
@@ -42,33 +43,33 @@ class GuestsWorld(ProgramsWorld, Protocol):
     recorder: Recorder
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Return Unix seconds."""
 
     def next_number(self) -> int:
-        """A number that nothing else has."""
+        """Return a unique number."""
 
     def vbucket_of(self, key: str) -> int:
-        """The vbucket of a key."""
+        """Return the vbucket of a key."""
 
 
 class GuestClient(WorkloadClient):
-    """A client whose login may be another by now, or none."""
+    """A client whose login may have been changed or removed."""
 
     guest: Guest
 
     @property
     def login(self) -> Login:
-        """The name and the password that the guest was given last."""
+        """Return the name and the password that the guest was given last."""
         return self.guest.name, self.guest.password
 
     async def run(self, operations: int, pause_seconds: float) -> None:
-        """Ask for ever, with pauses."""
+        """Send requests for ever, with pauses."""
         while True:
             await self.step()
             await asyncio.sleep(self._random.expovariate(1 / pause_seconds))
 
     async def step(self) -> None:
-        """One operation on a key of the guest; who is refused logs in anew now and then."""
+        """Send one request for a key of the guest; after a refusal, log in anew now and then."""
         kind = self._random.choices(list(KINDS), list(KINDS.values()))[0]
         key = self._random.choice(self._keys)
         value = f"v{self._next_value()}-" if kind in {Kind.SET, Kind.ADD} else ""
@@ -78,13 +79,13 @@ class GuestClient(WorkloadClient):
 
 
 class GuestReader(WorldReader):
-    """A reader whose login may be another by now, or none."""
+    """A reader whose login may have been changed or removed."""
 
     guest: Guest
 
     @property
     def login(self) -> Login:
-        """The name and the password that the guest was given last."""
+        """Return the name and the password that the guest was given last."""
         return self.guest.name, self.guest.password
 
 
@@ -92,7 +93,8 @@ class Guests:
     """All guests of a world.
 
     Attributes:
-        guests: what became of the rights of each. shown: what streams showed them: guest, when, key, value.
+        guests: the history of the rights of each.
+        shown: the changes that streams showed them: guest, time, key, value.
     """
 
     def __init__(self, world: GuestsWorld, random: Random) -> None:
@@ -103,7 +105,7 @@ class Guests:
         self._programs: list[Program] = []
 
     def begin(self) -> None:
-        """Let them ask and read."""
+        """Start all clients and readers."""
         world, seeds = self._world, [str(each) for each in self._world.addresses]
         for at, guest in enumerate(self.guests):
             keys = [WorldKey(b"%s-%d" % (guest.name.encode(), n), Purpose.REGISTER, False) for n in range(KEYS)]
@@ -124,7 +126,9 @@ class Guests:
             self._programs.append(world.run(reader.name, reader.run))
 
     def change(self, step: Step) -> Callable[[], None] | None:
-        """Let an operator change the rights of one; returns what kills him, None if he is to live."""
+        """Let an operator change the rights of a guest; return the function that kills the operator, None for one that
+        is to live.
+        """
         world = self._world
         node = world.addresses[step.node]
         name = f"rights-{world.next_number()}"
@@ -137,14 +141,14 @@ class Guests:
         return kill if step.lasts else None
 
     def end(self) -> None:
-        """Let them go; one that failed fails the run."""
+        """End all clients and readers; an error of one fails the run."""
         for program in self._programs:
             if program.error is not None:
                 raise program.error
             program.kill()
 
     def judge(self) -> None:
-        """Judge all that guests were told."""
+        """Judge all answers that guests got."""
         world = self._world
         nodes = [each.address for each in world.machines]
         operations = list(self._operations())

@@ -1,7 +1,7 @@
-"""The promises of a cluster, whatever befalls it: the list that docs/reliability.md prints, and who judges each.
+"""The promises of a cluster under any faults: the list that docs/reliability.md prints, and the judge of each.
 
-What can be seen broken at the moment it breaks is judged while a world runs (watcher.py), all else at its end, when all
-faults are lifted and every copy is level. A broken promise is a `Broken`, which begins with the promise's name.
+Promises whose break is visible at once are judged while a world runs (watcher.py), all others at its end, when all
+faults are lifted and every copy is level. A broken promise is a `Broken`, whose message begins with the promise's name.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Invariant:
     """A promise.
 
     Attributes:
-        name: the first word of what is said when it is broken.
-        judge: looks at a world that is at rest; None: it is judged while the world runs.
-        by: who judges it, for people.
+        name: the first word of the message when it is broken.
+        judge: checks a world that is at rest; None if it is judged while the world runs.
+        by: the judge, for people.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Invariant:
 
 
 def check_kept(world: World) -> None:
-    """Find acknowledged writes that are not in their owner's history; plain ones, where nothing failed over."""
+    """Check that the owner's history has all acknowledged writes; of plain ones, where no node was failed over."""
     failed_over = {turn.vbucket for turn in world.watcher.turns if turn.is_failover}
     for operation in world.recorder.history().operations:
         result, vb = operation.result, world.vbucket_of(operation.key)
@@ -75,7 +75,7 @@ def check_kept(world: World) -> None:
 
 
 def check_linearizable(world: World) -> None:
-    """One order explains all answers."""
+    """Check that one order explains all answers."""
     history = world.judged = judged_history(world)
     model = Model(plain_may_be_lost=True, clock_error_seconds=history.clock_error_seconds)
     for verdict in linearizability.judge(history, model, positions_max=POSITIONS_MAX):
@@ -88,7 +88,7 @@ def check_linearizable(world: World) -> None:
 
 
 def check_complete(world: World) -> None:
-    """Each copy and each reader holds what the history of its failover log says."""
+    """Check that each copy and each reader holds the history of its failover log."""
     branches = world.watcher.branches
     for observer, placed in zip(world.watcher.observers, world.watcher.placed, strict=True):
         if placed.is_served:
@@ -102,7 +102,7 @@ def check_complete(world: World) -> None:
 
 
 def check_versions(world: World) -> None:
-    """Each reader of versions holds every one that its snapshots were to have, and no other."""
+    """Check that each reader of versions holds every version of its snapshots, and no other."""
     for reader in world.readers:
         if reader.history:
             for vb in range(world.plan.vbuckets):
@@ -129,7 +129,9 @@ def _check_versions(world: World, reader: WorldReader, vb: int) -> None:
 
 
 def check_cas(world: World) -> None:
-    """In the owner's history the CAS values of a key rise, and none was the token of a lock of it."""
+    """Check that in the owner's history the CAS values of a key rise, and that none was the token of a lock of the
+    key.
+    """
     operations = world.recorder.history().operations
     locks = (each for each in operations if each.kind is Kind.GET_AND_LOCK and each.outcome is Outcome.DONE)
     tokens = {(each.key.encode("latin-1"), each.result.cas) for each in locks}
@@ -146,7 +148,7 @@ def check_cas(world: World) -> None:
 
 
 def check_equal(world: World) -> None:
-    """Each replica has the documents of its owner."""
+    """Check that each replica has the documents of its owner."""
     for vb in range(world.plan.vbuckets):
         copies = world.copies(vb)
         held = {at: world.watcher.branches.documents(world.watcher.observers[at].held(vb)) for at in copies}
@@ -158,25 +160,25 @@ def check_equal(world: World) -> None:
 
 
 def check_rights(world: World) -> None:
-    """No guest was told, or has stored, what its rights do not show."""
+    """Check that no guest got an answer, or stored a document, without a right to it."""
     for part in (world.guests, world.tenants):
         if part is not None:
             part.judge()
 
 
 def check_buckets(world: World) -> None:
-    """The second bucket's clients saw that bucket, and of it the life that there was."""
+    """Check that the second bucket's clients saw only that bucket, and only the life that existed."""
     if world.orders is not None:
         world.orders.judge()
 
 
 def check_backups(world: World) -> None:
-    """Each backup is a state, and the one that is restored as well."""
+    """Check that each backup is a state, and the restored one as well."""
     world.job(Backups).check()
 
 
 def check_lake(world: World) -> None:
-    """Each version of the mirror's table was a state, and the last is level."""
+    """Check that each version of the mirror's table was a state, and that the last is level."""
     world.job(Lake).check()
 
 
@@ -289,7 +291,7 @@ INVARIANTS: tuple[Invariant, ...] = (
 
 
 def table() -> str:
-    """The promises, as docs/reliability.md prints them."""
+    """Return the promises as docs/reliability.md prints them."""
     rows = [f"| {each.name} | {each.sentence} | {each.by} |" for each in INVARIANTS]
     return "\n".join(["| promise | | judged by |", "|---|---|---|", *rows])
 
@@ -309,11 +311,11 @@ def judge(world: World) -> None:
 
 
 def judged_history(world: World) -> History:
-    """The history without what a node said that had been superseded, and with the faults that explain answers.
+    """Return the history without the answers of superseded nodes, and with the faults that explain answers.
 
-    A node that was cut off, or stopped, while it was failed over serves until it hears of the map, some seconds later
-    (docs/howto/cluster.md). What it says meanwhile is old: its readings are left out, its plain writes are a "maybe".
-    A durable write is neither: it must not be told to have happened there.
+    A node that was cut off, or stopped, while it was failed over serves until it gets the map, some seconds later
+    (docs/howto/cluster.md). Its answers meanwhile are old: its reads are left out, its plain writes are a "maybe". A
+    durable write is neither: the node must not acknowledge one.
     """
     history = world.recorder.history()
     kept = (_weighed(world, _as_written(world, each)) for each in history.operations)
@@ -322,7 +324,9 @@ def judged_history(world: World) -> History:
 
 
 def _as_written(world: World, operation: Operation) -> Operation:
-    """Return an operation whose reading is as it was written, before a bit flipped; not if its node had found that."""
+    """Return an operation with its read value as it was before a bit flipped; unchanged if the node had found the
+    damage.
+    """
     value, result = operation.result.value, operation.result
     if not value or not world.damage.flips:
         return operation
@@ -352,7 +356,7 @@ def _weighed(world: World, operation: Operation) -> Operation | None:
 
 
 def faults(world: World) -> tuple[Fault, ...]:
-    """Failovers, moves and restarts, each of the keys of its vbucket, at its moment."""
+    """Return failovers, moves and restarts as faults, each for the keys of its vbucket, at its time."""
     keys: dict[int, list[str]] = {}
     for key in world.recorder.history().keys:
         keys.setdefault(world.vbucket_of(key), []).append(key)

@@ -1,4 +1,4 @@
-"""A machine of a simulated world: what may befall one that runs a node, besides to lose its process or its power."""
+"""A machine of a simulated world: its faults besides crashes of its process and of its power."""
 
 from __future__ import annotations
 
@@ -28,50 +28,50 @@ THREAD_SECONDS = 0.003
 
 
 class MachineClock(Clock):
-    """The time of day as one machine has it: ahead or behind, and quicker or slower than it should be."""
+    """The time of day on one machine: ahead or behind, and faster or slower than it should be."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
         self.ahead_seconds = self.rate = self._since = 0.0
 
     def time_ns(self) -> int:
-        """Unix time in nanoseconds."""
+        """Return Unix time in nanoseconds."""
         return super().time_ns() + int((self.ahead_seconds + self.rate * (self.monotonic() - self._since)) * 1e9)
 
     def jump(self, seconds: float) -> None:
-        """Go ahead, or (negative) back."""
+        """Move the time ahead, or (negative) back."""
         self.ahead_seconds += seconds
 
     def drift(self, rate: float) -> None:
-        """From now on win `rate` seconds each second."""
+        """Gain `rate` seconds in each second from now on."""
         self.ahead_seconds += self.rate * (self.monotonic() - self._since)
         self.rate, self._since = rate, self.monotonic()
 
     def set_right(self) -> None:
-        """Have the right time, and keep it."""
+        """Set the right time, without drift."""
         self.ahead_seconds = self.rate = 0.0
 
 
 class DiskUsersFile(UsersFile):
-    """The list of users on a simulated disk, which has no modes, and one process."""
+    """The list of users on a simulated disk, which has no file modes, and one process."""
 
     def __init__(self, folder: Path, disk: FaultyDisk) -> None:
         super().__init__(folder, disk)
         self._simulated = disk
 
     def load_list(self) -> UserList | None:
-        """The list of users; None if there is no file."""
+        """Return the list of users; None if there is no file."""
         return super().load_list() if self.path in self._simulated._names else None
 
     def _refuse_others(self, path: Path, advice: str) -> None:
-        """There are no others."""
+        """Do nothing: there are no other users of the disk."""
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         yield
 
     def signature(self) -> tuple[int, int, int] | None:
-        """Numbers that differ for another content."""
+        """Return numbers that differ for another content; None if there is no file."""
         found = self._simulated._names.get(self.path)
         return None if found is None else (zlib.crc32(found.memory[: found.size].tobytes()), found.size, 0)
 
@@ -96,42 +96,42 @@ class Machine(Host):
         self.thread_seconds = THREAD_SECONDS
 
     def pause(self, seconds: float) -> None:
-        """Stop the process (SIGSTOP); it goes on after so many seconds."""
+        """Stop the process (SIGSTOP); it continues after so many seconds."""
         if self.loop is not None:
             self.loop.sleeps_until = self._schedule.now + seconds
 
     def go_on(self) -> None:
-        """Let a stopped process go on now; what it was to do meanwhile comes when it was put off to."""
+        """Continue a stopped process now; its delayed events keep their later times."""
         if self.loop is not None:
             self.loop.sleeps_until = 0.0
 
     def slow_down(self, seconds: float) -> None:
-        """Let each piece of work of the process's threads take up to so long."""
+        """Let each piece of work of the process's threads take up to so many seconds."""
         self.thread_seconds = seconds
         for pool in self.loop.pools if self.loop is not None else ():
             pool.seconds = seconds
 
     def fill(self, room_bytes: int) -> None:
-        """Leave the disk so much room."""
+        """Limit the free room of the disk."""
         used = sum(inode.reserved for inode in self.disk._names.values())
         self.disk.capacity = used + room_bytes
 
     def repair(self) -> None:
-        """The disk is well, has room, and is as quick as ever; the clock is right."""
+        """Restore the disk's room and speed, end its failures, and set the clock right."""
         self.disk.heal()
         self.disk.capacity = None
         self.slow_down(THREAD_SECONDS)
         self.clock.set_right()
 
     def _start(self) -> None:
-        """Run a node whose list of users is on the simulated disk, and whose logins have simulated threads."""
+        """Start a node whose list of users is on the simulated disk, and whose logins use simulated threads."""
         file = partial(DiskUsersFile, disk=self.disk)
         threads = mock.patch.object(logins, "ThreadPoolExecutor", lambda *_: self.loop and self.loop.pool())
         with mock.patch.object(server, "UsersFile", file), threads:
             super()._start()
 
     def start(self) -> bool:
-        """Run a node on what the disk has; False if that fails."""
+        """Start a node on the disk's content; return False if that fails."""
         is_up = super().start()
         self.slow_down(self.thread_seconds)
         return is_up

@@ -1,4 +1,4 @@
-"""How often each fault comes in the plans of many worlds, and how often two are in force at once.
+"""Statistics of the plans of many worlds: how often each fault occurs, and how often two are in force at once.
 
     print(told(map(plan_of, range(200))))
 
@@ -21,20 +21,23 @@ LASTS = Fault.__members__.values() - WORKS.keys() - JOBS
 
 
 def ends(step: Step) -> float:
-    """When a fault is over, in seconds after the clients began; `lasts` of an operator says when he is killed."""
+    """Return when a fault is over, in seconds after the clients began; `lasts` of an operator is the time until it is
+    killed.
+    """
     return step.at + (max(step.lasts, WORK_SECONDS) if step.fault in LASTS else WORK_SECONDS)
 
 
 def met(plan: WorldPlan) -> Iterator[Pair]:
-    """Each two steps of a plan that are in force at once; a fault that meets itself is a pair of one."""
+    """Yield each pair of faults of a plan that are in force at once; a fault that meets itself is a pair of one."""
     for one, other in combinations(plan.steps, 2):  # in the order in which they begin
         if other.at <= ends(one):
             yield frozenset((one.fault, other.fault))
 
 
 def told(plans: Iterable[WorldPlan]) -> str:
-    """A table of all faults: how often each comes, in how many worlds, and the two that it meets least; then the pairs
-    that never meet."""
+    """Return a table of all faults: how often each occurs, in how many worlds, and the two that it meets least; then
+    the pairs that never meet.
+    """
     steps: Counter[Fault] = Counter()
     worlds: Counter[Fault] = Counter()
     pairs: Counter[Pair] = Counter()

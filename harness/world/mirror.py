@@ -1,9 +1,9 @@
 """The lake's mirror of a simulated cluster: the product's job, killed at any instant and started again.
 
 It runs in simulated time on the local engine, with its upkeep beside it, and its table lies in an object store that
-loses requests and answers (objects.py). Each version of the table is read when its commit appears, and held against the
-histories: it is a state that the bucket had, every vbucket at the seqno that the table's own record tells. At the end
-the table is made level, and read once more by others (Polars), with its change log.
+loses requests and answers (objects.py). Each version of the table is read when its commit appears, and checked against
+the histories: it is a state that the bucket had, every vbucket at the seqno of the table's own record. At the end the
+table is brought level, and read once more by Polars, with its change log.
 
 Old files and commits are removed after seconds here, which take days elsewhere.
 """
@@ -59,7 +59,7 @@ class Lake:
     """The mirror of a world, and the judge of its table.
 
     Attributes:
-        versions: of the table, so far.
+        versions: the number of the table's versions so far.
     """
 
     def __init__(self, world: World) -> None:
@@ -77,7 +77,7 @@ class Lake:
     # --- the mirror -------------------------------------------------------------------------------------------------
 
     def begin(self, step: Step) -> Callable[[], None] | None:
-        """Start the mirror; kill one that runs, and return what starts it again."""
+        """Start the mirror, or kill the running one; return the function that starts it again."""
         self._is_used = True
         if self._running is None or self._running.is_over:
             self._start()
@@ -92,7 +92,7 @@ class Lake:
             self._running = self._world.run_blocking("mirror", self._keep_up)
 
     def _keep_up(self) -> None:
-        """A service: the mirror, and again where it gave up."""
+        """Run the mirror as a service does: start it again when it has given up."""
         while not self._stops:
             try:
                 self._mirror(once=False)
@@ -118,7 +118,7 @@ class Lake:
     # --- its versions -----------------------------------------------------------------------------------------------
 
     def _put(self, key: str) -> None:
-        """An object appeared: if it is the table's next commit, its version is judged."""
+        """Judge the table's version if the object that appeared is its next commit."""
         folder, _, name = key.rpartition("/")
         if folder != f"{ROOT}/{FOLDER}" or not COMMIT.fullmatch(name) or self._broken is not None:
             return
@@ -158,7 +158,7 @@ class Lake:
         return pq.read_table(io.BytesIO(self._world.store.held[key].content))
 
     def _compare(self, rows: Rows) -> None:
-        """Hold a version against the histories, at the seqnos that its record tells."""
+        """Check a version against the histories, at the seqnos of its record."""
         end = Offset.from_json(json.loads(self._state.records[DOMAIN])["end"])
         watcher = self._world.watcher
         for vb in range(self._world.plan.vbuckets):
@@ -178,8 +178,10 @@ class Lake:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Make the table level, and read it by other means. Those know nothing of bits that flipped before a node found
-        it: what was read of them until then stays in the table.
+        """Bring the table level, and read it by other means.
+
+        These do not excuse bits that flipped before a node found it: values that were read until then stay in the
+        table.
 
         Raises:
             Broken: a promise does not hold.
@@ -205,7 +207,9 @@ class Lake:
             self._read_by_others(Path(folder), nodes[0])
 
     def _await_expiry(self) -> None:
-        """Let documents expire: nothing may change between the mirror's last run and the reading of the nodes."""
+        """Wait until documents have expired: nothing may change between the mirror's last run and the reads of the
+        nodes.
+        """
         world = self._world
         until = world.schedule.now + EXPIRY_SECONDS
         while world.schedule.now < until and any(map(self._expires, range(world.plan.vbuckets))):

@@ -1,4 +1,4 @@
-"""Faults of a simulated world: how each step begins, and what undoes it."""
+"""Faults of a simulated world: the begin of each step, and its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KILLED_SECONDS = 0.3
 
 
 def begin(world: World, step: Step) -> Undo | None:
-    """Let it begin; returns what undoes it."""
+    """Begin a step; return the function that undoes it, None if it needs none or was left out."""
     if put_off := _put_off(world, step):
         world.counts[put_off] += 1
         return None
@@ -37,7 +37,7 @@ def begin(world: World, step: Step) -> Undo | None:
 
 
 def _put_off(world: World, step: Step) -> str:
-    """Why a step is left out, as it is counted; "" if it is not."""
+    """Return the reason for which a step is left out, as it is counted; "" if it is not."""
     if step.fault is Fault.FAILOVER and world.damage.is_put_off(step.node):
         return "failovers put off"
     if step.fault is Fault.REMOVE and world.damage.is_removal_put_off(step.node):
@@ -61,7 +61,7 @@ def _anew(world: World, step: Step) -> Undo | None:
 
 
 def _orders_failover(world: World, step: Step) -> Undo:
-    """Let the process die, and an operator fail the node over, who is killed now and then."""
+    """Kill the process, and let an operator fail the node over, who is killed now and then."""
     world.crash(step.node, Crash.KILL if step.amount < 0.5 else Crash.POWER)
     kill = None if world.orders is None else world.orders.change_owners(Work.FAILOVER, step)
     if kill is not None and step.other == 0:
@@ -141,8 +141,10 @@ def _reset(world: World, one: str, other: str, _: Step) -> None:
 
 
 def _duplicated(world: World, step: Step) -> Undo | None:
-    """Keep what somebody sends to a machine, and let him lose his connections after half of the time: what he asks
-    anew comes before what he had asked."""
+    """Hold back a sender's bytes to a machine, and reset its connections after half of the time.
+
+    Requests that the sender repeats then arrive before the original ones.
+    """
     network, machine = world.network, world.name(step.node)
     callers = network.callers(machine)
     if not callers:

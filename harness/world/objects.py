@@ -1,12 +1,12 @@
-"""An object store of a simulated world, as the libraries of real ones show theirs (fsspec): requests take time, and
+"""An object store of a simulated world, with the interface of real stores' libraries (fsspec): requests take time, and
 requests and answers get lost.
 
     store = ObjectServer(schedule)
     store.lost = 0.2                        one request in five comes to nothing, or its answer does
     with served(store): ObjectStore("s3://lake/table").create(...)
 
-The product's own class of object stores asks it. An object appears whole, and who is killed between a request and its
-answer has made a change that he never heard of.
+The product's own class of object stores uses it. An object appears whole, and a process that is killed between a
+request and its answer has made a change without knowing it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ HASTY = {
 
 
 class NoAnswer(Exception):  # noqa: N818 - says what happened
-    """The store's library has given up: of errors of their own kind, as each has them."""
+    """The store's library has given up: an error of its own kind, as each library has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object, and when it was put, in Unix seconds."""
+    """An object, and its time in Unix seconds."""
 
     content: bytes
     modified: float
@@ -64,7 +64,8 @@ class ObjectServer:
     """The store.
 
     Attributes:
-        held: by name. lost: the share of requests that get no answer. counts: requests, and those without an answer.
+        held: objects by name. lost: the share of requests that get no answer.
+        counts: requests, and those without an answer.
         on_put: called with the name of each object that was put.
     """
 
@@ -87,11 +88,11 @@ class ObjectServer:
         return self._asked(lambda: self._object(key).content)
 
     def open(self, key: str, *_: object, **__: object) -> io.BytesIO:
-        """Return an object as a file; what is read of it is there from now on."""
+        """Return an object as a file, with the content of this moment."""
         return io.BytesIO(self.cat_file(key))
 
     def exists(self, key: str) -> bool:
-        """Whether there is an object, or one below."""
+        """Return True if there is an object of this name, or one below it."""
         return self._asked(lambda: "/" not in key or key in self.held or bool(self._below(key)))
 
     def info(self, key: str) -> dict[str, Any]:
@@ -99,11 +100,11 @@ class ObjectServer:
         return self._asked(lambda: {"size": len(self._object(key).content)})
 
     def put_file(self, local: str, key: str) -> None:
-        """Make an object of a local file."""
+        """Put a local file as an object."""
         self.pipe_file(key, Path(local).read_bytes())
 
     def pipe_file(self, key: str, content: bytes, mode: str = "overwrite") -> None:
-        """Put an object; with `create` only where there is none."""
+        """Put an object; with the mode `create` only if there is none."""
 
         def put() -> None:
             if mode == "create" and key in self.held:
@@ -119,12 +120,12 @@ class ObjectServer:
         self._asked(lambda: self.held.pop(key, None), changes=True)
 
     def rm(self, key: str, recursive: bool = False) -> None:
-        """Remove an object, and all below, one after the other."""
+        """Remove an object, and all below it, one after the other."""
         for name in [key, *self._below(key)]:
             self.rm_file(name)
 
     def ls(self, key: str, detail: bool = True) -> list[dict[str, Any]]:
-        """Return what lies directly below."""
+        """Return the names directly below a name."""
         return self._asked(lambda: list(self._listed(key)))
 
     # --- within -----------------------------------------------------------------------------------------------------
@@ -153,8 +154,9 @@ class ObjectServer:
                 yield {"name": f"{key}/{first}", "type": "directory", "size": 0}
 
     def _asked(self, effect: Callable[[], T], *, changes: bool = False) -> T:
-        """Let a request come to the store, have its effect, and its answer come back. The harness itself has no way to
-        go."""
+        """Delay a request, carry out its effect, and delay its answer; either may be lost. The harness's own requests
+        take no time.
+        """
         thread = current()
         if thread is None:
             return effect()
@@ -178,8 +180,9 @@ class ObjectServer:
 
 @contextmanager
 def served(server: ObjectServer) -> Iterator[None]:
-    """In a block: headwater's object stores are this one, its backups have the simulation's time, and upkeep removes
-    within seconds what is kept for days."""
+    """Make this the store of headwater's object stores for a block, with simulated time for backups, and seconds
+    instead of days for the retention of old files.
+    """
     clock = server._clock
 
     def connected(url: str) -> tuple[_Shared, str]:

@@ -2,7 +2,7 @@
 
     await do(Work.FAILOVER, desk, seeds, node)
 
-An operator that is refused tries again for a while, as people do. It goes by what the product tells it, and by nothing
+An operator that is refused tries again for a while, as people do. It uses only what the product reports, and nothing
 that only the simulation knows.
 """
 
@@ -35,7 +35,7 @@ LIMITS = Limits(connect_seconds=ANSWER_SECONDS, answer_seconds=5.0, handover_sec
 
 
 class Work(Enum):
-    """The things that an operator can be about."""
+    """The kinds of an operator's work."""
 
     FAILOVER = "failover"
     FORCED_FAILOVER = "failover --force"
@@ -59,17 +59,17 @@ LOGIN: tuple[str | None, str | None] = (None, None)
 
 
 def login_options() -> dict[str, str]:
-    """The operators' name and password as options of readers and writers; none where everybody is let in."""
+    """Return the operators' name and password as options of readers and writers; empty without logins."""
     return {name: text for name, text in zip(("user", "password"), LOGIN, strict=True) if text is not None}
 
 
 def members(bucket: str = BUCKET) -> Members:
-    """The nodes as an operator connects to them."""
+    """Return the nodes as an operator connects to them."""
     return Members(bucket, *LOGIN, timeout_seconds=ANSWER_SECONDS)
 
 
 async def make_cluster(nodes: Sequence[Address], replicas: int) -> None:
-    """The first map."""
+    """Send the nodes their first map."""
     async with members() as connected:
         await found_cluster(connected, nodes, replicas)
 
@@ -77,14 +77,14 @@ async def make_cluster(nodes: Sequence[Address], replicas: int) -> None:
 async def do(
     work: Work, seeds: Sequence[Address], node: Address, random: Random, attempts: int = 4, *, bucket: str = BUCKET
 ) -> bool:
-    """Do a piece of work, again if it is refused; whether it came to its end."""
+    """Do a piece of work, again if it is refused; return True if it succeeded."""
     return len(await refusals(work, seeds, node, random, attempts, bucket=bucket)) < attempts
 
 
 async def refusals(
     work: Work, seeds: Sequence[Address], node: Address, random: Random, attempts: int = 4, *, bucket: str = BUCKET
 ) -> list[HeadwaterError]:
-    """Do a piece of work, again if it is refused; returns the refusals, as many as attempts if it came to no end."""
+    """Do a piece of work, again if it is refused; return the refusals, as many as attempts if it did not succeed."""
     found: list[HeadwaterError] = []
     while len(found) < attempts:
         if found:
@@ -102,7 +102,7 @@ async def refusals(
 async def fail_over_at_a_loss(
     seeds: Sequence[Address], node: Address, bucket: str, look: Callable[[FailoverPlan], None]
 ) -> None:
-    """Fail a node over whatever is lost by that; `look` sees the plan before."""
+    """Fail a node over at any loss; `look` is called with the plan before."""
     others = [each for each in seeds if each != node]
     async with members(bucket) as connected:
         failover = Failover(connected, others, [node], force=True, lose_data=True)
@@ -111,7 +111,7 @@ async def fail_over_at_a_loss(
 
 
 async def is_outside(seeds: Sequence[Address], node: Address, bucket: str = BUCKET) -> bool:
-    """Whether the map of the others is without a node, by what one of them says; False where none says anything."""
+    """Return True if the others' map is without a node, by the first answer of one of them; False if none answers."""
     others = [each for each in seeds if each != node]
     try:
         async with members(bucket) as connected:
@@ -123,12 +123,12 @@ async def is_outside(seeds: Sequence[Address], node: Address, bucket: str = BUCK
 
 
 def proposes_loss(refusal: HeadwaterError) -> bool:
-    """Whether a refused failover is to be typed with an option by which something may be lost."""
+    """Return True if a refusal proposes an option by which data may be lost."""
     return isinstance(refusal, ClusterError) and any(each in refusal.advice for each in ("--lose-data", "--accept"))
 
 
 def proposed_by_all(refusals: Sequence[HeadwaterError]) -> set[FailoverRefusal]:
-    """The refusals that each refused failover proposes to override, where the dead node never comes back."""
+    """Return the refusals that every refused failover proposes to override if the dead node never comes back."""
     return {each for each in FailoverRefusal if all(_proposes(each, refusal) for refusal in refusals)}
 
 
@@ -170,7 +170,9 @@ async def _purge(connected: Members, node: Address) -> None:
 
 
 async def make_whole(nodes: Sequence[Address], seconds: float, bucket: str = BUCKET) -> str:
-    """Bring all nodes into a bucket's cluster and settle what is open; why that can't be, "" if it can."""
+    """Bring all nodes into a bucket's cluster and finish all open work; return the reason why that fails, "" if it
+    succeeds.
+    """
     loop = asyncio.get_running_loop()
     until, problem = loop.time() + seconds, ""
     while loop.time() < until:
@@ -188,8 +190,10 @@ async def make_whole(nodes: Sequence[Address], seconds: float, bucket: str = BUC
 
 
 async def _drop_collections_of_strangers(nodes: Sequence[Address], bucket: str) -> None:
-    """Drop what is not needed, as that refusal says: a machine with another disk is a cluster of its own, and who names
-    it alone makes collections there."""
+    """Drop the collections that a refusal names as strange.
+
+    A machine with another disk is a cluster of its own, and an operator who names it alone creates collections there.
+    """
     async with members(bucket) as connected:
         for node in nodes:
             with suppress(HeadwaterError):

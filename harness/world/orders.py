@@ -1,12 +1,13 @@
-"""A second bucket in the same cluster: clients of its own on keys of the same names, dropped and made anew meanwhile.
+"""A second bucket in the same cluster: clients of its own on keys of the same names, dropped and created anew
+meanwhile.
 
 In half of the worlds with it nodes are failed over in it and join it again, whatever the first bucket's operators do
-with them; in the others nobody changes its owners, and its plain writes are kept as well. What is judged are its lives,
-each from when an operator was told that all machines have made it until somebody begins to drop it again. A life begins
-empty: a value of a life before, or of the other bucket, has no write that explains it.
+with them; in the others nobody changes its owners, and its plain writes are kept as well. The bucket is judged life by
+life, each from the moment when all machines have confirmed its creation until its next drop is requested. A life begins
+empty: a value of an earlier life, or of the other bucket, has no write that explains it.
 
-When a failover took effect is not looked at: it may, at one moment from when it began; and what the failed node answers
-from then on is old until it has joined again. Such readings are left out, such plain writes are a "maybe".
+The time at which a failover took effect is not observed: it may be any moment from its begin; and answers of the failed
+node from then on are old until it has joined again. Such reads are left out, such plain writes are a "maybe".
 """
 
 from __future__ import annotations
@@ -57,19 +58,19 @@ class OrdersWorld(ProgramsWorld, Protocol):
     plan: WorldPlan
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Return Unix seconds."""
 
     def next_number(self) -> int:
-        """A number that nothing else has."""
+        """Return a unique number."""
 
     def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
         """Run a program to its end."""
 
     def holders(self, bucket: str, vb: int) -> list[Address]:
-        """The machines on which a node runs that has a copy of a vbucket of a bucket."""
+        """Return the machines with a running node that has a copy of a vbucket of a bucket."""
 
     def without(self, bucket: str) -> list[Address]:
-        """The machines on which a node runs that does not serve a bucket."""
+        """Return the machines with a running node that does not serve a bucket."""
 
 
 @dataclass(slots=True)
@@ -77,10 +78,10 @@ class Life:
     """One life of the bucket.
 
     Attributes:
-        began: when the drop of the one before was first asked for. made: when an operator was told that all machines
-            have the new one; None: never.
-        is_clean: whether all machines had dropped the one before, and no other request
-            to drop it can be on its way: one that was given up may arrive when the next life has begun.
+        began: when the drop of the one before was first requested.
+        made: when all machines had confirmed the new one to an operator; None for never.
+        is_clean: True if all machines had dropped the one before, and no other request to drop it can be in transit:
+            one that was given up may arrive when the next life has begun.
     """
 
     began: float
@@ -90,11 +91,12 @@ class Life:
 
 @dataclass(slots=True)
 class OwnersChange:
-    """Work of an operator who fails a node over in the bucket, or lets it join again; which kinds, `work` says.
+    """An operator's work on the bucket's owners, of the kind `work`: a failover, or a node that joins again.
 
     Attributes:
-        node: host:port. began, ended: in seconds since the beginning; None: it came to no end. is_done: nor was it
-            refused.
+        node: host:port.
+        began, ended: in seconds since the beginning; `ended` None for work without an end.
+        is_done: True if it succeeded.
     """
 
     work: Work
@@ -109,9 +111,9 @@ class Loss:
     """A machine that was failed over in the bucket at a loss, since its disk was replaced.
 
     Attributes:
-        began, ended: in seconds since the beginning; no end: it came to none. vbuckets: of the bucket.
+        began, ended: in seconds since the beginning; infinite for work without an end. vbuckets: of the bucket.
         anew: vbuckets of which no copy was left. They begin again, empty.
-        lowered: those whose best copy may lack durable writes: too few of the copies that acknowledged are left.
+        lowered: vbuckets whose best copy may lack durable writes: too few of the copies that acknowledged are left.
     """
 
     began: float
@@ -121,11 +123,11 @@ class Loss:
     lowered: frozenset[int]
 
     def begins_anew(self, key: str) -> bool:
-        """Whether all that was there of a key is gone."""
+        """Return True if all versions of a key are gone."""
         return vbucket_of(key.encode("latin-1"), self.vbuckets) in self.anew
 
     def lowers(self, operation: Operation) -> bool:
-        """Whether an operation may be lost in spite of its level."""
+        """Return True if an operation may be lost in spite of its level."""
         is_before = self.ended is None or operation.called - NOON_SECONDS < self.ended
         return is_before and vbucket_of(operation.key.encode("latin-1"), self.vbuckets) in self.lowered
 
@@ -134,8 +136,8 @@ class Orders:
     """The second bucket, its clients and its operator.
 
     Attributes:
-        lives: of the bucket, in order. recorder: what its clients asked and heard.
-        changes: of its owners, in the order in which they began. losses: with the disks of machines.
+        lives: of the bucket, in order. recorder: of its clients' requests and answers.
+        changes: of its owners, in the order in which they began. losses: those with the disks of machines.
     """
 
     def __init__(self, world: OrdersWorld, random: Random, login: Login) -> None:
@@ -150,12 +152,12 @@ class Orders:
         self._is_late = False  # whether a request to drop it may be on its way that nobody waits for any more
 
     def found(self) -> None:
-        """Make the bucket for the first time."""
+        """Create the bucket for the first time."""
         self.lives.append(life := Life(self._world.schedule.now, is_clean=True))
         self._world.complete("maker", partial(self._make, life), FOUNDING_SECONDS)
 
     def begin(self) -> None:
-        """Let its clients ask."""
+        """Start its clients."""
         for number in range(CLIENTS):
             work = partial(self._client(number).run, 1 << 30, PAUSE_SECONDS)
             self._programs.append(self._world.run(f"orders-{number}", work))
@@ -175,7 +177,9 @@ class Orders:
         )
 
     def anew(self, step: Step) -> Callable[[], None] | None:
-        """Let an operator drop the bucket and make it anew, if nobody is about that; returns what kills him."""
+        """Let an operator drop the bucket and create it anew, unless one is doing so; return the function that kills
+        the operator.
+        """
         if self._anew is not None and not self._anew.is_over:
             return None
         self.lives.append(life := Life(self._world.schedule.now))
@@ -189,7 +193,9 @@ class Orders:
         return kill if step.lasts else None
 
     def change_owners(self, work: Work, step: Step) -> Callable[[], None]:
-        """Let an operator fail a node over in the bucket, or let it join again; returns what kills him."""
+        """Let an operator fail a node over in the bucket, or let it join again; return the function that kills the
+        operator.
+        """
         world = self._world
         node, random = world.addresses[step.node], Random(step.amount)  # noqa: S311 - must be repeatable
         self.changes.append(change := OwnersChange(work, str(node), world.schedule.now))
@@ -211,20 +217,20 @@ class Orders:
 
     @property
     def failing_over(self) -> set[Address]:
-        """The nodes that an operator is about to fail over in the bucket."""
+        """Return the nodes that an operator is failing over in the bucket."""
         return {node for started, node in self._failing_over if not started.is_over}
 
     # --- machines that are replaced -----------------------------------------------------------------------------------
 
     async def move_away(self, node: Address, random: Random) -> None:
-        """Let a machine that is about to be replaced give away all that it has of the bucket, if that can be."""
+        """Move all data of the bucket away from a machine that is about to be replaced, if that is possible."""
         self.changes.append(change := OwnersChange(Work.REMOVE, str(node), self._world.schedule.now))
         seeds = self._seeds
         change.is_done = await operators.do(Work.REMOVE, seeds, node, random, attempts=2, bucket=SECOND_BUCKET)
         change.ended = self._world.schedule.now
 
     async def take_in(self, node: Address, random: Random) -> None:
-        """Make the bucket on a machine with another disk, and let it join again."""
+        """Create the bucket on a machine with another disk, and let it join again."""
         if not await self._make_on([node]):
             return
         self.changes.append(change := OwnersChange(Work.ADD, str(node), self._world.schedule.now))
@@ -232,7 +238,7 @@ class Orders:
         change.ended = self._world.schedule.now
 
     async def _make_on(self, nodes: Sequence[Address]) -> bool:
-        """Make the bucket on machines that others share it with, or will; whether it is there."""
+        """Create the bucket on machines that share it with others, or will; return True if it is there."""
         for _ in range(ATTEMPTS):
             try:
                 async with members("") as connected:
@@ -247,12 +253,12 @@ class Orders:
 
     @property
     def _seeds(self) -> list[Address]:
-        """The machines that an operator may name as members: not those that have another disk, and no bucket yet."""
+        """Return the machines that an operator may name as members: not those with another disk and no bucket yet."""
         world = self._world
         return [each for each in world.addresses if each not in world.without(SECOND_BUCKET)]
 
     async def take_out(self, node: Address, random: Random) -> None:
-        """Fail a machine over in the bucket before its disk is replaced, at a loss where nothing else is left."""
+        """Fail a machine over in the bucket before its disk is replaced, at a loss if there is no other way."""
         world, change = self._world, None
         while not await operators.is_outside(self._seeds, node, SECOND_BUCKET):
             if change is None:
@@ -275,7 +281,7 @@ class Orders:
             await asyncio.sleep(AGAIN_SECONDS)
 
     def _lose(self, node: Address, change: OwnersChange, plan: FailoverPlan) -> None:
-        """An operator was told what a failover may lose, and goes on; that no copy is left must be true."""
+        """Note the losses that a failover's plan names, and check that no copy of lost vbuckets is left."""
         world, lost = self._world, frozenset(plan.anew)
         for vb in lost:
             if held := [each for each in world.holders(SECOND_BUCKET, vb) if each in plan.after.servers]:
@@ -288,14 +294,14 @@ class Orders:
         self.losses.append(Loss(change.began, None, plan.after.vbuckets, lost, frozenset(lowered)))
 
     def end(self) -> None:
-        """Let all go; who failed fails the run."""
+        """End all clients and operators; an error of one fails the run."""
         for program in self._programs:
             if program.error is not None:
                 raise program.error
             program.kill()
 
     def finish(self) -> None:
-        """With all faults lifted, bring the bucket together on all nodes, and read every key once more."""
+        """Bring the bucket together on all nodes, with all faults lifted, and read every key once more."""
         world, life = self._world, self.lives[-1]
         if self._anew is not None:
             world.schedule.run(FOUNDING_SECONDS, lambda: self._anew is None or self._anew.is_over)
@@ -341,7 +347,7 @@ class Orders:
     # --- the judge ----------------------------------------------------------------------------------------------------
 
     def judge(self) -> None:
-        """One order explains all answers of each life."""
+        """Check that one order explains all answers of each life."""
         world, history = self._world, self.recorder.history()
         model = Model(plain_may_be_lost=True, clock_error_seconds=history.clock_error_seconds)
         world.counts["operations on the second bucket"] += len(history.operations)
@@ -359,7 +365,7 @@ class Orders:
                     raise Broken(f"buckets: {SECOND_BUCKET}, made at {life.made} s\n{told}")
 
     def _judged(self) -> Iterator[tuple[Life, float]]:
-        """The lives that began empty on all machines, and when each may have ended."""
+        """Yield the lives that began empty on all machines, each with the time at which it may have ended."""
         ends = [*(each.began for each in self.lives[1:]), float("inf")]
         for life, end in zip(self.lives, ends, strict=True):
             if life.made is not None and life.is_clean:
@@ -367,7 +373,7 @@ class Orders:
 
 
 def lowered(operations: Iterable[Operation], losses: Sequence[Loss]) -> list[Operation]:
-    """The operations with the levels that hold in spite of all losses."""
+    """Return the operations with the levels that hold in spite of all losses."""
 
     def as_held(each: Operation) -> Operation:
         is_plain = any(loss.lowers(each) for loss in losses)
@@ -379,7 +385,9 @@ def lowered(operations: Iterable[Operation], losses: Sequence[Loss]) -> list[Ope
 def parts(
     operations: Sequence[Operation], lives: Iterable[tuple[Life, float]], losses: Sequence[Loss]
 ) -> Iterator[tuple[Life, float, Sequence[Operation]]]:
-    """Lives, when each may have ended, and who takes part: the keys of a vbucket that began anew have another one."""
+    """Yield lives, the time at which each may have ended, and their operations; the keys of a vbucket that began anew
+    have a life of their own.
+    """
     for life, end in lives:
         keys = sorted({each.key for each in operations})
         lost = {key: [each for each in losses if each.began < end and each.begins_anew(key)] for key in keys}
@@ -393,7 +401,7 @@ def parts(
 
 
 def within(operations: Sequence[Operation], life: Life, until: float) -> Iterator[Operation]:
-    """The operations that may have met a life: what overlaps its beginning or its end may have, or may not."""
+    """Yield the operations of a life; those that overlap its begin or its end may belong to it, or not."""
     for each in operations:
         called = each.called - NOON_SECONDS
         ended = float("inf") if each.answered is None else each.answered - NOON_SECONDS
@@ -407,7 +415,7 @@ def within(operations: Sequence[Operation], life: Life, until: float) -> Iterato
 
 
 def faults(changes: Sequence[OwnersChange], life: Life, until: float) -> Iterator[Fault]:
-    """The changes of owners that may have taken back plain writes of a life: a rebalance may end a failover."""
+    """Yield the changes of owners that may have taken back plain writes of a life; a rebalance may end a failover."""
     for each in changes:
         if each.began < until and (each.ended is None or each.ended >= life.began):
             ended = None if each.ended is None else NOON_SECONDS + each.ended
@@ -415,7 +423,7 @@ def faults(changes: Sequence[OwnersChange], life: Life, until: float) -> Iterato
 
 
 def weighed(operations: Iterable[Operation], changes: Sequence[OwnersChange]) -> Iterator[Operation]:
-    """The operations without what a node said that may have been failed over, but for durable writes."""
+    """Yield the operations without answers of a node that may have been failed over, except durable writes."""
     for each in operations:
         is_durable = each.outcome is Outcome.DONE and each.argument.level
         if is_durable or each.outcome is Outcome.MAYBE or not _may_be_old(each, changes):

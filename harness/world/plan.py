@@ -1,4 +1,4 @@
-"""The plan of a run: all that decides it, made of a seed."""
+"""The plan of a run: everything that decides it, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from harness.world.steps import Fault, Step, anew_of, duplicates_of, flips_of, o
 
 @dataclass(frozen=True, slots=True)
 class WorldPlan:
-    """All that decides a run.
+    """Everything that decides a run.
 
     Attributes:
-        operations: of all clients together. seconds: for how long faults come.
-        clock_error_seconds: how far clocks may jump. has_users: whether nodes want logins, and there are guests.
-        has_orders: whether a second bucket has clients. has_tenants: whether some users have rights in single
-            collections alone. has_history: whether a reader asks for every version.
+        operations: of all clients together. seconds: the time in which faults come.
+        clock_error_seconds: the most seconds by which clocks may jump.
+        has_users: True if nodes have users, and there are guests.
+        has_orders: True if a second bucket has clients.
+        has_tenants: True if some users have rights in single collections alone.
+        has_history: True if a reader requests every version.
     """
 
     seed: int
@@ -36,12 +38,12 @@ class WorldPlan:
 
     @property
     def has_flips(self) -> bool:
-        """Whether bits flip, and machines are replaced for that."""
+        """True if bits flip, and machines are replaced for that."""
         return any(step.fault is Fault.FLIP for step in self.steps)
 
 
 def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
-    """The plan that a seed gives."""
+    """Return the plan of a seed."""
     random = Random(seed)  # noqa: S311 - must be repeatable
     nodes = random.choice([3, 3, 3, 4, 5])
     seconds = operations * 0.03

@@ -1,8 +1,10 @@
 """Processes beside the nodes: each has an event loop at a place of its own, and can be killed at any instant.
 
-program = Program(schedule, network, "client-1", work)
-program.is_over, program.error
-program.kill()
+    program = Program(schedule, network, "client-1", work)
+    program.is_over, program.error
+    program.kill()
+
+A program's work is a coroutine.
 """
 
 from __future__ import annotations
@@ -21,24 +23,24 @@ if TYPE_CHECKING:
 
 
 class ProgramsWorld(Protocol):
-    """The parts of a world that whoever begins programs there needs."""
+    """The parts of a world that are needed to start programs there."""
 
     schedule: Schedule
     counts: Counter[str]
 
     @property
     def addresses(self) -> list[Address]:
-        """Of all machines."""
+        """Return the addresses of all machines."""
 
     def run(self, name: str, work: Callable[[], object]) -> Program:
-        """Let a program begin."""
+        """Start a program."""
 
 
 class ProgramLoop(SimLoop):
-    """The loop of a program: an error that a task kept to itself is that task's own business."""
+    """The loop of a program: an error in a task that nobody awaits does not fail the run."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Let what failed within a callback fail the run; not what nobody fetched."""
+        """Fail the run for an error in a callback, but not for a task's error that was never retrieved."""
         if "was never retrieved" not in context["message"]:
             super().call_exception_handler(context)
 
@@ -47,10 +49,10 @@ class Program:
     """A coroutine that runs as a process.
 
     Args:
-        work: makes the coroutine, inside of the process.
+        work: creates the coroutine, inside of the process.
 
     Attributes:
-        name: its place in the network. is_killed: whether it was.
+        name: its place in the network. is_killed: True once it was killed.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Program:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, by itself or not."""
+        """True if it has ended, by itself or not."""
         return self.is_killed or (self._task is not None and self._task.done())
 
     @property
@@ -84,7 +86,7 @@ class Program:
         return None if self._task is None or not self._task.done() else self._task.result()
 
     def kill(self) -> None:
-        """End it now; who is connected is told."""
+        """End the process now; its peers see their connections closed."""
         if not self.is_over:
             self.is_killed = True
             self.loop.kill()

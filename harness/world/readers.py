@@ -1,8 +1,9 @@
-"""Readers of changes in a simulated cluster, by the product's own client: each holds what it was told, as a mirror.
+"""Readers of changes in a simulated cluster, by the product's own client: each holds the changes it received, as a
+mirror.
 
-It goes on where it stood when a connection breaks, returns to the newest state it has in common with a node that has
-another history, and reads anew what was purged before it came. A reader of versions asks for each one that the nodes
-still have, and keeps note of the seqnos of which it was told the last versions alone.
+A reader continues at its position when a connection breaks, returns to the newest state that it shares with a node that
+has another history, and reads a vbucket anew whose deletions were purged before it came. A reader of versions requests
+each one that the nodes still have, and notes the seqnos of snapshots that brought only last versions.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class WorldReader:
         min_persisted, history: as the product's client has them.
 
     Attributes:
-        held: by vbucket the changes it holds, by seqno. gaps: by vbucket (after, up to) of snapshots that came with the
-            last versions of documents alone. rollbacks: how often it went back. seen: changes so far.
+        held: the changes it holds, by vbucket and seqno.
+        gaps: by vbucket (after, up to) of snapshots that brought only the last versions of documents.
+        rollbacks: the number of rollbacks. seen: the number of changes so far.
         problem: why its last connection ended; it may have had another one since.
     """
 
@@ -67,12 +69,12 @@ class WorldReader:
         self._seeds, self._random, self._on_seen, self._min_persisted = seeds, random, on_seen, min_persisted
 
     def position(self, vb: int) -> Position:
-        """Where it stands."""
+        """Return the present position in a vbucket."""
         return self.places[vb][-1]
 
     @property
     def login(self) -> Login:
-        """Who it is."""
+        """Return the login of the reader."""
         return self._login
 
     async def run(self) -> None:
@@ -128,7 +130,7 @@ class WorldReader:
         self._save(place)
 
     def _save(self, place: Position) -> None:
-        """Keep where it stands; of the places before only those to which it could return."""
+        """Save the present position, and drop earlier ones to which it can no longer return."""
         places = self.places[place.vbucket]
         while places and (not places[-1].complete or places[-1].seqno >= place.seqno):
             places.pop()
@@ -143,11 +145,11 @@ class WorldReader:
         self.gaps[vb] = [(after, upto) for after, upto in kept if after < upto]
 
     def has_versions(self, vb: int, seqno: int) -> bool:
-        """Whether it was told each version up to this seqno from where the snapshot of it began."""
+        """Return True if it received each version up to this seqno since the snapshot with it began."""
         return not any(after < seqno <= upto for after, upto in self.gaps[vb])
 
     def documents(self, vb: int) -> dict[bytes, tuple[int, Change]]:
-        """The newest change of each key that it holds."""
+        """Return the newest change of each key that it holds."""
         return {change.key: (seqno, change) for seqno, change in sorted(self.held[vb].items())}
 
 

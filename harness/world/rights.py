@@ -1,9 +1,9 @@
-"""Guests: clients whose rights an operator gives and takes back, whose password changes, who are removed and come back.
+"""Guests: clients whose rights an operator grants and revokes, whose passwords change, who are removed and come back.
 
-The list of users is the product's own: an operator changes it by `headwater.cluster.users`, members tell each other
-(node/users/sharing.py), each node keeps it in its folder. The judge goes by what the operator was told: from when a
-node has acknowledged a change, a guest without a right gets nothing by that right there. A change that came to no
-end, or went to some nodes alone, may be in force anywhere until a later one that knew of it.
+The list of users is the product's own: an operator changes it by `headwater.cluster.users`, members share it
+(node/users/sharing.py), each node keeps it in its folder. The judge uses the answers that the operator got: once a node
+has acknowledged a change, a guest without a right gets nothing by that right there. A change without an end, or one
+that reached some nodes alone, may be in force anywhere until a later one that knew of it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class Change:
     """A change of a guest's rights.
 
     Attributes:
-        roles: those that the guest has by it; of a removed guest None.
-        began, ended: when it was asked for, and when its operator was told how it came out; None: not yet, or never.
-        nodes: host:port of the nodes that have it on disk and in force since `ended`. is_everywhere: all machines.
+        roles: those that the guest has by it; None for a removed guest.
+        began, ended: when it was requested, and when its operator got the result; None for not yet, or never.
+        nodes: host:port of the nodes that have it on disk and in force since `ended`. is_everywhere: True for all
+            machines.
     """
 
     roles: tuple[str, ...] | None
@@ -55,7 +56,7 @@ class Change:
     is_everywhere: bool = False
 
     def supersedes(self, other: Change) -> bool:
-        """Whether this one was made by somebody who knew of the other: it is newer wherever the two meet."""
+        """Return True if this change was made with knowledge of the other: it is newer wherever the two meet."""
         if other.ended is not None:
             return other.ended <= self.began and bool(other.nodes & self.nodes or self.is_everywhere)
         return self.is_everywhere and other.began + LATE_SECONDS < self.began
@@ -63,14 +64,14 @@ class Change:
 
 @dataclass(slots=True)
 class Guest:
-    """A guest, and all that became of its rights, in the order in which it was asked for."""
+    """A guest, and all changes of its rights, in the order of their requests."""
 
     name: str
     password: str
     changes: list[Change] = field(default_factory=list)
 
     def may(self, right: str, node: str, began: float, ended: float) -> bool:
-        """Whether a node could find that the guest has a right, at some time in between."""
+        """Return True if by the state of a node the guest could have a right at some time in between."""
         return any(right in (each.roles or ()) for each in self.possible(node, began, ended))
 
     def possible(self, node: str, began: float, ended: float) -> list[Change]:
@@ -81,10 +82,10 @@ class Guest:
 
 
 class RightsOperator:
-    """Changes the rights of guests.
+    """An operator who changes the rights of guests.
 
     Args:
-        nodes: all machines. now: seconds since the beginning. roles: what a guest may have at a time.
+        nodes: all machines. now: seconds since the beginning. roles: the sets of roles that a guest may have.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class RightsOperator:
         self._nodes, self._now, self._roles = nodes, now, roles
 
     async def change(self, node: Address, random: Random) -> bool:
-        """Give a guest other rights, take it out, or give it another password; whether that came to its end."""
+        """Give a guest other roles or another password, or remove it; return True if that succeeded."""
         guest = random.choice(self.guests)
         roles = None if random.random() < 0.15 else random.choice(self._roles)
         password = f"p{random.randrange(1 << 30)}" if random.random() < 0.3 else guest.password
@@ -149,11 +150,11 @@ def check_operations(
     noon: float,
     is_stored: Callable[[str, str], bool],
 ) -> int:
-    """Find what guests were answered, or stored, without a right to it; returns how many answers were looked at.
+    """Check that guests got no answer, and stored nothing, without a right to it; return the number of checked answers.
 
     Args:
         nodes: host:port of all machines. noon: Unix seconds at the beginning.
-        is_stored: whether any owner has stored a value under a key.
+        is_stored: returns True if any owner has stored a value under a key.
     """
     looked_at = 0
     for guest, operation in operations:
@@ -174,7 +175,7 @@ def check_operations(
 
 
 def check_shown(guest: Guest, nodes: Sequence[str], written: float, shown: float, what: object) -> None:
-    """Find a change that a guest's stream showed, though nobody could give it that from when it was written."""
+    """Check that a change which a guest's stream showed could be shown, by some node's state, since it was written."""
     if not any(guest.may("stream", node, written, shown) for node in nodes):
         raise Broken(
             f"rights: {guest.name} may stream from no node since {written:.3f}, and was shown {what} at {shown:.3f}"

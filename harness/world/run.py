@@ -4,7 +4,7 @@
     outcome.broken, outcome.digest
 
 The same plan gives the same run, always. When the clients are done all faults are lifted, and the cluster must become
-whole again: every node a member, every copy like its owner, every reader where the owners are.
+whole again: every node a member, every copy like its owner, every reader at the owners' positions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from harness.world.world import World
 
 @dataclass(slots=True)
 class WorldOutcome:
-    """The end of a run.
+    """The outcome of a run.
 
     Attributes:
-        broken: the promise that did not hold, in words; "" if all did. digest: of all that happened.
-        counts: what happened how often. history: what clients saw.
-        judged: the part of it that our search judged, with the faults that explain answers; verdicts: its words.
+        broken: the promise that did not hold, in words; "" if all did. digest: of all events.
+        counts: how often each kind of event happened. history: of the clients.
+        judged: the part of it that our search judged, with the faults that explain answers; verdicts: its verdicts.
     """
 
     plan: WorldPlan
@@ -47,7 +47,7 @@ class WorldOutcome:
 
 
 def run(plan: WorldPlan) -> WorldOutcome:
-    """One run, and its verdict."""
+    """Run one world; return its outcome."""
     with unwatched():
         return _run(plan)
 

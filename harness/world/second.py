@@ -1,12 +1,12 @@
-"""Both judges of what the clients of many worlds saw: our own search spoke where a world ran, Porcupine is heard here.
+"""Both judges of the clients' histories of many worlds: our own search ran in each world, Porcupine runs here.
 
     judges = BothJudges()
     judges.add(outcome)
     judges.finish()
     judges.counts, judges.disagreements, judges.missing
 
-Histories are collected, since to start its process costs more than to judge one of them. It runs beside the worlds: a
-key with many answers that never came takes it seconds, in which nothing else would be done.
+Histories are collected, since the start of Porcupine's process costs more than judging one of them. It runs beside the
+worlds: a key with many missing answers takes it seconds, in which nothing else would be done.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ KEY_SECONDS = 5.0
 
 
 def heard(histories: Sequence[History]) -> list[dict[str, Word]]:
-    """Porcupine's verdicts; plain writes may be lost in a failover, as our own search has it."""
+    """Return Porcupine's verdicts; plain writes may be lost in a failover, as in our own search."""
     return verdicts_of(histories, plain_may_be_lost=True, key_seconds=KEY_SECONDS)
 
 
 class BothJudges:
-    """Compares the verdicts about each key.
+    """A comparison of the two judges' verdicts about each key.
 
     Args:
         hear: the second judge.
 
     Attributes:
         counts: histories and keys that both have judged, and keys for which one of them gave up.
-        disagreements: a line for each key about which they say different things, with its seed.
-        missing: why the second judge is not heard; empty if it is.
+        disagreements: a line for each key about which they differ, with its seed.
+        missing: why the second judge does not run; empty if it does.
     """
 
     def __init__(self, hear: Callable[[Sequence[History]], list[dict[str, Word]]] = heard) -> None:
@@ -53,14 +53,14 @@ class BothJudges:
         self._heard: list[tuple[Firsts, Future[list[dict[str, Word]]]]] = []
 
     def add(self, outcome: WorldOutcome) -> None:
-        """Take the outcome of a world, if its history was judged: another promise may have been broken before."""
+        """Add the outcome of a world, if its history was judged: another promise may have been broken before."""
         if outcome.verdicts and not self.missing:
             self._waiting.append(outcome)
         if len(self._waiting) >= AT_ONCE:
             self._hand_over()
 
     def finish(self) -> None:
-        """Hand over what is waiting, and wait for all verdicts."""
+        """Judge all remaining histories, and wait for the verdicts."""
         self._hand_over()
         for firsts, seconds in self._heard:
             try:

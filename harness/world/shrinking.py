@@ -1,4 +1,4 @@
-"""Making a run that went wrong smaller: which of its faults it takes."""
+"""Shrinks a failed run: finds the faults that it needs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ TRIES_MAX = 60
 
 
 def without(plan: WorldPlan, left_out: Collection[int]) -> WorldPlan:
-    """The plan without the steps of these numbers, from 0."""
+    """Return the plan without the steps with these numbers, from 0."""
     return replace(plan, steps=tuple(step for at, step in enumerate(plan.steps) if at not in left_out))
 
 
 def run_seed(seed: int, operations: int, left_out: Collection[int] = ()) -> WorldOutcome:
-    """One seed's run, without some of its steps."""
+    """Run one seed without some of its steps; return the outcome."""
     return run(without(plan_of(seed, operations), left_out))
 
 
@@ -26,9 +26,9 @@ def shrink(
 ) -> tuple[list[int], WorldOutcome]:
     """Leave steps out as long as the same promise is broken: halves first, then ever smaller pieces.
 
-    What is left out changes what chance brings afterwards, so the smallest run need not be found.
+    A step that is left out changes all later random numbers, so the smallest run need not be found.
 
-    Returns: the numbers of the steps that are left out, and how the run without them came out.
+    Returns: the numbers of the steps that are left out, and the outcome without them.
     """
     plan, promise = outcome.plan, promise_of(outcome)
     gone: list[int] = []
@@ -53,5 +53,5 @@ def shrink(
 
 
 def promise_of(outcome: WorldOutcome) -> str:
-    """Which promise was broken; "" if none was."""
+    """Return the name of the broken promise; "" if none was broken."""
     return outcome.broken.partition(":")[0]

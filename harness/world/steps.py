@@ -1,7 +1,7 @@
-"""The faults of a run, and when they come: a list that a seed decides, from which steps can be left out.
+"""The faults of a run, and their times: a list that a seed decides, from which steps can be left out.
 
-A step begins at a time, does something to a machine, a link, a disk, a clock, or lets an operator begin, and is undone
-after a while. Steps overlap as they come; nemesis.py carries them out.
+A step begins at a time, changes a machine, a link, a disk or a clock, or starts an operator, and is undone after a
+while. Steps may overlap; nemesis.py carries them out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from harness.world.operators import Work
 
 
 class Fault(Enum):
-    """The things that may befall a world; the number is how often one comes, beside the others.
+    """The kinds of faults; the number is the weight with which each is drawn.
 
-    Those with 0 come to some worlds alone, by a chance of their own, so that they change no others.
+    Those with 0 come to some worlds alone, drawn separately, so that they change no other worlds.
     """
 
     KILL = ("the process dies", 4)
@@ -73,10 +73,10 @@ class Step:
     """One fault.
 
     Attributes:
-        at: seconds after the clients began. lasts: seconds until it is undone; of an operator's work: until the
-            operator is killed, 0 for never.
-        node, other: whom it concerns; `other` the number of places to choose the other end of a link from.
-        amount: 0 to 1, how bad.
+        at: seconds after the clients began.
+        lasts: seconds until it is undone; of an operator's work: until the operator is killed, 0 for never.
+        node: the machine concerned. other: the number from which the other end of a link is chosen.
+        amount: 0 to 1, the severity.
     """
 
     at: float
@@ -148,7 +148,7 @@ def owners_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
 
 
 def _temper(random: Random) -> dict[Fault, int]:
-    """Weigh the kinds for a run: some are left out, so that others meet more often."""
+    """Return the weights of the kinds for a run: some are left out, so that others meet more often."""
     common = [fault for fault in Fault if fault.value[1]]
     left_out = random.sample(common, random.randrange(len(common) - 4))
     kept = {fault: fault.value[1] for fault in common if fault not in left_out}
@@ -156,7 +156,7 @@ def _temper(random: Random) -> dict[Fault, int]:
 
 
 def _with(random: Random, fault: Fault) -> tuple[Fault, ...]:
-    """Which fault comes together with this one."""
+    """Return the fault that comes together with a fault, alone in a tuple, or () if it comes alone."""
     if fault in JOBS and random.random() < 0.5:
         return (random.choice([Fault.FAILOVER, Fault.KILL, Fault.LOST_ANSWERS]),)
     if fault in WORKS and random.random() < 0.5:

@@ -1,9 +1,9 @@
-"""The operating system of a simulated world: sockets, clocks and chance of the process that is running now.
+"""The operating system of a simulated world: sockets, clocks and random numbers of the process that is running now.
 
     with simulated(schedule, network, clocks):
         ...                                            everything of headwater that runs in here is simulated
 
-Chance has one source, so a seed decides all of it. Time does not pass while something runs.
+Random numbers have one source, so a seed decides everything. Time does not pass while code runs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class WallClock(Protocol):
     """A clock of a machine."""
 
     def time_ns(self) -> int:
-        """Unix time in nanoseconds, as that machine has it."""
+        """Return Unix time in nanoseconds, as that machine has it."""
 
 
 class System:
@@ -73,24 +73,26 @@ class System:
 
     @property
     def place(self) -> str:
-        """Where the running process is; "nowhere" outside of all."""
+        """Return the place of the running process; "nowhere" outside of all."""
         loop: Any = asyncio._get_running_loop()
         return "nowhere" if loop is None else loop.name
 
     def monotonic(self) -> float:
-        """Seconds since the beginning."""
+        """Return seconds since the beginning."""
         return self._schedule.now
 
     def perf_counter(self) -> float:
-        """The same: each function of the system has a stand-in of its own."""
+        """Return seconds since the beginning, as `monotonic`: each function of the system has a replacement of its
+        own.
+        """
         return self._schedule.now
 
     def time_ns(self) -> int:
-        """Unix time in nanoseconds, as the machine of the running process has it."""
+        """Return Unix time in nanoseconds, as the machine of the running process has it."""
         return self._clocks.get(self.place, self._right).time_ns()
 
     def _clock_functions(self) -> dict[str, Callable[..., Any]]:
-        """The functions of the module `time`."""
+        """Return the replacements of the functions of the module `time`."""
         return {
             "monotonic": self.monotonic,
             "perf_counter": self.perf_counter,
@@ -102,7 +104,7 @@ class System:
         }
 
     def _chance_functions(self) -> dict[str, Callable[..., Any]]:
-        """The functions of the module `secrets`."""
+        """Return the replacements of the functions of the module `secrets`."""
         chance = self._random
         return {
             "randbelow": chance.randrange,
@@ -113,27 +115,27 @@ class System:
         }
 
     def replaced(self) -> dict[Any, Any]:
-        """The stand-ins of functions of the system, by these, while they are in their places."""
+        """Return the replacements of the system's functions, by these functions."""
         clocks = {getattr(time, name): stand_in for name, stand_in in self.clocks.items()}
         chances = {getattr(secrets, name): stand_in for name, stand_in in self.chances.items()}
         return clocks | chances | {random.random: self._random.random, os.urandom: self._random.randbytes}
 
     def datetime(self) -> type[datetime]:
-        """The class `datetime`, which knows the time of the running process."""
+        """Return a class `datetime` whose `now` is the time of the running process."""
         time_ns = self.time_ns
 
         class ProcessDatetime(datetime):
-            """A moment."""
+            """A datetime with simulated `now`."""
 
             @classmethod
             def now(cls, tz: tzinfo | None = None) -> Self:
-                """The present one."""
+                """Return the present time of the running process."""
                 return cls.fromtimestamp(time_ns() / 1e9, tz)
 
         return ProcessDatetime
 
     def sockets(self) -> SimpleNamespace:
-        """The module `socket`, with sockets of the simulated network."""
+        """Return a module `socket` with sockets of the simulated network."""
         network, system = self._network, self
 
         class ProcessSocket(SimSocket):
@@ -148,7 +150,7 @@ class System:
 
 @contextmanager
 def simulated(schedule: Schedule, network: Network, clocks: Mapping[str, WallClock]) -> Iterator[System]:
-    """In a block: headwater's nodes, clients and operators live in the simulated world."""
+    """Run headwater's nodes, clients and operators in the simulated world, for a block."""
     system = System(schedule, network, clocks)
     replaced = system.replaced()  # while the functions of the system are there to be known
     numbers = iter(range(1, 1 << 60))
@@ -177,8 +179,9 @@ def simulated(schedule: Schedule, network: Network, clocks: Mapping[str, WallClo
 
 
 def _quick(pbkdf2_hmac: Callable[..., bytes]) -> Callable[..., bytes]:
-    """PBKDF2 with one iteration, however many are asked for: in a simulation nobody guesses passwords, and each start
-    of a node asks for some hundred thousand."""
+    """Return PBKDF2 with one iteration, whatever the number requested: each start of a node would need some hundred
+    thousand, and in a simulation nobody guesses passwords.
+    """
 
     @cache
     def quick(hash_name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
@@ -189,10 +192,10 @@ def _quick(pbkdf2_hmac: Callable[..., bytes]) -> Callable[..., bytes]:
 
 @contextmanager
 def _real_compiler() -> Iterator[None]:
-    """In a block: kernels are compiled, or waited for where another process compiles them, outside of the world.
+    """Compile kernels outside of the world, for a block, or wait there for another process that does.
 
-    To be entered before time and chance are replaced. The files of the cache have random names: each that is written
-    would take chance away from the world, and make another run of a seed where it meets a cold cache.
+    To be entered before time and random numbers are replaced. The files of the cache have random names: each new file
+    would draw from the world's random numbers, and change the run of a seed that meets a cold cache.
     """
     if not builds.compiling():
         yield
@@ -207,9 +210,9 @@ def _real_compiler() -> Iterator[None]:
 
 @contextmanager
 def _same_process() -> Iterator[None]:
-    """In a block: a process has the same number in each run, and its machine the same name.
+    """Give the process the same id in each run, and its machine the same name, for a block.
 
-    Operators and statistics tell them, and a message with a digit more is cut elsewhere on its way.
+    Operators and statistics report both, and a message that is longer by a digit is cut elsewhere on its way.
     """
     system = SimpleNamespace(**{**vars(os), "getpid": lambda: PROCESS})
     sockets = SimpleNamespace(**{**vars(socket), "gethostname": lambda: MACHINE})
@@ -231,9 +234,10 @@ def _hashed(kind: type, numbers: Iterator[int]) -> Iterator[None]:
 
 @contextmanager
 def _known_by_name(replaced: Mapping[Any, Any]) -> Iterator[None]:
-    """In a block: clocks and chance are exchanged where they are default arguments, or were imported by their names.
+    """Replace clocks and random functions, for a block, in default arguments and in modules that imported them by name.
 
-    Behind it also in modules that were loaded in the block: those would keep the time of a world that is over.
+    Afterwards they are restored, also in modules that were loaded in the block, which would keep the time of a past
+    world.
     """
     _exchange(replaced)
     try:
@@ -264,13 +268,13 @@ def _of(value: Any, replaced: Mapping[Any, Any]) -> Any:
 
 
 def _modules() -> list[ModuleType]:
-    """Headwater's modules that are loaded."""
+    """Return headwater's loaded modules."""
     loaded = list(sys.modules.items())
     return [module for name, module in loaded if name == "headwater" or name.startswith("headwater.")]
 
 
 def _functions() -> Iterator[FunctionType]:
-    """All functions and methods of headwater's modules that are loaded."""
+    """Yield all functions and methods of headwater's loaded modules."""
     for module in _modules():
         for thing in list(vars(module).values()):
             if isinstance(thing, FunctionType):
@@ -281,7 +285,7 @@ def _functions() -> Iterator[FunctionType]:
 
 @contextmanager
 def _quiet(schedule: Schedule) -> Iterator[None]:
-    """Tracebacks in a log fail the run, lines are not printed."""
+    """Fail the run for tracebacks in a log, for a block, and print no lines."""
     log, handler = logging.getLogger("headwater"), Errors(schedule)
     propagate, level = log.propagate, log.level
     log.addHandler(handler)
@@ -297,11 +301,10 @@ def _quiet(schedule: Schedule) -> Iterator[None]:
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """Around all of a run: garbage is collected behind it, and what dead processes say to that is not listened to.
+    """Collect garbage after a run only, and ignore the errors of dead processes meanwhile.
 
-    When the collector runs is nothing that a seed decides; and a coroutine that goes runs its `finally`, in a process
-    that is no more. What was there before is frozen meanwhile: to look through all modules takes longer than through
-    all that a run leaves.
+    No seed decides when the collector runs; and a coroutine that is collected runs its `finally`, in a process that is
+    gone. Older objects are frozen meanwhile: scanning all modules takes longer than scanning all that a run leaves.
     """
     hook, collects = sys.unraisablehook, gc.isenabled()
     gc.disable()

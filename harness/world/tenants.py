@@ -1,8 +1,8 @@
 """Tenants: guests who have rights in single collections, or in their scope, and none in the bucket itself.
 
-The application writes to all of these rooms. Tenants read, write, list keys and follow changes, in any of the rooms,
-whether they may or not, while an operator gives them rights and takes them back (rights.py). From when a node has
-acknowledged a change nobody is answered, or shown a change or an event of a room, without a right in it there.
+The application writes to all of these collections, called rooms. Tenants read, write, list keys and follow changes, in
+any of the rooms, with a right or without, while an operator grants and revokes rights (rights.py). Once a node has
+acknowledged a change, no tenant gets an answer, a change or an event of a room there without a right in it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TenantsWorld(ProgramsWorld, Protocol):
     plan: WorldPlan
 
     def next_number(self) -> int:
-        """A number that nothing else has."""
+        """Return a unique number."""
 
     def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
         """Run a program to its end."""
@@ -79,10 +79,10 @@ class TenantsWorld(ProgramsWorld, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer that needs a right, or (`node` empty: nobody knows who told it) a change or an event of a stream.
+    """An answer that needs a right, or a change or an event of a stream; `node` is empty if its source is unknown.
 
     Attributes:
-        right, room: what it needs, and where. began, ended: when it was asked for, and told.
+        right, room: the right that it needs, and the room. began, ended: the times of its request and of the answer.
     """
 
     tenant: Guest
@@ -95,7 +95,7 @@ class Answered:
 
 
 def check(answered: Answered, nodes: Sequence[str]) -> None:
-    """Find an answer that no node could give.
+    """Check that some node could give an answer.
 
     Raises:
         Broken: the tenant had no such right in the room, nor in its scope.
@@ -113,14 +113,14 @@ def check(answered: Answered, nodes: Sequence[str]) -> None:
 
 
 class RoomsClient:
-    """A client of rooms, who notes what it was answered; `login` is asked for anew with each connection."""
+    """A client of rooms that records its answers; `login` is called for each new connection."""
 
     def __init__(self, tenants: Tenants, login: Callable[[], Login], random: Random, tenant: Guest | None) -> None:
         self._tenants, self._login, self._random, self._tenant = tenants, login, random, tenant
         self._cluster: FollowingCluster | None = None
 
     async def run(self) -> None:
-        """Ask for ever, with pauses."""
+        """Send requests for ever, with pauses."""
         waiters: Waiters | None = None
         while True:
             await asyncio.sleep(self._random.expovariate(1 / PAUSE_SECONDS))
@@ -154,7 +154,7 @@ class RoomsClient:
         self._cluster = None
 
     async def _step(self, cluster: FollowingCluster, waiters: Waiters) -> None:
-        """One request, in some room."""
+        """Send one request, in some room."""
         random, room = self._random, self._random.choice(ROOMS)
         do = Operations(cluster, CollectionId(cluster, room))
         key, began = f"chair-{random.randrange(KEYS)}", self._tenants.now
@@ -226,11 +226,11 @@ class RoomsReader:
 
 
 class Tenants:
-    """All tenants of a world, the rooms and who writes to them.
+    """All tenants of a world, the rooms and their writers.
 
     Attributes:
-        tenants: what became of the rights of each. answered: what needed a right.
-        written: when each value was asked to be written. url: of the bucket.
+        tenants: the history of the rights of each. answered: the answers that needed a right.
+        written: the time of each value's request. url: of the bucket.
     """
 
     def __init__(self, world: TenantsWorld, random: Random) -> None:
@@ -245,21 +245,21 @@ class Tenants:
 
     @property
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """Return seconds since the beginning."""
         return self._world.schedule.now
 
     def next_number(self) -> int:
-        """A number that nothing else has; what is written with it is asked for now."""
+        """Return a unique number, and note the time: a value with it is requested now."""
         number = self._world.next_number()
         self.written[f"v{number}-"] = self.now
         return number
 
     def note(self, answered: Answered) -> None:
-        """Keep what needed a right."""
+        """Record an answer that needed a right."""
         self.answered.append(answered)
 
     def found(self) -> None:
-        """Make the rooms."""
+        """Create the rooms."""
         self._world.complete("rooms-maker", self._make, FOUNDING_SECONDS)
 
     async def _make(self) -> None:
@@ -269,7 +269,7 @@ class Tenants:
                 await collections.change(connected, self._world.addresses, collections.creation(path))
 
     def begin(self) -> None:
-        """Let them ask and read."""
+        """Start all clients and readers."""
         self._run("rooms", RoomsClient(self, lambda: APPLICATION, self._chance(), None).run)
         for each in self.tenants:
             login = partial(_login_of, each)
@@ -280,7 +280,9 @@ class Tenants:
         self._programs.append(self._world.run(name, work))
 
     def change(self, step: Step) -> Callable[[], None] | None:
-        """Let an operator change the rights of one; returns what kills him, None if he is to live."""
+        """Let an operator change the rights of a tenant; return the function that kills the operator, None for one that
+        is to live.
+        """
         world = self._world
         work = partial(self._operator.change, world.addresses[step.node], self._chance())
         started = world.run(f"rights-{world.next_number()}", work)
@@ -292,14 +294,14 @@ class Tenants:
         return kill if step.lasts else None
 
     def end(self) -> None:
-        """Let them go; one that failed fails the run."""
+        """End all clients and readers; an error of one fails the run."""
         for program in self._programs:
             if program.error is not None:
                 raise program.error
             program.kill()
 
     def judge(self) -> None:
-        """Judge all that tenants were told."""
+        """Judge all answers that tenants got."""
         nodes = [str(each) for each in self._world.addresses]
         for each in self.answered:
             check(each, nodes)

@@ -1,13 +1,13 @@
-"""Looks at every node after each of its events: who serves which vbucket, and what every copy has on disk.
+"""Checks every node after each of its events: the owners of vbuckets, and the content of every copy on disk.
 
-What is looked for here holds at any time:
+The checks here hold at any time:
 
     owners     no two nodes serve a vbucket in one branch of its history, nor by the same map
     identity   a seqno of a branch has one content for everybody, for ever
-    kept       what a node had on disk is there after any crash
+    kept       everything that a node had on disk is there after any crash
 
-It also tells since when a node that still serves has been superseded: what such a node answers counts for nothing but
-its durable writes, which it must not be able to acknowledge any more.
+It also notes since when a node that still serves has been superseded: of such a node's answers only acknowledged
+durable writes count, and it must not be able to acknowledge any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Branches(Histories):
-    """The histories of all branches; what was sent is the judge of operations' business.
+    """The histories of all branches; whether a value was sent is judged with the operations.
 
     Attributes:
         flipped: the numbers of values of which a bit flipped on one disk: `v17-` may be `w17-` where that was copied.
@@ -37,36 +37,37 @@ class Branches(Histories):
         self.flipped: set[str] = set()
 
     def wrote(self, who: str, vb: int, uuid: int, seqno: int, change: Change) -> None:
-        """An owner has made a change durable."""
+        """Note that an owner has made a change durable."""
         change = self.as_written(change)
         if change.value is not None:
             self.sent(vb, change.key, change.value)
         super().wrote(who, vb, uuid, seqno, change)
 
     def shown(self, who: str, vb: int, log: Log, seqno: int, change: Change) -> None:
-        """Check a change that a reader holds, or was told of, in the history of `log`."""
+        """Check a change that a reader holds, or received, in the history of `log`."""
         super().shown(who, vb, log, seqno, self.as_written(change))
 
     def is_sent(self, vb: int, key: bytes, value: bytes) -> bool:
-        """Whether an owner has stored this value."""
+        """Return True if an owner has stored this value."""
         return (vb, key, value) in self._sent
 
     def as_written(self, change: Change) -> Change:
-        """A change as it was before bits flipped."""
+        """Return a change as it was before bits flipped."""
         if change.value is None or not self.flipped:
             return change
         text = change.value.decode("latin-1")
         return replace(change, value=unflipped(text, self.flipped).encode("latin-1"))
 
     def documents(self, held: Held) -> Held:
-        """The documents that a copy holds, as they were written: what is left of deleted ones may be purged here or
-        there."""
+        """Return the documents that a copy holds, as they were before bits flipped; tombstones, which may be purged,
+        are left out.
+        """
         found = {key: (seqno, self.as_written(change)) for key, (seqno, change) in held.items()}
         return {key: each for key, each in found.items() if each[1].value is not None}
 
 
 def unflipped(text: str, numbers: Iterable[str]) -> str:
-    """A value as it was before a bit of these ones flipped: `w17-` was `v17-`."""
+    """Return a value as it was before a bit of one of these numbers flipped: `w17-` was `v17-`."""
     for number in numbers:
         text = text.replace(f"w{number}-", f"v{number}-") if number else text
     return text
@@ -74,7 +75,11 @@ def unflipped(text: str, numbers: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A vbucket became active on a node. is_taken_over: in the branch of the owner before, as at the end of a move."""
+    """A vbucket that became active on a node.
+
+    Attributes:
+        is_taken_over: True if that was in the branch of the owner before, as at the end of a move.
+    """
 
     at: float
     vbucket: int
@@ -84,13 +89,13 @@ class Turn:
 
     @property
     def is_failover(self) -> bool:
-        """Whether a copy was promoted: with a branch of its own, though it was not the owner before a crash."""
+        """True if a copy was promoted: with a branch of its own, though it was not the owner before a crash."""
         return not self.is_taken_over and not self.is_restart
 
 
 @dataclass(slots=True)
 class Interval:
-    """The time in which a node served a vbucket that had another owner already; `ended` None: it still does."""
+    """The time in which a node served a vbucket that had another owner already; `ended` None if it still does."""
 
     node: str
     vbucket: int
@@ -107,7 +112,7 @@ class Turns(Ownership):
     """The failover log with which each branch began."""
 
     def became_active(self, node: str, log: Log, high_seqno: int, *, restarted: bool, clean: bool = True) -> None:
-        """A node is active that was not, or that was another process."""
+        """Note that a node is active that was not, or that was another process."""
         uuid = log[0][0]
         others = [each for each, branch in self.actives.items() if branch == uuid and each != node]
         if others:
@@ -119,26 +124,27 @@ class Turns(Ownership):
         self.on_turn(self.vb, node, is_taken_over, restarted)
 
     def demoted(self, node: str) -> None:
-        """A node is active no more."""
+        """Note that a node is no longer active."""
         self.actives.pop(node, None)
 
     def on_disk(self, node: str, log: Log) -> None:
-        """Nothing follows from that here."""
+        """Do nothing: durable logs are of no concern here."""
 
     def shows(self, node: str, log: Log) -> None:
-        """Nothing follows from that here."""
+        """Do nothing: logs are of no concern here."""
 
 
 class Watcher:
-    """Of the first bucket on all machines.
+    """The watch over the first bucket on all machines.
 
     Args:
         now: seconds since the beginning.
 
     Attributes:
-        turns: who became active, in order. superseded: which nodes served on though others owned, and when.
-        ended: when the last process of each machine ended that is over.
-        branches: what every branch holds. observers: of each machine.
+        turns: the nodes that became active, in order.
+        superseded: which nodes continued to serve though others owned, and when.
+        ended: when the last process of each machine ended.
+        branches: the content of every branch. observers: of each machine.
     """
 
     def __init__(self, machines: Sequence[Machine], vbuckets: int, now: Callable[[], float]) -> None:
@@ -155,13 +161,13 @@ class Watcher:
         self._seen: list[tuple[int, int]] = [(-1, -1)] * len(machines)
 
     def started(self, at: int) -> None:
-        """A process was started."""
+        """Note that a process was started."""
         self._seen[at] = (-1, -1)
         self.observers[at].started()
         self._look(at)
 
     def gone(self, at: int) -> None:
-        """A process is about to end."""
+        """Note that a process is about to end."""
         self.ended[at] = self._now()
         self.observers[at].gone()
         for owned in self._owned.values():
@@ -169,7 +175,7 @@ class Watcher:
         self._serve(at, ())
 
     def event(self, at: int) -> None:
-        """Something ran in a process."""
+        """Check a machine after an event in its process."""
         bucket = self.placed[at].bucket
         seen = (bucket.map_changes, len(bucket.fenced))
         if seen != self._seen[at]:
@@ -178,18 +184,18 @@ class Watcher:
             self._look(at)
 
     def log_of(self, vb: int, uuid: int) -> Log:
-        """The failover log with which a branch began; Broken if no owner began it."""
+        """Return the failover log with which a branch began; Broken if no owner began it."""
         found = self._owned[vb].logs.get(uuid)
         if found is None:
             raise Broken(f"identity: no owner of vbucket {vb} had the branch {uuid:x}")
         return found
 
     def serving(self, vb: int) -> list[str]:
-        """The nodes that serve a vbucket."""
+        """Return the nodes that serve a vbucket."""
         return [each.name for each, serves in zip(self._machines, self._serving, strict=True) if vb in serves]
 
     def was_superseded(self, node: str, vb: int, began: float, ended: float) -> bool:
-        """Whether a node answered by what it was no more, at some time in between."""
+        """Return True if a node served although another node owned the vbucket, at some time in between."""
         return any(
             each.node == node
             and each.vbucket == vb
@@ -218,7 +224,7 @@ class Watcher:
                 each.ended = self._now()
 
     def _compare(self, at: int, vb: int) -> None:
-        """Another node begins to serve a vbucket: who serves it besides is superseded, or this one is."""
+        """Note, when a node begins to serve a vbucket, which of the nodes that serve it is superseded."""
         for other in range(len(self._machines)):
             if other == at or vb not in self._serving[other]:
                 continue
@@ -230,12 +236,12 @@ class Watcher:
             self.superseded.append(Interval(self._machines[late].name, vb, self._now()))
 
     def _map_of(self, at: int, vb: int) -> tuple[tuple[int, int], int]:
-        """The map that a node goes by, and whether that gives it the vbucket."""
+        """Return the version of a node's map, and 1 if that gives it the vbucket, else 0."""
         known = self._machines[at].server.first.membership.map
         if known is None:
             return (0, 0), 0
         return known.version, int(known.is_owner(vb))
 
     def state(self, at: int, vb: int) -> State | None:
-        """The state of a vbucket on a machine; None where it is not, or none runs."""
+        """Return the state of a vbucket on a machine; None if it is not there, or no node runs."""
         return self.placed[at].bucket.state(vb) if self._machines[at].is_up else None

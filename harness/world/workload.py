@@ -1,7 +1,8 @@
-"""Clients of a simulated cluster: each follows the map with the product's own code, and notes what it asked and heard.
+"""Clients of a simulated cluster: each follows the map with the product's own code, and records its requests and
+answers.
 
 Keys have a purpose (a register, a counter, a lock, one that expires) and a way of writing (plain, or at a durability
-level), so that all of them meet on the same documents. One client asks one thing at a time.
+level), so that all clients meet on the same documents. One client sends one request at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PADDING = (0, 0, 0, 40, 900, 3000)
 
 
 class Purpose(Enum):
-    """The use of a key: the operations on it and how often each is asked."""
+    """The use of a key: the operations on it, each with its frequency."""
 
     REGISTER = "register"
     COUNTER = "counter"
@@ -65,7 +66,7 @@ HAVE_LEVEL = frozenset({Kind.SET, Kind.ADD, Kind.REPLACE, Kind.DELETE, Kind.APPE
 
 @dataclass(frozen=True, slots=True)
 class WorldKey:
-    """A key, what it is for, and whether its changes are durable ones."""
+    """A key, its purpose, and whether its changes are durable writes."""
 
     name: bytes
     purpose: Purpose
@@ -79,7 +80,7 @@ def keys_of(random: Random, count: int) -> list[WorldKey]:
 
 
 class FollowingCluster(Cluster):
-    """The product's requests that find their node, and the node that was asked last."""
+    """The product's routed requests, with the node that got the last one."""
 
     node = ""
 
@@ -106,10 +107,10 @@ class WorkloadClient:
 
     Args:
         number: of the client. seeds: nodes to begin with. now: Unix seconds.
-        next_value: a number that no other value has. login: where the nodes have users.
+        next_value: returns a unique number for a value. login: where the nodes have users.
 
     Attributes:
-        asked: how many operations it has begun.
+        asked: the number of operations it has begun.
     """
 
     def __init__(
@@ -135,24 +136,24 @@ class WorkloadClient:
 
     @property
     def login(self) -> Login:
-        """Who it is."""
+        """Return the login of the client."""
         return self._login
 
     def leave(self) -> None:
-        """Hang up: the next operation logs in anew."""
+        """Close the connections: the next operation logs in anew."""
         if self._cluster is not None:
             self._cluster.close()
         self._cluster = None
 
     async def run(self, operations: int, pause_seconds: float) -> None:
-        """Ask so many operations, with pauses of that length on average."""
+        """Send so many requests, with pauses of that length on average."""
         while self.asked < operations:
             await self.step()
             if self._random.random() < 0.5:
                 await asyncio.sleep(self._random.expovariate(1 / (2 * pause_seconds)))
 
     async def step(self) -> None:
-        """One operation on some key."""
+        """Send one request for some key."""
         key = self._random.choice(self._keys)
         kinds = KINDS[key.purpose]
         kind = self._random.choices(list(kinds), list(kinds.values()))[0]
@@ -164,7 +165,7 @@ class WorkloadClient:
             await self.do(key, Kind.GET, Argument())
 
     async def do(self, key: WorldKey, kind: Kind, argument: Argument) -> Result:
-        """One operation, noted down."""
+        """Send one request, and record it with its outcome."""
         cluster, waiters = await self._connected()
         self.asked += 1
         number = self._recorder.asked(self.number, text_of(key.name), kind, argument, called=self._now())

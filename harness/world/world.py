@@ -1,4 +1,4 @@
-"""A simulated world: its machines, the programs beside them, and who watches; from the founding until all is level.
+"""A simulated world: its machines, programs and watcher; from the founding until all copies are level.
 
 run.py runs one and has it judged.
 """
@@ -58,12 +58,12 @@ Begin: TypeAlias = "Callable[[World, Step], Callable[[], None] | None]"
 
 
 class World:
-    """The machines, the programs beside them, and who watches.
+    """The machines, the programs beside them, and the watcher.
 
     Attributes:
-        plan, schedule, network, machines, watcher, recorder, clients, readers, damage.
+        plan, schedule, network, machines, watcher, recorder, clients, readers, damage: the parts of the world.
         clocks: of all machines, by name. store: an object store.
-        judged, verdicts: the history as our search judged it, and its word about each key.
+        judged, verdicts: the history as our search judged it, and its verdict about each key.
     """
 
     def __init__(self, plan: WorldPlan) -> None:
@@ -104,7 +104,7 @@ class World:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """In a block: headwater lives in this world."""
+        """Run headwater in this world, for a block."""
         with simulated(self.schedule, self.network, self.clocks), served(self.store):
             yield
 
@@ -112,12 +112,12 @@ class World:
 
     @property
     def addresses(self) -> list[Address]:
-        """Of all machines."""
+        """Return the addresses of all machines."""
         return [Address(*self.network.address(each.name)) for each in self.machines]
 
     @property
     def url(self) -> str:
-        """The bucket, as clients are given it."""
+        """Return the connection string of the bucket."""
         return f"couchbase://{','.join(map(str, self.addresses))}/{operators.BUCKET}"
 
     def name(self, node: int) -> str:
@@ -125,54 +125,54 @@ class World:
         return self.machines[node].name
 
     def place(self, node: int, other: int) -> str:
-        """Another place: a machine, a client or the operators'."""
+        """Return another place for a link: a machine, a client or the operators'."""
         if other < len(self.machines) and other != node:
             return self.name(other)
         return f"client-{other % len(self.clients)}"
 
     def name_of(self, address: str) -> str:
-        """The machine at an address, host:port; "" for none."""
+        """Return the machine at an address, host:port; "" for none."""
         found = (each.name for each in self.machines if each.address == address)
         return next(found, "")
 
     def vbucket_of(self, key: str) -> int:
-        """The vbucket of a key."""
+        """Return the vbucket of a key."""
         if key not in self._vbuckets:
             self._vbuckets[key] = vbucket_of(key.encode("latin-1"), self.plan.vbuckets)
         return self._vbuckets[key]
 
     def copies(self, vb: int) -> list[int]:
-        """The machines that hold a vbucket by the map of the first, the owner first."""
+        """Return the machines that hold a vbucket by the first machine's map, the owner first."""
         known = self.machines[0].server.first.membership.map
         names = {address: at for at, address in enumerate(self.addresses)}
         return [] if known is None else [names[each] for each in known.copies(vb)]
 
     def owner(self, vb: int) -> VBucket:
-        """A vbucket as its owner has it."""
+        """Return a vbucket on its owner."""
         return self.watcher.placed[self.copies(vb)[0]].bucket.vbuckets[vb]
 
     def holders(self, bucket: str, vb: int) -> list[Address]:
-        """The machines on which a node runs that has a copy of a vbucket of a bucket."""
+        """Return the machines with a running node that has a copy of a vbucket of a bucket."""
         served = ((address, each.served(bucket)) for address, each in zip(self.addresses, self.machines, strict=True))
         return [address for address, found in served if found is not None and vb in found.bucket.vbuckets]
 
     def without(self, bucket: str) -> list[Address]:
-        """The machines on which a node runs that does not serve a bucket."""
+        """Return the machines with a running node that does not serve a bucket."""
         machines = zip(self.addresses, self.machines, strict=True)
         return [address for address, each in machines if each.is_up and each.served(bucket) is None]
 
     def newest_map(self, bucket: str = operators.BUCKET) -> ClusterMap | None:
-        """The newest map of a bucket that a machine which is up has."""
+        """Return the newest map of a bucket that a running machine has."""
         served = (each.served(bucket) for each in self.machines if each.is_up)
         known = (each.membership.map for each in served if each is not None)
         return max((each for each in known if each is not None), key=lambda each: each.version, default=None)
 
     def next_number(self) -> int:
-        """A number that nothing else has."""
+        """Return a unique number."""
         return next(self._numbers)
 
     def now(self) -> float:
-        """Unix seconds, as they are."""
+        """Return the true Unix seconds."""
         return NOON_SECONDS + self.schedule.now
 
     # --- machines ---------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class World:
             self.watcher.started(node)
 
     def crash(self, node: int, how: Crash) -> None:
-        """Let a node die."""
+        """Crash a node."""
         machine = self.machines[node]
         if machine.is_up:
             self.counts[how.name.lower()] += 1
@@ -201,7 +201,7 @@ class World:
             self.damage.event(at)
 
     def close(self) -> None:
-        """End all processes, and what was left of those that were killed: none of it may run when it is forgotten."""
+        """End all processes, and release those that were killed, so that no code of theirs runs later."""
         for each in self._blocking:
             each.kill()
         loops = [*self._dead, *(each.loop for each in self._programs), *self.schedule.loops]
@@ -216,7 +216,9 @@ class World:
     # --- programs ---------------------------------------------------------------------------------------------------
 
     def employ(self, work: Work, node: int, killed_after: float) -> Callable[[], None] | None:
-        """Let an operator begin a piece of work; returns what kills him, None if he is to live."""
+        """Let an operator begin a piece of work; return the function that kills the operator, None for one that is to
+        live.
+        """
         self.counts[work.value] += 1
         random = Random(self._random.getrandbits(64))  # noqa: S311 - must be repeatable
         started = self.run(
@@ -234,17 +236,17 @@ class World:
 
     @property
     def leaving(self) -> set[Address]:
-        """The machines that operators fail over or remove just now."""
+        """Return the machines that operators are failing over or removing now."""
         return {address for operator, address in self._taking_out if not operator.is_over}
 
     def run(self, name: str, work: Callable[[], object]) -> Program:
-        """Let a program begin, at a place of that name."""
+        """Start a program, at a place of that name."""
         made = Program(self.schedule, self.network, name, work)  # type: ignore[arg-type]
         self._programs.append(made)
         return made
 
     def job(self, kind: Callable[[World], J]) -> J:
-        """Work beside the cluster, of which there is one of a kind: begun when it is first wanted."""
+        """Return the work beside the cluster of this kind, of which there is one; it is begun at its first use."""
         if kind not in self._jobs:
             self._jobs[kind] = kind(self)
         found: J = self._jobs[kind]
@@ -309,7 +311,7 @@ class World:
             self.orders.found()
 
     def happen(self, begin: Begin) -> None:
-        """Let clients ask while faults come, until both are done; `begin` carries a step out."""
+        """Let clients send requests while faults come, until both are done; `begin` carries a step out."""
         plan = self.plan
         each, pause = plan.operations // plan.clients, plan.seconds * plan.clients / plan.operations
         working = [self.run(f"client-{one.number}", partial(one.run, each, pause)) for one in self.clients]
@@ -358,7 +360,7 @@ class World:
             raise Broken(f"whole: the cluster can't be brought together: {problem}")
 
     def finish(self) -> None:
-        """Let clients ask what they could not before, read every key once more, and let readers come to the end."""
+        """Let clients send their remaining requests, read every key once more, and let readers come to the end."""
         self._hear_clients()
         reader = self.clients[0]
         self.complete("last-reader", reader.read_all, OVERTIME_SECONDS)
@@ -372,14 +374,16 @@ class World:
             raise Broken(f"equal: {LEVEL_SECONDS:g} s after the last fault: {difference}")
 
     def _hear_clients(self) -> None:
-        """A cluster in which nobody could write for long is healed before its clients have come to their end."""
+        """Run until the clients are done; a cluster in which nobody could write for long is healed before that."""
         if not self.schedule.run(OVERTIME_SECONDS, lambda: all(one.is_over for one in self._working)):
             late = [one.name for one in self._working if not one.is_over]
             raise Broken(f"whole: {OVERTIME_SECONDS:g} s after the last fault {late} still ask")
         _check(self._working)
 
     def difference(self) -> str:
-        """Where a copy differs from its owner, or a reader is not at the end; empty when all is level."""
+        """Return a difference between a copy and its owner, or a reader that is behind, in words; empty if all is
+        level.
+        """
         if self.machines[0].server.first.membership.map is None:
             return "the first machine has no map"
         return next(filter(None, map(self._difference_of, range(self.plan.vbuckets))), "")
@@ -404,7 +408,7 @@ class World:
         return ""
 
     def digest(self) -> str:
-        """A number for all that happened."""
+        """Return a digest of all events."""
         found = hashlib.sha256()
         for line in to_lines(self.recorder.history()):
             found.update(line.encode())
@@ -416,7 +420,7 @@ class World:
 
 
 def _check(programs: Iterable[Program]) -> None:
-    """Raise the error that one of them ended with."""
+    """Raise the error of the first of these programs that ended with one."""
     for program in programs:
         if program.error is not None:
             raise program.error
