@@ -1,6 +1,7 @@
-"""Clients that ask one request at a time, compiled: a client in Python would be slower than what it measures.
+"""Compiled clients that ask one request at a time: in Python they would be slower than the server that they measure.
 
-Each of them sends its request again as soon as the whole answer is there. One thread waits for all of them by poll(2).
+Each client sends its request again as soon as the whole answer has come. One thread waits for the answers of all
+clients by poll(2).
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ def _now(clock: Any) -> Any:
 
 @numba.njit(nogil=True)  # type: ignore[misc]
 def _ask(descriptors: Any, requests: Any, lengths: Any, answer_bytes: Any, nanoseconds: Any, taken: Any) -> Any:  # noqa: PLR0917 - a kernel
-    """Ask for so long; returns how many answers came, whose times are in `taken`, or -1 after an error or a minute."""
+    """Let each client ask again and again for some nanoseconds.
+
+    Returns: how many answers came, whose times in nanoseconds are in `taken`; -1 after an error, or when no answer came
+    for a minute.
+    """
     count, answers = len(descriptors), 0
     polled = np.zeros(count, np.int64)
     begun, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -71,10 +76,12 @@ def _ask(descriptors: Any, requests: Any, lengths: Any, answer_bytes: Any, nanos
 
 
 def round_trips(port: int, requests: Sequence[bytes], answer_bytes: int, seconds: float) -> tuple[float, Any]:
-    """Let each of some clients send its request again and again; every answer must say success.
+    """Let each of some clients send its request again and again for some seconds; every answer must say success.
 
     Args:
-        requests: of each client, whole frames of FRAME_BYTES_MAX bytes at most. answer_bytes: of each answer.
+        port: of the server, on 127.0.0.1.
+        requests: one of each client: whole frames, FRAME_BYTES_MAX bytes at most.
+        answer_bytes: the length of each answer.
 
     Returns: the answers per second, and an array of the microseconds that each took.
     """

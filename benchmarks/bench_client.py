@@ -1,8 +1,8 @@
 """The client alone: a drain beside a loop that only receives the same bytes.
 
 Another process plays the node: it answers the bootstrap as `testing.peers` does, and once all streams are requested
-sends frames that were made beforehand, as fast as the socket takes them. So what is measured is the client: receive,
-check, decode into columns, hand out batches. `bench_streams.py` measures the same with a real node behind it.
+sends frames that were made beforehand, as fast as the socket takes them. So only the client is measured: receive,
+check, decode into columns, hand out batches. `bench_streams.py` measures the same with a real node at the other end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ SINGLE_ITEMS = 100_000
 
 
 def frames(items: int, value_bytes: int) -> bytes:
-    """Markers and mutations of all vbuckets in runs of a few, then the ends; the opaque is the vbucket plus one."""
+    """Return the frames of all streams: markers, mutations of all vbuckets in short runs, then the ends. A stream's
+    opaque is its vbucket plus one.
+    """
     each = items // VBUCKETS
     parts = [
         dcp.SnapshotMarker(vbucket=vb, opaque=vb + 1, start_seqno=0, end_seqno=each, flags=2).encode()
@@ -49,7 +51,7 @@ def frames(items: int, value_bytes: int) -> bytes:
 
 
 class Canned(Peer):
-    """A peer whose streams are accepted and then fed from outside."""
+    """A peer that accepts streams and sends none of their frames: `_play` sends them."""
 
     accepted = 0
 
@@ -58,12 +60,12 @@ class Canned(Peer):
         yield response(request, value=encode_log(History().failover_log))
 
     def answers(self, request: Frame) -> Iterator[Frame]:
-        """As the peer, but no frame of a stream."""
+        """Return the peer's answers to a request; to a stream request only that it is accepted."""
         return self._stream(request) if request.opcode == Opcode.DCP_STREAM_REQ else super().answers(request)
 
 
 def _play(listener: socket.socket, canned: bytes) -> None:
-    """Serve one connection after the other, each until the peer hangs up."""
+    """Serve one connection after the other: send `canned` on each, until the peer hangs up."""
     while True:
         sock, _ = listener.accept()
         multiprocessing.get_context("fork").Process(target=_converse, args=(sock, canned), daemon=False).start()
@@ -89,7 +91,7 @@ def _converse(sock: socket.socket, canned: bytes) -> None:
 
 @contextlib.contextmanager
 def playing(canned: bytes) -> Iterator[tuple[str, int]]:
-    """A node in another process; yields its address."""
+    """Run a node in another process while the block runs; yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         player = multiprocessing.get_context("fork").Process(target=_play, args=(listener, canned))
         player.start()
@@ -101,7 +103,7 @@ def playing(canned: bytes) -> Iterator[tuple[str, int]]:
 
 
 def draining(address: tuple[str, int], items: int, *, batch_bytes: int) -> Callable[[], None]:
-    """Drain everything into record batches."""
+    """Return a function that drains everything into record batches."""
 
     def run() -> None:
         with client.connect(f"{address[0]}:{address[1]}", vbuckets=VBUCKETS) as bucket:
@@ -115,7 +117,7 @@ def draining(address: tuple[str, int], items: int, *, batch_bytes: int) -> Calla
 
 
 def one_by_one(address: tuple[str, int], items: int) -> Callable[[], None]:
-    """Drain everything as objects."""
+    """Return a function that drains everything as objects."""
 
     def run() -> None:
         with client.connect(f"{address[0]}:{address[1]}", vbuckets=VBUCKETS) as bucket:
@@ -129,7 +131,7 @@ def one_by_one(address: tuple[str, int], items: int) -> Callable[[], None]:
 
 
 def receiving(address: tuple[str, int], size: int) -> Callable[[], None]:
-    """Receive the same bytes and do nothing with them."""
+    """Return a function that receives `size` bytes and does nothing with them."""
     memory = memoryview(bytearray(SEND_BYTES))
 
     def run() -> None:
@@ -144,7 +146,7 @@ def receiving(address: tuple[str, int], size: int) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Batches of two sizes of value, then objects."""
+    """Measure record batches with two sizes of values, then objects."""
     for value_bytes in (64, 256, 1024):
         canned = frames(ITEMS, value_bytes)
         with playing(canned) as address:

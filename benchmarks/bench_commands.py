@@ -3,9 +3,9 @@
     python -m benchmarks commands
     HEADWATER_BENCH_BESIDE=../before/src python -m benchmarks commands
 
-Both nodes get the same pipelines in turn. They are short ones: what a node does in one turn of its loop, so that both
-commit as often. What is measured is the processor time of the node's threads, which a busy machine changes less than
-the time on the clock, and the best of the rounds, which it changes least.
+Both nodes get the same pipelines in turn. Each pipeline is as short as the work that a node does in one turn of its
+loop, so that both nodes commit as often. Measured is the processor time of the node's threads, which a busy machine
+changes less than the time on the clock. The best of the rounds is told, because it changes least.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VALUE = b"\xff" * 100
 
 
 def requests(vb_uuid: int) -> dict[str, list[Request]]:
-    """A pipeline of each command; documents are in vbucket 0."""
+    """Return a pipeline of each command, by name; the documents are in vbucket 0."""
     keys = [b"key-%06d" % (number % KEYS) for number in range(REQUESTS)]
     numbers = [b"number-%06d" % (number % KEYS) for number in range(REQUESTS)]
     vbuckets = [number % VBUCKETS for number in range(REQUESTS)]
@@ -53,7 +53,7 @@ def requests(vb_uuid: int) -> dict[str, list[Request]]:
 
 
 class Talk:
-    """A connection to a node, and the node's processor time."""
+    """A connection to a node that also measures the node's processor time."""
 
     def __init__(self, node: testing.Node) -> None:
         self._tasks = Path(f"/proc/{node.pid}/task")
@@ -77,7 +77,7 @@ class Talk:
                 yield frame.value
 
     def microseconds(self, pipeline: list[Request]) -> float:
-        """The node's processor time for one request of the pipeline."""
+        """Return the node's processor time for one request of the pipeline, in microseconds."""
         before = self._processor_ns()
         for _ in range(PIPELINES):
             self.ask(pipeline)
@@ -92,7 +92,7 @@ class Talk:
 
 
 def main() -> None:
-    """Each command at this tree's node, and in turn at the other's."""
+    """Measure each command at this tree's node, and in turn at the other's if there is one."""
     beside = os.environ.get("HEADWATER_BENCH_BESIDE")
     with ExitStack() as stack:
         talks = []

@@ -46,7 +46,7 @@ _processes = multiprocessing.get_context("spawn")
 
 
 class Keys:
-    """The million keys, as requests that set them. `generation`: what the bytes of all values are now."""
+    """The million keys, as requests that set them. `generation` is the number whose byte fills all values now."""
 
     def __init__(self) -> None:
         made = b"".join(requests(ITEMS, 0, VBUCKETS))
@@ -55,18 +55,20 @@ class Keys:
         self.generation = 0
 
     def overwrite(self, node: testing.Node) -> None:
-        """Give every key the next value, in an order of its own."""
+        """Set every key to the next value, in another order each time."""
         self.generation += 1
         self._table[:, -VALUE_BYTES:] = self.generation
         order = self._random.permutation(ITEMS)
         send(node, (self._table[order[at : at + PIECE_ITEMS]].tobytes() for at in range(0, ITEMS, PIECE_ITEMS)))
 
     def stored(self) -> NDArray[np.uint8]:
-        """As many bytes as they take in the log."""
+        """Return as many bytes as the keys and values take in the log."""
         return np.resize(self._table, ITEMS * FRAME)
 
     def check(self, node: testing.Node, held: dict[bytes, int]) -> None:
-        """Drain the bucket: each key with its last value, each acknowledged write, and nothing else."""
+        """Drain the bucket; AssertionError unless it has each key with its last value, each acknowledged write, and
+        nothing else.
+        """
         loaded, written = 0, {}
         value = pa.scalar(bytes([self.generation]) * VALUE_BYTES)
         with node.client() as bucket, bucket.batches(until="now", window_bytes=WINDOW_BYTES) as batches:
@@ -83,7 +85,7 @@ class Keys:
 
 
 def follow(control: Connection, address: str, arrived: Synchronized[int]) -> None:
-    """A process: stay on a live stream of all vbuckets, and count what comes."""
+    """Stay on a live stream of all vbuckets and count the changes that come; the body of a process."""
     with client.connect(address) as bucket, bucket.batches(start="now", window_bytes=WINDOW_BYTES) as batches:
         control.send("ready")
         for batch in batches:
@@ -91,7 +93,7 @@ def follow(control: Connection, address: str, arrived: Synchronized[int]) -> Non
 
 
 def drain(control: Connection, address: str, drains: Synchronized[int]) -> None:
-    """A process: drain the bucket, again and again, and count how often."""
+    """Drain the bucket again and again, and count the drains; the body of a process."""
     with client.connect(address) as bucket:
         control.send("ready")
         while True:
@@ -103,7 +105,7 @@ def drain(control: Connection, address: str, drains: Synchronized[int]) -> None:
 
 
 class Load:
-    """The traffic at the node; after the block `report` has the writes, where there was a writer."""
+    """The traffic at the node. After `running` the writes are in `report`, if there was a writer."""
 
     def __init__(self, node: testing.Node, *, written: bool = False, drained: bool = False) -> None:
         self.report = Report()
@@ -117,7 +119,9 @@ class Load:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """With all of it going on, for so long that there is a time before."""
+        """Run the traffic while the block runs. A writer begins BEFORE_SECONDS earlier, so that there are answers to
+        compare with.
+        """
         with contextlib.ExitStack() as stack:
             if self._written:
                 stack.enter_context(_reader(follow, self._node.address, self.arrived))
@@ -149,7 +153,7 @@ class Load:
 
 
 def _start(process: BaseProcess, ours: Connection, theirs: Connection) -> None:
-    """Run it and wait until it says that it is ready; EOFError when it ends before."""
+    """Start a process and wait until it says that it is ready; EOFError if it ends first."""
     process.start()
     theirs.close()
     ours.recv()
@@ -173,18 +177,18 @@ def _reader(
 
 
 def items(node: testing.Node) -> int:
-    """How many there are."""
+    """Return how many documents a node has."""
     with node.client() as bucket:
         return int(bucket.stats()["curr_items"])
 
 
 def log_mib(node: testing.Node) -> float:
-    """The size of the log's files."""
+    """Return the size of the log's files on the disk, in MiB."""
     return sum(path.stat().st_blocks * 512 for path in node.data.rglob("*.log")) / (1 << 20)
 
 
 def compact(node: testing.Node) -> tuple[float, float]:
-    """Ask for a compaction; when it was asked and answered."""
+    """Compact a node's log; return when that was asked and when answered, in seconds of `time.perf_counter`."""
     with socket.create_connection((node.host, node.port), COMPACTION_SECONDS_MAX) as sock:
         began = time.perf_counter()
         sock.sendall(CompactDb(vbucket=0).encode())
@@ -196,7 +200,7 @@ def compact(node: testing.Node) -> tuple[float, float]:
 
 
 def answer_times(load: Load, began: float, ended: float) -> None:
-    """The writer's answers before and during the compaction."""
+    """Publish the times in which the writer's sets were answered, before and during the compaction."""
     answered = np.array(load.report.answered)
     taken = np.array(load.report.latencies)
     before, during = taken[answered < began], taken[(answered >= began) & (answered - taken <= ended)]
@@ -211,7 +215,7 @@ def answer_times(load: Load, began: float, ended: float) -> None:
 
 
 def measured(node: testing.Node, load: Load, keys: Keys) -> None:
-    """One compaction, and what stands beside it."""
+    """Measure one compaction under a load, and beside it the time to write the live bytes."""
     with folder() as place:
         raw = raw_writer(place / "raw", keys.stored())
         with load.running():
@@ -237,7 +241,7 @@ def measured(node: testing.Node, load: Load, keys: Keys) -> None:
 
 
 def main() -> None:
-    """Three compactions; about a minute."""
+    """Measure three compactions; takes about a minute."""
     keys, held = Keys(), dict[bytes, int]()
     with testing.node(vbuckets=VBUCKETS, compact_dead_percent=100) as node:
         keys.overwrite(node)

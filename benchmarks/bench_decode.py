@@ -23,7 +23,7 @@ TARGETS = {64: None, 256: 25.0, 1024: None}  # million frames a second on one co
 
 
 def decoding(made: Traffic, arena: Arena) -> Callable[[], None]:
-    """Decode all traffic once, as the streams of a fresh connection."""
+    """Return a function that decodes all traffic once, as the streams of a fresh connection."""
     pieces = made.pieces(CHUNK_BYTES)
     table = StreamTable()
 
@@ -41,7 +41,7 @@ def decoding(made: Traffic, arena: Arena) -> Callable[[], None]:
 
 
 def copying(made: Traffic) -> Callable[[], None]:
-    """Copy all traffic once, chunk by chunk, into the same place."""
+    """Return a function that copies all traffic once, chunk by chunk, into the same place."""
     pieces = made.pieces(CHUNK_BYTES)
     target = np.empty(max(len(piece) for piece in pieces), np.uint8)
 

@@ -42,7 +42,9 @@ _NOOP = Frame(0x80, Opcode.NOOP, opaque=0xFFFF_FFFF).encode()
 
 
 def requests(value_bytes: int) -> list[bytes]:
-    """ITEMS quiet sets over KEYS keys, in pieces of PIECE_ITEMS; random bytes, so no value is JSON by chance."""
+    """Return ITEMS quiet sets over KEYS keys, in pieces of PIECE_ITEMS. The value is random bytes, so that it is never
+    JSON.
+    """
     value = b"\xff" + os.urandom(value_bytes - 1)
     body, pieces, piece = 8 + KEY_BYTES + value_bytes, [], bytearray()
     for number in range(ITEMS):
@@ -55,7 +57,7 @@ def requests(value_bytes: int) -> list[bytes]:
 
 
 def feeding(port: int, pieces: list[bytes]) -> Callable[[], None]:
-    """Send all sets and wait for the no-op behind them."""
+    """Return a function that sends all sets and waits for the answer of the no-op behind them."""
 
     def run() -> None:
         with socket.create_connection(("127.0.0.1", port)) as sock:
@@ -70,7 +72,7 @@ def feeding(port: int, pieces: list[bytes]) -> Callable[[], None]:
 
 
 def writing(folder: str, count: int) -> Callable[[], None]:
-    """Write and sync as many bytes, over a file that is there already, a batch at a time."""
+    """Return a function that writes `count` bytes over a file and syncs them, a batch at a time."""
     piece = os.urandom(BATCH_BYTES)
 
     def run() -> None:
@@ -87,14 +89,16 @@ def writing(folder: str, count: int) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def memcached() -> Iterator[int | None]:
-    """The port of a memcached with one thread and 2 GiB; None where it is not installed."""
+    """Run a memcached with one thread and 2 GiB while the block runs; yield its port, or None if it is not
+    installed.
+    """
     with memcached_process() as found:
         yield None if found is None else found[0]
 
 
 @contextlib.contextmanager
 def memcached_process() -> Iterator[tuple[int, int] | None]:
-    """The port and the process of the same."""
+    """Run the same memcached while the block runs; yield its port and process id, or None if it is not installed."""
     program = shutil.which("memcached")
     if program is None:
         print("  memcached is not installed: its comparisons are left out", flush=True)
@@ -120,7 +124,7 @@ def memcached_process() -> Iterator[tuple[int, int] | None]:
 
 
 def quiet_sets(node: testing.Node, other: int | None, folder: str, value_bytes: int) -> None:
-    """Pipelined quiet sets, beside the disk and beside memcached."""
+    """Measure pipelined quiet sets, beside the disk and beside memcached."""
     pieces = requests(value_bytes)
     stored = ITEMS * (FRAME_OVERHEAD_BYTES + KEY_BYTES + value_bytes)
     name = f"durable quiet sets, {value_bytes} B values"
@@ -141,7 +145,9 @@ def quiet_sets(node: testing.Node, other: int | None, folder: str, value_bytes: 
 
 
 def round_trips(port: int, opcode: int, seconds: float) -> list[float]:
-    """CONNECTIONS clients, one request in flight on each; the milliseconds that each answer took."""
+    """Let CONNECTIONS clients ask for some seconds, with one request in flight on each; return the milliseconds that
+    each answer took.
+    """
     poll, started, socks = select.epoll(), {}, {}
     for number in range(CONNECTIONS):
         sock = socket.create_connection(("127.0.0.1", port))
@@ -170,7 +176,7 @@ def round_trips(port: int, opcode: int, seconds: float) -> list[float]:
 
 
 def main() -> None:
-    """Pipelines of two value sizes."""
+    """Measure pipelines with two sizes of values."""
     with (
         tempfile.TemporaryDirectory() as folder,
         memcached() as other,

@@ -65,14 +65,14 @@ _SET = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: what was wanted, and what it is.
+    """One line of the table: a measurement, and the wish that it is judged by.
 
     Attributes:
         seconds, cpu_seconds: medians of ours.
         yardstick: its name, or "" where the wish is in seconds.
         wall_ratio, cpu_ratio: the yardstick's seconds for one of ours.
-        wanted: in words.
-        met: whether it is so; None where nothing was wished.
+        wanted: the wish, in words.
+        met: whether the wish is fulfilled; None where nothing was wished.
         note: more figures.
     """
 
@@ -110,7 +110,9 @@ def beside(
     wall: float | None = None,
     cpu: float | None = None,
 ) -> None:
-    """Publish a line with its yardstick, whose seconds shall be at least `wall` (and `cpu`) times ours, if wished."""
+    """Publish a line with its yardstick. `wall` and `cpu` are the wish: the yardstick takes at least so many times our
+    seconds, on the clock and of CPU; nothing is wished where they are None.
+    """
     one, other = median(ours), median(yardstick[1])
     ratios = other.wall / one.wall, other.cpu / max(one.cpu, 0.01)
     wanted = "" if wall is None else f"{wall}" + (f" and {cpu} of CPU" if cpu else "")
@@ -160,7 +162,7 @@ def batch(mirror: Paced) -> Cost:
 
 
 class Yardsticks:
-    """Spark's own ways with the same rows."""
+    """Spark's own ways to read, write and merge the same rows."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         self.spark, self.folder = spark, folder
@@ -190,7 +192,7 @@ def files_of(mirror: Paced) -> list[str]:
 
 @contextmanager
 def folder(name: str) -> Iterator[Path]:
-    """A folder for a while."""
+    """Make a temporary folder for the block; yield its path."""
     with tempfile.TemporaryDirectory(prefix=f"headwater-bench-{name}-") as made:
         yield Path(made)
 
@@ -199,7 +201,7 @@ ENGINES = ("Spark", "local")
 
 
 def large(spark: Any, wish: argparse.Namespace) -> None:
-    """Insert all rows, overwrite them all."""
+    """Measure the insert of all rows into an empty table, and then an overwrite of all."""
     rng = np.random.default_rng(2013)
     kinds = ("insert", "upsert")
     ours: dict[tuple[str, str], list[Cost]] = {(engine, kind): [] for engine in ENGINES for kind in kinds}
@@ -257,7 +259,7 @@ def _large_round(
 
 
 def kafka(spark: Any, wish: argparse.Namespace) -> None:
-    """Overwrite all rows: the mirror, and beside it a broker, Spark's source of it and a MERGE."""
+    """Measure an overwrite of all rows: by the mirror, and by a broker, Spark's Kafka source and a MERGE beside it."""
     ours: dict[str, list[Cost]] = {engine: [] for engine in ENGINES}
     theirs: list[Cost] = []
     for name, found in _kafka_rounds(spark, wish):
@@ -296,7 +298,7 @@ def _kafka_rounds(spark: Any, wish: argparse.Namespace) -> Iterator[tuple[str, C
 
 
 def small(spark: Any, wish: argparse.Namespace) -> None:
-    """A thousand changes at a time, into tables of two sizes."""
+    """Measure batches of a thousand changes, into tables of two sizes."""
     medians: dict[tuple[str, int], float] = {}
     for rows in (wish.rows, wish.large):
         if not rows:
@@ -349,7 +351,7 @@ def _small_batches(mirror: Paced, node: Node, what: tuple[str, int, int, float],
 
 
 def _small_merge(spark: Any, place: Path, rng: np.random.Generator) -> None:
-    """The yardstick of small batches: the same number of changes merged by Delta."""
+    """Measure the yardstick of small batches: the same number of changes, merged by Delta."""
     table = place / "Spark"
     yardsticks = Yardsticks(spark, place)
     spark.read.format("delta").load(str(table)).write.format("delta").save(str(yardsticks.table))
@@ -363,14 +365,14 @@ def _small_merge(spark: Any, place: Path, rng: np.random.Generator) -> None:
 
 
 def mirror_once(node: Node, place: Path, engine: str) -> Callable[[], None]:
-    """Run `headwater mirror --once` as one types it."""
+    """Return a function that runs `headwater mirror --once` as one types it."""
     command = [sys.executable, "-m", "headwater", "mirror", node.url, "--to", str(place), "--once"]
     arguments = [*command, "--engine", engine.lower(), "--progress", "none"]
     return lambda: subprocess.run(arguments, check=True) and None
 
 
 def bare_session() -> None:
-    """The yardstick of a start: a Spark session that counts to one."""
+    """Run the yardstick of a start: a Spark session that counts one row."""
     text = (
         f"from pyspark.sql import SparkSession as S; s = S.builder.master('{CORES}').getOrCreate(); s.range(1).count()"
     )
@@ -378,7 +380,7 @@ def bare_session() -> None:
 
 
 def starts(spark: Any, wish: argparse.Namespace) -> None:
-    """The command, from its start to its end."""
+    """Measure `headwater mirror --once` from its start to its end, into an empty table and with nothing to do."""
     rng = np.random.default_rng(2013)
     costs: dict[str, list[Cost]] = {}
     with folder("starts") as place, testing.node(vbuckets=VBUCKETS) as node:
@@ -403,7 +405,9 @@ def starts(spark: Any, wish: argparse.Namespace) -> None:
 
 
 def source(spark: Any, wish: argparse.Namespace) -> None:
-    """Rows a second out of the source, with few columns and with all; and out of one that has the batches ready."""
+    """Measure the rows a second that Spark reads from the source, with few columns and with all, and from a source that
+    has the batches ready.
+    """
     rows = max(wish.rows, 2_000_000) if wish.rows >= 1_000_000 else wish.rows
     with folder("source") as place, testing.node(vbuckets=VBUCKETS) as node:
         load(node, requests(rows), np.random.default_rng(2013))
@@ -427,7 +431,7 @@ def source(spark: Any, wish: argparse.Namespace) -> None:
 
 
 def demo(spark: Any, wish: argparse.Namespace) -> None:
-    """The demo, whole."""
+    """Measure the whole demo."""
     with folder("demo") as place:
         command = [sys.executable, "-m", "headwater", "demo"]
         found = cost(lambda: subprocess.run(command, check=True, cwd=place, stdout=subprocess.DEVNULL))
@@ -448,7 +452,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure and print."""
+    """Measure the parts that the options choose."""
     wish = parsed(arguments)
     adopt_orphans()
     chosen = wish.only.split(",")

@@ -42,7 +42,7 @@ Ask: TypeAlias = Callable[[Request], Frame]
 
 @contextmanager
 def connection(port: int, source: str = "127.0.0.1") -> Iterator[Ask]:
-    """A connection that waits for each answer; from an address of this machine."""
+    """Connect from an address of this machine; yield a function that sends a request and returns its answer."""
     with socket.create_connection(("127.0.0.1", port), source_address=(source, 0)) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = FrameBuffer()
@@ -88,7 +88,9 @@ LOGINS: dict[str, Callable[[int, int], None]] = {
 
 
 def log_in(port: int, how: str, going: Event, stopping: Event, done: multiprocessing.Queue[float]) -> None:
-    """Log in RATE times a second until told to stop; tells when it has begun, and how often a second it was."""
+    """Log in RATE times a second until `stopping` is set. `going` is set after the first login; `done` gets the logins
+    a second.
+    """
     hashlib.pbkdf2_hmac = lru_cache(hashlib.pbkdf2_hmac)  # type: ignore[assignment]
     begun, count, first = time.perf_counter(), 0, secrets.randbelow(ADDRESSES)
     while not stopping.is_set():
@@ -100,7 +102,9 @@ def log_in(port: int, how: str, going: Event, stopping: Event, done: multiproces
 
 
 def slowest_ms(port: int) -> float:
-    """The 99th percentile of gets of SECONDS, milliseconds."""
+    """Ask for a document for SECONDS; return the 99th percentile of the times that the answers took, in
+    milliseconds.
+    """
     with connection(port) as ask:
         if ask(bootstrap.SaslAuth(key=b"PLAIN", value=plain(USER, PASSWORD))).status:
             raise AssertionError("the password is right")
@@ -113,7 +117,9 @@ def slowest_ms(port: int) -> float:
 
 
 def beside(port: int, how: str) -> tuple[float, float]:
-    """The 99th percentile of gets while others log in, and how many logins a second there were."""
+    """Return the 99th percentile of gets while others log in, in milliseconds, and how many logins a second there
+    were.
+    """
     context = multiprocessing.get_context("spawn")
     going, stopping, done = context.Event(), context.Event(), context.Queue()
     guest = context.Process(target=log_in, args=(port, how, going, stopping, done))
@@ -128,7 +134,7 @@ def beside(port: int, how: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Each way to log in in turn, and nobody before each."""
+    """Measure each way to log in in turn, with a measurement before each while nobody logs in."""
     with testing.node(vbuckets=1, user=USER, environment={"HEADWATER_PASSWORD": PASSWORD}) as node:
         alone: list[float] = []
         found: dict[str, list[tuple[float, float]]] = {how: [] for how in LOGINS}

@@ -37,7 +37,7 @@ PATHS = [(int(Opcode.SUBDOC_GET), 0, b"name"), (int(Opcode.SUBDOC_GET), 0, b"add
 
 
 class Guests:
-    """Fifty connections to a node, and the node's processor time."""
+    """Fifty connections to a node that also measure the node's processor time."""
 
     def __init__(self, node: testing.Node) -> None:
         self._tasks = Path(f"/proc/{node.pid}/task")
@@ -56,7 +56,7 @@ class Guests:
             left -= sum(1 for frame in reader.receive_data(first.recv(1 << 20)) if not frame.status)
 
     def per_second(self, requests: list[bytes]) -> float:
-        """Thousands of answers in a second of the node's processor time."""
+        """Return how many thousand of the requests the node answers in a second of its processor's time."""
         before = self._processor_ns()
         self._ask(requests)
         return len(requests) / (self._processor_ns() - before) * 1e6
@@ -86,12 +86,12 @@ class Guests:
 
 
 def keys() -> list[bytes]:
-    """The documents there are."""
+    """Return the keys of all documents."""
     return [b"key-%06d" % number for number in range(KEYS)]
 
 
 def main() -> None:
-    """Lookups and plain reads at this tree's node, and in turn at the other's."""
+    """Measure lookups and plain reads at this tree's node, and in turn at the other's if there is one."""
     beside = os.environ.get("HEADWATER_BENCH_BESIDE")
     with ExitStack() as stack:
         guests = []

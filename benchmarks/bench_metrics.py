@@ -1,6 +1,6 @@
 """The cost of a node's metrics: CPU seconds of two nodes, one that counts and one with --no-metrics, for the same work.
 
-Both are processes of their own. They take turns at short pieces of work, and who begins changes with each: bulk sets (a
+Each node is a process of its own. They take turns at short pieces of work, and another begins each time: bulk sets (a
 client's pipeline of quiet sets), a drain of all vbuckets, and sets of fifty connections that wait for each answer,
 where a request comes alone. CPU seconds are those of all threads of the node, by the scheduler's clock.
 
@@ -44,9 +44,9 @@ class MetricsCost:
 
     Attributes:
         counting, without: CPU seconds, medians over all pieces.
-        ratio: of a pair, the mean of the medians of PROCESSES pairs of processes, each of PAIRS pairs of pieces.
+        ratio: counting / without; the mean of the medians of PROCESSES pairs of processes with PAIRS pairs of pieces.
         low, high: the ratio's 95 % interval.
-        promised: whether a bound was.
+        promised: whether a bound of the ratio is promised.
     """
 
     name: str
@@ -69,12 +69,14 @@ class MetricsCost:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU seconds of a process so far, those of its ended threads as well. Source: clock_getcpuclockid(3)."""
+    """Return the CPU seconds of a process so far, those of its ended threads as well. Source:
+    clock_getcpuclockid(3).
+    """
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def paired(nodes: tuple[testing.Node, testing.Node], work: Work) -> list[tuple[float, float]]:
-    """Let both work in turn, PAIRS times; CPU seconds of each pair, divided by what `work` returns."""
+    """Let both nodes work in turn, PAIRS times; return the CPU seconds of each pair, divided by what `work` returns."""
     found = []
     for number in range(PAIRS + WARMING):
         taken = [0.0, 0.0]
@@ -88,7 +90,7 @@ def paired(nodes: tuple[testing.Node, testing.Node], work: Work) -> list[tuple[f
 
 
 def cost(name: str, unit: str, promised: bool, processes: list[list[tuple[float, float]]]) -> MetricsCost:
-    """Put together what the pairs of processes took."""
+    """Return the figures of one kind of work from the seconds that the pairs of processes took."""
     medians = [statistics.median(math.log(counting / without) for counting, without in each) for each in processes]
     middle = statistics.fmean(medians)
     half = STUDENT * statistics.stdev(medians) / math.sqrt(len(medians))
@@ -98,7 +100,9 @@ def cost(name: str, unit: str, promised: bool, processes: list[list[tuple[float,
 
 
 def works() -> dict[str, tuple[str, bool, Work]]:
-    """Sets in bulk, a drain, and sets that are waited for one by one: unit, whether a bound is promised, the work."""
+    """Return the three kinds of work, by name: the unit, whether a bound is promised, and a function that does the
+    work.
+    """
     pieces = sets(VALUE_BYTES)
     part = pieces[::PIECES]
 
@@ -123,7 +127,7 @@ def works() -> dict[str, tuple[str, bool, Work]]:
 
 
 def main() -> None:
-    """Measure all of them on PROCESSES pairs of nodes."""
+    """Measure each kind of work on PROCESSES pairs of nodes."""
     all_works = works()
     found: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in all_works}
     for number in range(PROCESSES):

@@ -33,19 +33,21 @@ PERCENTILES = (50, 90, 99, 100)
 
 
 class Map:
-    """Who owns what, given to both nodes; index 0 is the source, 1 the target."""
+    """The cluster map that both nodes are given. Of each vbucket it has the owner's index: 0 is the source, 1 the
+    target.
+    """
 
     def __init__(self, nodes: list[NodeAdmin]) -> None:
         self.owners = [0] * VBUCKETS
         self._nodes, self._rev = nodes, 0
 
     async def owned(self, vb: int) -> None:
-        """A vbucket has moved: tell both nodes."""
+        """Note that the target owns a vbucket now, and give both nodes the map."""
         self.owners[vb] = 1
         await self.push()
 
     async def push(self) -> None:
-        """Give both nodes the map, the old owner too: it sends with its refusals what it was given."""
+        """Give both nodes the map, the old owner too: it sends the map that it was given with its refusals."""
         self._rev += 1
         servers = [str(node.address) for node in self._nodes]
         vbuckets = {"hashAlgorithm": "CRC", "numReplicas": 0, "serverList": servers}
@@ -59,7 +61,9 @@ class Map:
 
 
 async def move(source: testing.Node, target: testing.Node, control: Connection) -> tuple[list[Moved], float]:
-    """Move everything under writes; what came of each vbucket, and the seconds."""
+    """Move all vbuckets while the writer writes; return what became of each vbucket, and the seconds that the moves
+    took.
+    """
     ends = [Endpoint(Address(node.host, node.port)) for node in (source, target)]
     nodes = [await NodeAdmin.connect(end) for end in ends]
     told = Map(nodes)
@@ -77,7 +81,7 @@ async def move(source: testing.Node, target: testing.Node, control: Connection) 
 
 
 def lost(target: testing.Node, report: Report) -> int:
-    """How many acknowledged documents the new owner does not have, or has older."""
+    """Return how many acknowledged documents the new owner does not have, or has in an older version."""
     with target.client() as bucket:
         found = bucket.get_many(report.held)
     return sum(key not in found or int(found[key].value.split()[0]) < number for key, number in report.held.items())

@@ -39,7 +39,7 @@ RATE_MIN = 80.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One rebalance: seconds of wall time; processor seconds of the nodes and of the operator's process."""
+    """One rebalance: seconds on the clock, processor seconds of all nodes together, and of the operator's process."""
 
     wall: float
     nodes: float
@@ -47,18 +47,18 @@ class Run:
 
 
 def through_the_mover(move: Move, _copies: int) -> list[Address]:
-    """The copies that join a chain first, but never the next owner."""
+    """Return the copies that join a chain first: all new ones but the next owner."""
     return [node for node in move.copied_to if node != move.target]
 
 
 def cpu_seconds(nodes: Sequence[testing.Node]) -> float:
-    """User and system time of nodes so far."""
+    """Return the user and system time of all nodes so far, in seconds."""
     fields = [Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split() for node in nodes]
     return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def load(node: testing.Node) -> None:
-    """Store the documents."""
+    """Store the documents and wait until the node has them."""
     address = node.host, node.port
     with patch.object(bench_streams, "VALUE_BYTES", VALUE_BYTES), socket.create_connection(address) as sock:
         for piece in bench_streams.requests(DOCUMENTS, 1, VBUCKETS):
@@ -68,13 +68,13 @@ def load(node: testing.Node) -> None:
 
 
 async def found_alone(node: Address) -> None:
-    """A cluster of one."""
+    """Found a cluster of one node."""
     async with Members() as members:
         await found_cluster(members, [node], 0)
 
 
 async def spread(first: Address, others: Sequence[Address]) -> float:
-    """Seconds of the rebalance."""
+    """Rebalance from the first node to all; return the seconds that it took."""
     async with Members() as members:
         began = time.perf_counter()
         await Rebalance(members, [first], add=others, replicas=1).run()
@@ -82,7 +82,7 @@ async def spread(first: Address, others: Sequence[Address]) -> float:
 
 
 def run() -> Run:
-    """Start three nodes, fill the first, and rebalance."""
+    """Start three nodes, fill the first, and rebalance; return the measurement."""
     with ExitStack() as stack:
         states = ("active", "none", "none")
         nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state=each)) for each in states]
@@ -95,7 +95,7 @@ def run() -> Run:
 
 
 def through() -> Run:
-    """The same through the mover."""
+    """Do the same with every next owner filled by the mover."""
     with patch.object(module, "_joining", through_the_mover):
         return run()
 

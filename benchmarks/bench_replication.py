@@ -1,9 +1,9 @@
 """From one node's disk to another's: a million items of 256 bytes, durable on the replica; and takeovers.
 
-Two nodes in processes of their own on one machine, 64 vbuckets, over loopback; the replica calls the producer. Counted
-is from the request to the moment when the replica's durable seqnos are the producer's. Wall time on a shared machine
-says little, so the CPU seconds of both nodes are told as well, and what the disk alone does with the same bytes,
-written and synced piece by piece right before each round: nobody can be faster than that.
+Two nodes in processes of their own on one machine, 64 vbuckets, over loopback; the replica calls the producer. The time
+counts from the request to the moment when the replica's durable seqnos are the producer's. The time on the clock says
+little on a shared machine. So the CPU seconds of both nodes are told as well, and the time that the disk alone takes to
+write and sync the same bytes piece by piece, measured right before each round: no replica can be faster than that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DISK_PIECE_BYTES = 8 << 20  # about what the replica's batches come to
 
 
 def call(node: testing.Node, opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"") -> Frame:
-    """One request on a connection of its own."""
+    """Send one request on a connection of its own; return the answer."""
     with socket.create_connection((node.host, node.port)) as sock, sock.makefile("rb") as file:
         sock.sendall(Frame(0x80, opcode, key, extras, value).encode())
         header = file.read(24)
@@ -42,18 +42,18 @@ def call(node: testing.Node, opcode: int, key: bytes = b"", value: bytes = b"", 
 
 
 def seqnos(node: testing.Node, state: State) -> bytes:
-    """The durable seqnos of the vbuckets in a state."""
+    """Return the durable seqnos of the vbuckets in a state, as the answer of GET_ALL_VB_SEQNOS encodes them."""
     return call(node, Opcode.GET_ALL_VB_SEQNOS, extras=int(state).to_bytes(4)).value
 
 
 def cpu_seconds(node: testing.Node) -> float:
-    """User and system time of a node so far."""
+    """Return the user and system time of a node so far, in seconds."""
     fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def follow(source: testing.Node, replica: testing.Node, *, takeover: bool) -> float:
-    """Let the replica follow until it has everything (takeover: owns it); seconds."""
+    """Let the replica follow until it has everything, or owns it if `takeover`; return the seconds that it took."""
     wanted, state = seqnos(source, State.ACTIVE), State.ACTIVE if takeover else State.REPLICA
     asked = json.dumps({"from": source.address, "vbuckets": f"0-{VBUCKETS - 1}", "takeover": takeover})
     start = time.perf_counter()
@@ -68,7 +68,7 @@ def follow(source: testing.Node, replica: testing.Node, *, takeover: bool) -> fl
 
 
 def disk_seconds(folder: Path, *, direct: bool) -> float:
-    """How long the disk takes for the same bytes, written and synced in pieces, through the page cache or not."""
+    """Return how long the disk takes to write and sync the same bytes in pieces: past the page cache if `direct`."""
     memory = mmap.mmap(-1, DISK_PIECE_BYTES)  # aligned, as O_DIRECT wants it
     memory.write(os.urandom(DISK_PIECE_BYTES))
     path = folder / "reference"
@@ -88,7 +88,7 @@ def disk_seconds(folder: Path, *, direct: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One replica filled: seconds of wall time, of each node's processor time, and of the disk alone before that."""
+    """The seconds of one replica's filling: on the clock, of each node's processor, and of the disk alone before it."""
 
     wall: float
     producer: float
@@ -98,12 +98,12 @@ class Round:
 
     @property
     def disk(self) -> float:
-        """The better of the two ways to write."""
+        """The seconds of the faster of the two ways to write."""
         return min(self.disk_cached, self.disk_direct)
 
 
 def fill(source: testing.Node) -> Round:
-    """Let a new replica follow."""
+    """Let a new replica follow; return the measurement."""
     with testing.node(vbuckets=VBUCKETS, vbucket_state="none") as replica:
         disk = [disk_seconds(replica.data.parent, direct=direct) for direct in (False, True)]
         before = cpu_seconds(source), cpu_seconds(replica)
@@ -112,7 +112,7 @@ def fill(source: testing.Node) -> Round:
 
 
 def tell(rounds: list[Round]) -> None:
-    """Print what was measured."""
+    """Print the measurements."""
     rates = [ITEMS / one.wall for one in rounds]
     disk, rate = statistics.median(ITEMS / one.disk for one in rounds), statistics.median(rates)
     publish(

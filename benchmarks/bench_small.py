@@ -2,8 +2,8 @@
 
 The clients are compiled (askers.py) and take turns between the two servers. Printed are answers a second, the median
 time of an answer, and answers by a processor second of the server, which other work on the machine changes least. A
-durable set's time stands beside memcached's and twice the time that the node's folder takes for 4 KiB and fdatasync:
-what a set waits for whose batch has to wait for the one before it.
+durable set's time stands beside memcached's, and beside twice the time that the node's folder takes for 4 KiB and
+fdatasync: a set waits so long if its batch has to wait for the one before it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One server's turns: medians of answers a second, of the microseconds of an answer, and of its processor's seconds
-    a million answers."""
+    """The medians of one server's turns: answers a second, microseconds of an answer, and microseconds of the server's
+    processor for an answer.
+    """
 
     rate: float
     median_us: float
@@ -45,7 +46,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """One kind of request: the figures that are printed."""
+    """The figures of one kind of request."""
 
     name: str
     ours: Taken
@@ -68,20 +69,20 @@ def _said(taken: Taken) -> str:
 
 
 def requests(opcode: int) -> list[bytes]:
-    """The request of each client: a key of its own."""
+    """Return the request of each client, each with a key of its own."""
     extras, value = (bytes(8), b"\xff" * VALUE_BYTES) if opcode == Opcode.SET else (b"", b"")
     keys = [b"small-%010d" % number for number in range(CONNECTIONS)]
     return [Frame(0x80, opcode, key, extras, value, vbucket=vbucket_of(key, VBUCKETS)).encode() for key in keys]
 
 
 def processor_seconds(pid: int) -> float:
-    """The processor seconds of a process so far. Source: proc(5), `stat`."""
+    """Return the processor seconds of a process so far. Source: proc(5), `stat`."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / _TICKS
 
 
 def turn(port: int, pid: int, opcode: int) -> Taken:
-    """Ask one server for a while."""
+    """Let all clients ask one server for SECONDS; return the measurement."""
     answer_bytes = HEADER_BYTES if opcode == Opcode.SET else HEADER_BYTES + FOUND_EXTRAS_BYTES + VALUE_BYTES
     before = processor_seconds(pid)
     rate, taken = askers.round_trips(port, requests(opcode), answer_bytes, SECONDS)
@@ -90,7 +91,7 @@ def turn(port: int, pid: int, opcode: int) -> Taken:
 
 
 def synced(folder: str) -> float:
-    """The median time in microseconds that a folder takes to keep 4 KiB more."""
+    """Return the median time that a folder takes for 4 KiB and fdatasync, in microseconds."""
     times, piece = [], os.urandom(SYNCED_BYTES)
     descriptor = os.open(f"{folder}/synced", os.O_WRONLY | os.O_CREAT)
     try:
@@ -111,7 +112,7 @@ def _median(turns: Sequence[Taken]) -> Taken:
 
 
 def small(node: testing.Node, other: tuple[int, int] | None, folder: str, opcode: Opcode) -> Small:
-    """Both servers in turn, and the disk before each."""
+    """Measure one kind of request at both servers in turn, and the disk before each turn."""
     ours, theirs, disk = [], [], []
     for _ in range(TURNS):
         disk.append(synced(folder))
@@ -123,7 +124,7 @@ def small(node: testing.Node, other: tuple[int, int] | None, folder: str, opcode
 
 
 def main() -> None:
-    """Durable sets, then gets of what they have set."""
+    """Measure durable sets, then gets of the same documents."""
     with (
         memcached_process() as other,
         testing.node(vbuckets=VBUCKETS) as node,

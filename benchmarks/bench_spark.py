@@ -1,9 +1,9 @@
 """The `dcp` source inside Spark, beside a source that has its rows ready.
 
-Spark takes Arrow batches from Python at a rate of its own; what a source can lose is what it adds. So the reference is
-a source that maps files with the very same batches into memory and yields them. Both write two million rows to Spark's
-`noop` sink with two tasks, in turn. The node is a process of its own on the same machine, so ours shares the cores
-with it.
+Spark takes Arrow batches from Python at a rate of its own; the `dcp` source can only be slower by the time that it
+adds. So the reference is a source that maps files with the very same batches into memory and yields them. Both write
+two million rows to Spark's `noop` sink with two tasks, in turn. The node is a process of its own on the same machine,
+so ours shares the cores with it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ REPETITIONS = 5
 
 
 def ready_source(folder: Path) -> type[DataSource]:
-    """A source whose partitions are the Arrow files of a folder, of which it yields the columns that it is asked for.
+    """Return a source whose partitions are the Arrow files of a folder; it yields only the columns that Spark asks for.
 
-    Made in here, so that it travels to Spark by value.
+    The class is made in this function, so that it travels to Spark by value.
     """
 
     class ReadyReader(DataSourceReader):
@@ -64,7 +64,7 @@ def ready_source(folder: Path) -> type[DataSource]:
 
 
 def prepare(spark: Any, url: str, folder: Path) -> None:
-    """Write what the tasks of the `dcp` source would yield, a file a partition."""
+    """Write the batches that the tasks of the `dcp` source would yield, one file for each partition."""
     settings = parse({"url": url}, streaming=False)
     schema = spark.read.format("dcp").load(url).schema
     for number, partition in enumerate(DcpBatchReader(settings, schema, 2).partitions()):
@@ -77,7 +77,9 @@ def prepare(spark: Any, url: str, folder: Path) -> None:
 
 
 def draining(spark: Any, source: str, url: str) -> Callable[[], None]:
-    """Read everything there is into the sink that keeps nothing. Planned once, as Spark does for a DataFrame."""
+    """Return a function that reads everything into the sink that keeps nothing. The read is planned once, as Spark does
+    for a DataFrame.
+    """
     frame = spark.read.format(source).load(url)
     return lambda: frame.write.format("noop").mode("append").save()
 

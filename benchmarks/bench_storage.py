@@ -34,7 +34,7 @@ BLOCK_BYTES = 256 << 10
 
 
 def changes(items: int, vbuckets: int, generation: int = 0) -> NDArray[np.uint8]:
-    """Frames that store each of `items` keys once, in another order within each vbucket at each generation."""
+    """Return frames that store each of `items` keys once, in another order within each vbucket at each generation."""
     sample = mutation_frame(0, bytes(KEY), os.urandom(VALUE), seqno=0, cas=0, rev_seqno=generation + 1)
     frames = np.tile(np.frombuffer(sample, np.uint8), (items, 1))
     number = np.arange(items)
@@ -57,13 +57,13 @@ def changes(items: int, vbuckets: int, generation: int = 0) -> NDArray[np.uint8]
 
 
 def put(frames: NDArray[np.uint8], at: int, numbers: NDArray[np.int64], kind: str) -> None:
-    """Write a big-endian number into each frame."""
+    """Write a number into each frame at byte `at`, big-endian and of type `kind`."""
     size = np.dtype(kind).itemsize
     frames[:, at : at + size] = numbers.astype(kind).view(np.uint8).reshape(len(frames), size)
 
 
 def commit(store: Store) -> None:
-    """Make what is staged durable."""
+    """Make all staged changes durable."""
     batch = store.freeze()
     if batch is not None:
         store.write(batch)
@@ -71,7 +71,7 @@ def commit(store: Store) -> None:
 
 
 def streams(store: Store, vbuckets: int) -> StreamTable:
-    """Open streams that may bring whatever comes after what the store has."""
+    """Return open streams that accept all changes behind those that the store has."""
     table = StreamTable()
     for vbucket in range(vbuckets):
         table.open(vbucket, 0, store.index.high_seqno(vbucket))
@@ -106,7 +106,7 @@ def load(store: Store, data: NDArray[np.uint8]) -> None:
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """A folder that goes afterwards."""
+    """Make a folder for the block and remove it afterwards; yield its path."""
     made = Path(tempfile.mkdtemp(prefix="headwater-bench-"))
     try:
         yield made
@@ -115,7 +115,9 @@ def folder() -> Iterator[Path]:
 
 
 def raw_writer(path: Path, data: NDArray[np.uint8]) -> Callable[[], None]:
-    """Return a writer of the same batches by the disk alone: pwrite and fdatasync, into room that was set aside."""
+    """Return a function that writes the same batches by the disk alone: pwrite and fdatasync, into space that was set
+    aside.
+    """
 
     def write() -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -130,7 +132,7 @@ def raw_writer(path: Path, data: NDArray[np.uint8]) -> Callable[[], None]:
 
 
 def durable_writes(data: NDArray[np.uint8]) -> None:
-    """New keys in batches of 10,000, each synced; and the same without the disk."""
+    """Measure new keys in batches of 10,000, each synced; and the same without the disk."""
     with folder() as place:
         number = iter(range(1000))
 
@@ -153,7 +155,7 @@ def durable_writes(data: NDArray[np.uint8]) -> None:
 
 
 def staging(data: NDArray[np.uint8]) -> None:
-    """Staging and indexing alone: the batches are not written."""
+    """Measure staging and indexing alone: no batch is written."""
     with folder() as place, contextlib.closing(Store.open(place, vbuckets=VBUCKETS)) as store:
         part = data[: 150_000 * FRAME]
         target = np.empty(len(part), np.uint8)
@@ -176,7 +178,7 @@ def staging(data: NDArray[np.uint8]) -> None:
 
 
 def backfill(name: str, store: Store, live: NDArray[np.uint8]) -> None:
-    """All vbuckets through View.fill into one block, beside a memcpy of as many bytes into it."""
+    """Measure View.fill of all vbuckets into one block, beside a memcpy of as many bytes into it."""
     block = np.empty(BLOCK_BYTES, np.uint8)
 
     def ours() -> None:
@@ -196,7 +198,9 @@ def backfill(name: str, store: Store, live: NDArray[np.uint8]) -> None:
 
 
 def reopening(place: Path) -> None:
-    """Open a store of a million items: verified and indexed. Beside it: checksums of the same files."""
+    """Measure the opening of a store of a million items, which verifies and indexes them, beside checksums of the same
+    files.
+    """
 
     def ours() -> None:
         Store.open(place, vbuckets=VBUCKETS).close(clean=False)
@@ -219,7 +223,7 @@ def reopening(place: Path) -> None:
 
 
 def index_memory(place: Path) -> None:
-    """Bytes a key, as they are after loading and after reopening."""
+    """Print the index's bytes a key, after loading and after reopening; AssertionError where they are more than 56."""
     for vbuckets in (64, 1024):
         path = place / f"memory-{vbuckets}"
         store = Store.open(path, vbuckets=vbuckets)
@@ -236,7 +240,7 @@ def index_memory(place: Path) -> None:
 def once(  # noqa: PLR0917 - a figure
     name: str, unit: str, amount: float, taken: float, reference: str, other: float, target: float
 ) -> None:
-    """Publish something that can be done only once per store."""
+    """Publish a measurement that can be made only once per store."""
     rate, base = amount / taken, amount / other
     publish(Figure(name, unit, rate, rate, rate, reference, base, rate / base, target))
 
@@ -249,7 +253,7 @@ def timed(run: Callable[[], object]) -> float:
 
 
 def compaction(place: Path, store: Store) -> None:
-    """Five of six versions go; the pauses are what the event loop would feel."""
+    """Measure a compaction that drops five of six versions, and the pauses that the event loop would feel."""
     store.log.seal()
     pauses: list[float] = []
 
@@ -276,7 +280,7 @@ def compaction(place: Path, store: Store) -> None:
 
 
 def rollback(place: Path) -> None:
-    """The newest 100,000 of 300,000 changes of one vbucket, over 200,000 keys."""
+    """Measure a rollback of the newest 100,000 of 300,000 changes of one vbucket, over 200,000 keys."""
     with contextlib.closing(Store.open(place / "rollback", vbuckets=1)) as store:
         load(store, changes(200_000, 1))
         load(store, changes(200_000, 1, 1)[: 100_000 * FRAME])
@@ -290,7 +294,7 @@ def rollback(place: Path) -> None:
 
 
 def main() -> None:
-    """All of it; about two minutes."""
+    """Measure all parts of the store; takes about two minutes."""
     data = changes(ITEMS, VBUCKETS)
     staging(data)
     durable_writes(data)

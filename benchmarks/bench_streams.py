@@ -1,9 +1,9 @@
 """From a node's disk to a client's columns: drains of a million items, slow clients, and how soon a change is seen.
 
-A node in a process of its own, 64 vbuckets (a drain also from 1024, the default of a node, where opening the streams
-is a part of the work), 16-byte keys, 256-byte values; flow control on. The reference of a drain is
-a loop that does nothing but receive: another process sends it the same bytes, out of memory, in pieces of 256 KiB. Both
-take turns. The drain is repeated after every key was overwritten five times and nothing was compacted.
+A node in a process of its own, 64 vbuckets (a drain also from 1024, the default of a node, where opening the streams is
+a part of the work), 16-byte keys, 256-byte values; flow control on. The reference of a drain is a loop that does
+nothing but receive: another process sends it the same bytes, out of memory, in pieces of 256 KiB. Both take turns. The
+drain is repeated after every key was overwritten five times and nothing was compacted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SET = struct.Struct(">BBHBBHIIQQ")
 
 
 def requests(items: int, value_byte: int, vbuckets: int) -> Iterator[bytes]:
-    """Quiet sets of all keys, in pieces of about a MiB."""
+    """Yield quiet sets of all keys, in pieces of about a MiB."""
     value = bytes([value_byte]) * VALUE_BYTES
     body = 8 + 16 + VALUE_BYTES
     piece: list[bytes] = []
@@ -61,7 +61,7 @@ def requests(items: int, value_byte: int, vbuckets: int) -> Iterator[bytes]:
 
 
 def load(node: testing.Node, items: int, value_byte: int = 0x61, vbuckets: int = VBUCKETS) -> None:
-    """Set all keys, and wait until that is acknowledged."""
+    """Set all keys, and wait until all sets are acknowledged."""
     send(node, requests(items, value_byte, vbuckets))
 
 
@@ -82,7 +82,7 @@ def send(node: testing.Node, pieces: Iterable[bytes]) -> None:
 
 
 def draining(bucket: client.Client, items: int) -> Callable[[], None]:
-    """Drain the whole bucket into columns, once."""
+    """Return a function that drains the whole bucket into columns, once."""
 
     def run() -> None:
         with bucket.batches(until="now", window_bytes=WINDOW_BYTES) as batches:
@@ -94,7 +94,7 @@ def draining(bucket: client.Client, items: int) -> Callable[[], None]:
 
 
 def _send(listener: socket.socket, size: int) -> None:
-    """The other process of the reference: send so many bytes to whoever connects, for ever."""
+    """Send `size` bytes to each peer that connects, for ever: the other process of the reference."""
     piece = memoryview(bytes(PIECE_BYTES))
     while True:
         sock, _ = listener.accept()
@@ -106,7 +106,9 @@ def _send(listener: socket.socket, size: int) -> None:
 
 @contextlib.contextmanager
 def receiving(size: int) -> Iterator[Callable[[], None]]:
-    """A loop that receives `size` bytes and does nothing with them."""
+    """Run a sender in another process while the block runs; yield a function that receives `size` bytes and drops
+    them.
+    """
     memory = memoryview(bytearray(PIECE_BYTES))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sender = multiprocessing.get_context("fork").Process(target=_send, args=(listener, size), daemon=True)
@@ -128,7 +130,7 @@ def receiving(size: int) -> Iterator[Callable[[], None]]:
 
 
 def drain(node: testing.Node, name: str) -> None:
-    """Rate of a drain beside that of receiving alone."""
+    """Measure the rate of a drain beside that of receiving alone."""
     with node.client() as bucket, receiving(ITEMS * (24 + 31 + 16 + VALUE_BYTES)) as bare:
         figure = measure(
             name,
@@ -146,7 +148,7 @@ def drain(node: testing.Node, name: str) -> None:
 
 
 class Reader:
-    """A DCP connection by hand: opens streams of all vbuckets, and reads when told to."""
+    """A DCP connection by hand: it opens streams of all vbuckets, and reads only when told to."""
 
     def __init__(self, node: testing.Node, name: str, window_bytes: int = 0) -> None:
         self.sock = socket.create_connection((node.host, node.port))
@@ -156,7 +158,7 @@ class Reader:
             self.sock.sendall(dcp.Control(key=key, value=value).encode())
 
     def stream(self, vbucket: int, end_seqno: int = 0xFFFF_FFFF_FFFF_FFFF) -> None:
-        """Ask for one vbucket, from the beginning."""
+        """Ask for the stream of one vbucket, from seqno 0."""
         request = dcp.StreamRequest(
             vbucket=vbucket,
             opaque=vbucket,
@@ -173,18 +175,22 @@ class Reader:
 
 
 def rss_mib(pid: int) -> float:
-    """Resident memory of a process that is its own: pages of files can be given back at any time."""
+    """Return the resident memory that is a process's own, in MiB. Pages of files are not counted: they can be given
+    back at any time.
+    """
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
     return sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem")) / 1024
 
 
 def whole_rss_mib(pid: int) -> float:
-    """Resident memory of a process, pages of mapped files included."""
+    """Return the resident memory of a process in MiB, with pages of mapped files."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / (1 << 20)
 
 
 def slow_clients(node: testing.Node) -> None:
-    """Fifty clients ask for everything and read nothing, then a little at a time."""
+    """Let fifty clients ask for everything and read nothing, then a little at a time; publish how far the node's memory
+    grew.
+    """
     resting = rss_mib(node.pid), whole_rss_mib(node.pid)
     readers = [Reader(node, f"slow-{number}") for number in range(SLOW_CLIENTS)]
     for reader in readers:
@@ -211,7 +217,7 @@ def slow_clients(node: testing.Node) -> None:
 
 
 def _writers(host: str, port: int, seconds: float) -> None:
-    """All writers in one process: a connection each, one request in flight on each."""
+    """Run all writers: a connection each, with one request in flight on each. The body of a process."""
     socks = {}
     for number in range(WRITERS):
         sock = socket.create_connection((host, port))
@@ -238,7 +244,9 @@ def _writers(host: str, port: int, seconds: float) -> None:
 
 
 def latency(node: testing.Node) -> None:
-    """From before a set is sent until its change is read off an open stream, in another process."""
+    """Measure the time from just before a set is sent until its change is read off an open stream in another
+    process.
+    """
     taken = []
     with node.client() as bucket:
         writer = multiprocessing.get_context("fork").Process(
@@ -267,7 +275,7 @@ def latency(node: testing.Node) -> None:
 
 
 def main() -> None:
-    """Drains, slow clients, latency; then drains once more after overwriting everything five times."""
+    """Measure drains, slow clients and latency; then drains once more after overwriting every key five times."""
     with testing.node(vbuckets=VBUCKETS) as node:
         load(node, ITEMS)
         drain(node, "drain of 1 M items, 256 B values")

@@ -1,10 +1,10 @@
-"""A TAP dump of a million items out of a node's log: how many a second leave.
+"""A TAP dump of a million items out of a node's log: how many leave the node in a second.
 
 16-byte keys, 256-byte values, 64 vbuckets, as in bench_streams. The receiver only counts bytes; the reference is the
 same items over DCP to the same receiver.
 
-And what acknowledgements cost the node, in its seconds of CPU: a client that answers what asks, as all TAP clients do,
-with 1024 vbuckets beside the same items in 16.
+Measured too is what acknowledgements cost the node, in seconds of its CPU: a client answers every message that asks for
+an acknowledgement, as all TAP clients do, with 1024 vbuckets and beside that with the same items in 16.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MANY, FEW = 1024, 16
 
 
 def dumping(node: testing.Node) -> Callable[[], None]:
-    """Receive a whole dump; at least every item's bytes must come."""
+    """Return a function that receives a whole dump; AssertionError when fewer bytes come than the items have."""
     memory = memoryview(bytearray(1 << 20))
 
     def run() -> None:
@@ -52,7 +52,7 @@ def dumping(node: testing.Node) -> Callable[[], None]:
 
 
 def answered_dump(node: testing.Node) -> float:
-    """Receive a dump and answer what asks; the seconds of CPU that it cost the node."""
+    """Receive a dump and answer the messages that ask for it; return the CPU seconds that it cost the node."""
     before, count, buffer = cpu_seconds(node), 0, FrameBuffer()
     with socket.create_connection((node.host, node.port)) as sock:
         sock.sendall(TapOptions(dump=True, acknowledge=True, network_byte_order=True).encode())
@@ -81,7 +81,7 @@ def answering() -> None:
 
 
 def streaming(node: testing.Node) -> Callable[[], None]:
-    """Receive the same items over DCP, without flow control."""
+    """Return a function that receives the same items over DCP, without flow control."""
     memory = memoryview(bytearray(1 << 20))
     wanted = ITEMS * (HEADER_BYTES + 31 + 16 + VALUE_BYTES)
 
@@ -111,7 +111,7 @@ def streaming(node: testing.Node) -> Callable[[], None]:
 
 
 def reshaping() -> None:
-    """The kernel alone, on frames that are in the cache."""
+    """Measure the kernel alone, on frames that are in the processor's cache."""
     change = dcp.Mutation(by_seqno=1, rev_seqno=1, key=b"key-000000000000", value=b"a" * VALUE_BYTES, cas=1).encode()
     count = (256 << 10) // len(change)
     frames = np.frombuffer(change * count, np.uint8)
@@ -130,7 +130,7 @@ def reshaping() -> None:
 
 
 def main() -> None:
-    """Run what this file measures."""
+    """Measure dumps, acknowledged dumps and the kernel."""
     reshaping()
     answering()
     with testing.node(vbuckets=VBUCKETS) as node:

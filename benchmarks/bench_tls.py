@@ -27,7 +27,7 @@ _NOOP = Frame(0x80, Opcode.NOOP).encode()
 
 
 def feeding(node: testing.Node, pieces: list[bytes], *, tls: bool) -> Callable[[], None]:
-    """Send all sets and wait for the no-op behind them, by TLS or not."""
+    """Return a function that sends all sets, by TLS or without, and waits for the answer of the no-op behind them."""
 
     def run() -> None:
         with socket.create_connection((node.host, (node.tls_port or 0) if tls else node.port)) as sock:
@@ -67,20 +67,20 @@ def _received(line: socket.socket | TlsSocket, room: memoryview) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process so far."""
+    """Return the processor time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_of(node: testing.Node, run: Callable[[], None]) -> tuple[float, float]:
-    """Processor time of one run: here, and at the node; seconds."""
+    """Run something; return the processor seconds that it took in this process and in the node."""
     before = time.process_time(), cpu_seconds(node.pid)
     run()
     return time.process_time() - before[0], cpu_seconds(node.pid) - before[1]
 
 
 def compare(node: testing.Node, name: str, by_tls: Callable[[], None], without: Callable[[], None]) -> Figure:
-    """Rates by turns, and the processor time of one run of each."""
+    """Measure the rates in turn, and print the processor time of one run of each."""
     amount, reference = ITEMS / 1e6, ("without TLS", without)
     figure = measure(name, unit="M items/s", amount=amount, ours=by_tls, reference=reference, repetitions=REPETITIONS)
     met = figure.ratio is not None and figure.ratio >= RATIO_MIN

@@ -38,7 +38,7 @@ class Traffic:
     vbuckets: int
 
     def pieces(self, piece_bytes: int) -> list[NDArray[np.uint8]]:
-        """The buffer cut at the frame boundaries nearest below each multiple of `piece_bytes`."""
+        """Return the buffer in pieces, cut at the frame boundaries nearest below each multiple of `piece_bytes`."""
         edges = np.arange(0, len(self.buffer), piece_bytes)
         cuts = self.offsets[np.searchsorted(self.offsets, edges, "right") - 1]
         bounds = np.unique(np.append(cuts, len(self.buffer)))
@@ -47,7 +47,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Per frame, in order: what it is and how long its parts are."""
+    """Columns with one row for each frame, in order: its opcode, vbucket and seqno, and the bytes of its parts."""
 
     opcode: NDArray[np.uint8]
     vbucket: NDArray[np.int64]
@@ -58,7 +58,7 @@ class _Plan:
 
 
 def unaligned(buffer: NDArray[np.uint8], kind: str) -> NDArray[Any]:
-    """An overlapping view of `buffer`: element i is the number of type `kind` that starts at byte i."""
+    """Return an overlapping view of `buffer`: element i is the number of type `kind` that starts at byte i."""
     dtype = np.dtype(kind)
     return np.ndarray((len(buffer) - dtype.itemsize + 1,), dtype, buffer, 0, (1,))
 
@@ -84,7 +84,7 @@ class Shape:
 
 
 def traffic(changes: int, shape: Shape | None = None) -> Traffic:
-    """Make `changes` mutations and deletions and the markers they need."""
+    """Return `changes` mutations and deletions, with the markers that they need."""
     shape = shape or Shape()
     random = np.random.default_rng(shape.seed)
     plan = _plan(random, changes, shape)
@@ -99,7 +99,7 @@ def traffic(changes: int, shape: Shape | None = None) -> Traffic:
 
 
 def _plan(random: np.random.Generator, changes: int, shape: Shape) -> _Plan:
-    """Lay the frames out: each change in its run, a marker before the first change of each snapshot."""
+    """Return the order of the frames: each change in its run, a marker before the first change of each snapshot."""
     index = np.arange(changes)
     runs = index // shape.run
     vbucket = runs % shape.vbuckets

@@ -21,14 +21,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds that something took, on the clock and of all cores."""
+    """The seconds that some work took: on the clock, and of CPU on all cores together."""
 
     wall: float
     cpu: float
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants that lose theirs. Source: prctl(2), PR_SET_CHILD_SUBREAPER."""
+    """Become the parent of all descendants whose own parent ends. Source: prctl(2), PR_SET_CHILD_SUBREAPER."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -48,13 +48,15 @@ def cpu_seconds() -> float:
 
 
 def _stat(process: Path) -> tuple[int, float]:
-    """Return (parent, CPU seconds of its own and of the children it has waited for). Source: proc(5), `stat`."""
+    """Return a process's parent, and the CPU seconds of the process and of the children that it has waited for. Source:
+    proc(5), `stat`.
+    """
     fields = (process / "stat").read_text().rpartition(")")[2].split()
     return int(fields[1]), sum(map(int, fields[11:15])) / _TICKS
 
 
 def cost(run: Callable[[], object]) -> Cost:
-    """Run something and return what it cost."""
+    """Run something and return its cost."""
     cpu, began = cpu_seconds(), time.perf_counter()
     run()
     wall = time.perf_counter() - began
@@ -62,6 +64,6 @@ def cost(run: Callable[[], object]) -> Cost:
 
 
 def median(costs: Iterable[Cost]) -> Cost:
-    """Return the median of each."""
+    """Return the median of the seconds on the clock, and that of the CPU seconds."""
     kept = list(costs)
     return Cost(statistics.median(each.wall for each in kept), statistics.median(each.cpu for each in kept))

@@ -22,7 +22,7 @@ class Growth:
 
     @property
     def exponent(self) -> float:
-        """Of the step from the second size to the third."""
+        """The exponent of the step from the second size to the third."""
         _, middle, last = self.seconds
         return math.log(last / middle) / math.log(STEP)
 
@@ -39,9 +39,9 @@ class Axis:
 
     Attributes:
         name: what grows, and where.
-        size: the first of the three.
-        limit: of the exponent.
-        run: does the work at a size; returns the CPU seconds of what is measured, without its preparation.
+        size: the first of the three sizes.
+        limit: the largest exponent that is allowed.
+        run: does the work at a size; returns the CPU seconds of the measured part, without its preparation.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Axis:
     run: Callable[[int], float]
 
     def measured(self) -> Growth:
-        """Do the work at each size."""
+        """Do the work REPETITIONS times at each of three sizes; return the least CPU seconds of each."""
         sizes = self.size, STEP * self.size, STEP * STEP * self.size
         first, middle, last = (min(self.run(size) for _ in range(REPETITIONS)) for size in sizes)
         return Growth(self.name, sizes, (first, middle, last), self.limit)

@@ -1,12 +1,12 @@
-"""How figures are taken: side by side, in turn, and as medians.
+"""Figures that can be relied on: side by side, in turn, and as medians.
 
-A shared machine changes its speed by half from minute to minute, so an absolute figure says little. What is measured
-and its reference (a memcpy of the same bytes, say) take turns within the same seconds, and the ratio of their medians
-is what a claim may rest on.
+A shared machine changes its speed by half from minute to minute, so an absolute figure says little. The measured code
+and its reference (a memcpy of the same bytes, say) take turns within the same seconds, and a claim may rest on the
+ratio of their medians.
 
     measure("decode, 256 B values", unit="M frames/s", amount=frames / 1e6, ours=decode, reference=("memcpy", copy))
 
-prints `name: figure unit, reference figure, ratio`, and writes the same as a line of JSON where `results_to` says.
+prints `name: figure unit, reference figure, ratio`, and writes the same as a line of JSON to the file of `results_to`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Figure:
 
     Attributes:
         figure: amount per second, median over the repetitions; `low` and `high` are the slowest and the fastest.
-        reference: what took turns with it, and its rate; ratio = figure / reference_figure.
-        target: the rate promised, None where none is.
+        reference: the name of the work that took turns with it; `reference_figure` is its rate.
+        ratio: figure / reference_figure.
+        target: the promised rate, None where none is promised.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Figure:
 
 
 def results_to(path: Path | None) -> None:
-    """Append every figure to this file as well, a JSON object a line; None to stop."""
+    """Append every figure to this file as well, each as a JSON object on a line; None to stop."""
     global _results  # noqa: PLW0603 - one run, one file
     _results = path
     if path is not None:
@@ -64,7 +65,7 @@ def results_to(path: Path | None) -> None:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """How long one run takes."""
+    """Return how long one run takes, in seconds."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
@@ -80,12 +81,12 @@ def measure(
     target: float | None = None,
     repetitions: int = REPETITIONS,
 ) -> Figure:
-    """Time `ours` and the reference in turn, print and return the rate in `amount` per second.
+    """Time `ours` and the reference in turn; print and return the rate in `amount` per second.
 
     Args:
-        amount: how much of `unit` one run does, reference and ours alike.
-        reference: a name and what to run.
-        target: the rate that was promised.
+        amount: how much of `unit` one run does, of ours and of the reference alike.
+        reference: a name, and the function to run.
+        target: the promised rate.
     """
     runs = [ours] if reference is None else [ours, reference[1]]
     for run in runs:
@@ -101,7 +102,7 @@ def measure(
 
 
 def publish(figure: Shown) -> Shown:
-    """Print a figure, a dataclass, and write it to the results, if they are wanted."""
+    """Print a figure, a dataclass, and append it to the file of `results_to`, if there is one; return the figure."""
     print(figure, flush=True)
     if _results is not None:
         with _results.open("a") as file:

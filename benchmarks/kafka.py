@@ -46,7 +46,7 @@ def _free_ports(count: int) -> list[int]:
 
 @contextmanager
 def broker(place: Path) -> Iterator[str]:
-    """Run a broker with a folder for its data; its address."""
+    """Run a broker with a folder for its data while the block runs; yield its address."""
     port, controller = _free_ports(2)
     java = ["java", "-Xmx512m", "-cp", class_path("org.apache.kafka", "kafka_2.13", KAFKA, place)]
     settings = place / "server.properties"
@@ -65,19 +65,21 @@ def broker(place: Path) -> Iterator[str]:
 
 
 def publish_rows(spark: Any, address: str, files: Sequence[str]) -> None:
-    """Put keys and values of some Parquet files into the topic, as a connector does; the first time makes it."""
+    """Put keys and values of some Parquet files into the topic, as a connector does. The first call makes the topic."""
     rows = spark.read.parquet(*files).selectExpr("CAST(key AS BINARY) key", "CAST(value AS BINARY) value")
     rows.write.format("kafka").option("kafka.bootstrap.servers", address).option("topic", TOPIC).save()
 
 
 class KafkaMerge:
-    """A streaming query that merges each batch of the topic into a plain Delta table, and stands still behind it.
+    """A streaming query that merges each batch of the topic into a plain Delta table, and then waits to be told to go
+    on.
 
-    It does nothing else: no key comes twice in a batch here, so none is looked for, and there are no deletions.
+    It does nothing else: no key comes twice in a batch here, so the query does not look for such keys, and there are no
+    deletions.
 
     Args:
         address: of the broker; the topic must have been written to.
-        place: of table and checkpoint.
+        place: the folder of table and checkpoint.
     """
 
     def __init__(self, spark: Any, address: str, place: Path) -> None:
@@ -105,7 +107,7 @@ class KafkaMerge:
             raise AssertionError(f"no batch came: {self._query.exception()}")
 
     def batch(self) -> Cost:
-        """Let it do the next batch; what that cost."""
+        """Let the query do the next batch; return its cost."""
 
         def run() -> None:
             self._may.release()
@@ -119,7 +121,7 @@ class KafkaMerge:
         return count
 
     def close(self) -> None:
-        """End it. It must stand."""
+        """End the query. It must be waiting after a batch."""
         self._ending = True
         self._may.release()
         self._query.stop()

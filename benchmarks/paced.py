@@ -20,7 +20,8 @@ SOURCE = {"pollIntervalSeconds": "0.01"}
 
 
 class Paced:
-    """Follows a bucket in a thread of its own and stands still after each batch; upkeep is done as a mirror does it.
+    """A mirror that follows a bucket in a thread of its own and waits after each batch. Upkeep is done as any mirror
+    does it.
 
     Args:
         spark: a session; None for worker processes.
@@ -40,7 +41,7 @@ class Paced:
         self._thread.start()
 
     def wait(self) -> float:
-        """Wait until a batch is in the table; return when (`time.perf_counter`)."""
+        """Wait until a batch is in the table; return when it was, by `time.perf_counter`."""
         if not self._stands.acquire(timeout=PATIENCE_SECONDS) or self._failure:
             raise AssertionError(f"the mirror came to nothing: {self._failure or 'it is late'}")
         return self.visible
@@ -50,12 +51,12 @@ class Paced:
         self._may.release()
 
     def batch(self) -> float:
-        """Let it do the next batch; return when it was in the table."""
+        """Let the mirror do the next batch; return when it was in the table, by `time.perf_counter`."""
         self.go()
         return self.wait()
 
     def close(self) -> None:
-        """End it. It must stand."""
+        """End the mirror. It must be waiting after a batch."""
         self._ending = True
         self.go()
         self._thread.join()

@@ -1,8 +1,9 @@
 """A writer at a steady rate that follows its vbuckets from node to node by NOT_MY_VBUCKET; a process of its own.
 
-Every millisecond it sends what is due, each SET to whom the newest map names. One that is refused (NOT_MY_VBUCKET,
-ETMPFAIL) is sent again a millisecond later, or at once if the refusal brought a newer map. It remembers, for each
-vbucket, for how long that went on: from the first write that was refused (or parked) to the first that was accepted.
+Every millisecond it sends the sets that are due, each to the node that the newest map names. A set that is refused
+(NOT_MY_VBUCKET, ETMPFAIL) is sent again a millisecond later, or at once if the refusal brought a newer map. It
+remembers how long each vbucket refused: from the first write that was refused (or parked) to the first that was
+accepted.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ class Report:
     """The result of a run.
 
     Attributes:
-        held: the number last acknowledged of each key. refused: how many answers were refusals.
-        gaps: by vbucket, the longest time in which it refused writes, in seconds; only those that did.
-        latencies: seconds from the first try to the acknowledgement, of every write.
-        answered: when that acknowledgement came, by the clock of time.perf_counter (one for all processes).
+        held: of each key, the number in its last acknowledged value.
+        refused: how many answers were refusals.
+        gaps: by vbucket, the longest time in which it refused writes, in seconds; only of vbuckets that did.
+        latencies: of every write, the seconds from the first try to the acknowledgement.
+        answered: of every write, when the acknowledgement came, by time.perf_counter (one clock for all processes).
     """
 
     held: dict[bytes, int] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class Report:
 
 @dataclass(slots=True)
 class Write:
-    """One write on its way: its first try was at `began`."""
+    """One write on its way; it was first tried at `began`."""
 
     key: bytes
     vbucket: int
@@ -59,7 +61,7 @@ class Write:
 
 
 class Roamer:
-    """The writer; `owners` is the index of each vbucket's node in `ports`."""
+    """The writer. `owners` has, of each vbucket, the index of its owner in `ports`."""
 
     def __init__(self, ports: list[int], owners: list[int], per_second: float) -> None:
         self.report = Report()
@@ -149,7 +151,7 @@ class Roamer:
 
 
 def roam(control: Connection, ports: list[int], owners: list[int], per_second: float) -> None:
-    """The process: writes from when it is told to go until it is told to stop, then sends its report."""
+    """Write from when the parent says so until it says stop, then send it the report; the body of a process."""
     roamer = Roamer(ports, owners, per_second)
     control.send("ready")
     control.recv()

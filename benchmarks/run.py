@@ -16,12 +16,12 @@ from benchmarks import harness
 
 
 def names() -> list[str]:
-    """The benchmarks there are."""
+    """Return the names of all benchmarks."""
     return sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for; 0 when all of it ran."""
+    """Run the benchmarks that are named, or all; return 0 when all of them ran."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Measure what headwater claims.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(names())}; all unless given")
     parser.add_argument("--results", type=Path, metavar="FILE", help="append every figure as a line of JSON")
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def ran(name: str) -> bool:
-    """Run one; False after an error, which is told: the others have figures still to give."""
+    """Run one benchmark; after an error print it and return False, so that the others still give their figures."""
     try:
         importlib.import_module(f"benchmarks.bench_{name}").main()
     except Exception:

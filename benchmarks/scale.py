@@ -19,7 +19,7 @@ from benchmarks.scale_axes import AXES
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure what was named, or all; 1 where an exponent is over its limit."""
+    """Measure the work that is named, or all; return 1 if an exponent is over its limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description="Measure how cost grows with size.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(AXES)}; all unless given")
     names = parser.parse_args(arguments).names or list(AXES)

@@ -41,7 +41,7 @@ VBUCKETS = 64
 
 
 def spent(work: Callable[[], object]) -> float:
-    """CPU seconds of this process for some work."""
+    """Do some work; return the CPU seconds of this process that it took."""
     before = time.process_time()
     work()
     return time.process_time() - before
@@ -51,7 +51,7 @@ def spent(work: Callable[[], object]) -> float:
 
 
 def on_bucket(vbuckets: int, work: Callable[[Bucket], Awaitable[float]]) -> float:
-    """Run some work on a bucket in memory."""
+    """Run some work on a bucket in memory; return its seconds."""
 
     async def run() -> float:
         store = Store.open("/data", vbuckets=vbuckets, disk=FaultyDisk(), segment_bytes=16 << 20, arena_bytes=8 << 20)
@@ -67,14 +67,14 @@ def on_bucket(vbuckets: int, work: Callable[[Bucket], Awaitable[float]]) -> floa
 
 
 def manifest(collections: int) -> bytes:
-    """A manifest of so many collections beside the default one, in a scope."""
+    """Return a manifest with so many collections in a scope, beside the default one."""
     default: dict[str, Any] = {"uid": "0", "name": "_default", "collections": [{"uid": "0", "name": "_default"}]}
     made = [{"uid": f"{8 + number:x}", "name": f"c{number}"} for number in range(collections)]
     return json.dumps({"uid": "1", "scopes": [default, {"uid": "8", "name": "s", "collections": made}]}).encode()
 
 
 def set_collections(size: int) -> float:
-    """One manifest of so many collections, in all vbuckets of a bucket."""
+    """Set one manifest with `size` collections, in all vbuckets of a bucket."""
 
     async def work(bucket: Bucket) -> float:
         before, made = time.process_time(), CollectionsManifest.decode(manifest(size))
@@ -85,7 +85,7 @@ def set_collections(size: int) -> float:
 
 
 def add_collection(size: int) -> float:
-    """One collection more beside so many: each vbucket gets its event, and what they fold to is made once."""
+    """Add one collection to `size` others: each vbucket gets its event, and their fold is computed once."""
 
     async def work(bucket: Bucket) -> float:
         made = CollectionsManifest.decode(manifest(size))
@@ -98,7 +98,7 @@ def add_collection(size: int) -> float:
 
 
 def read_collections(size: int) -> float:
-    """The events of so many collections, read as at a start."""
+    """Read the events of `size` collections, as at a start."""
 
     async def work(bucket: Bucket) -> float:
         made = CollectionsManifest.decode(manifest(size))
@@ -109,7 +109,7 @@ def read_collections(size: int) -> float:
 
 
 def first_newest(size: int) -> float:
-    """The first question for the newest seqno, in each vbucket, where so many collections were made and dropped."""
+    """Ask for the newest seqno of each vbucket for the first time, where `size` collections were made and dropped."""
 
     async def work(bucket: Bucket) -> float:
         for number in range(size):
@@ -126,7 +126,7 @@ def first_newest(size: int) -> float:
 
 
 def decode_manifest(size: int) -> float:
-    """The text of a manifest with so many scopes."""
+    """Decode the text of a manifest with `size` scopes."""
     scopes: list[dict[str, Any]] = json.loads(manifest(0))["scopes"]
     scopes += [{"uid": f"{9 + number:x}", "name": f"s{number}"} for number in range(size)]
     text = json.dumps({"uid": "1", "scopes": scopes}).encode()
@@ -137,7 +137,7 @@ def decode_manifest(size: int) -> float:
 
 
 def scan(size: int) -> float:
-    """A range scan of all keys of a vbucket with so many, written in another order."""
+    """Scan the whole range of a vbucket with `size` keys, which were written in another order."""
 
     async def nobody() -> None:
         return
@@ -164,7 +164,7 @@ def scan(size: int) -> float:
 
 
 def indexes(size: int) -> float:
-    """A batch's look into the index of each of so many files, once they are mapped."""
+    """Look up a batch in the index of each of `size` files, once the indexes are mapped."""
     nothing = Hashes(np.zeros(1, np.uint64), np.zeros(1, np.uint64))
     with tempfile.TemporaryDirectory() as folder:
         of_table = Indexes(TableStore(folder), "table", bytes(16))
@@ -174,7 +174,7 @@ def indexes(size: int) -> float:
 
 
 def of_removals(size: int, work: Callable[[TableLog], object]) -> float:
-    """Work on a table that keeps so many removals of files, none of which has expired."""
+    """Do some work on a table that keeps `size` removals of files, none of which has expired."""
     with tempfile.TemporaryDirectory() as folder:
         log, now = TableLog(TableStore(folder)), int(1000 * time.time())
         log.refresh()
@@ -186,12 +186,12 @@ def of_removals(size: int, work: Callable[[TableLog], object]) -> float:
 
 
 def start(size: int) -> float:
-    """Twenty starts of who follows the log of such a table."""
+    """Start to follow the log of such a table, twenty times."""
     return of_removals(size, lambda log: [TableLog(log.store).refresh() for _ in range(20)])
 
 
 def observe(size: int) -> float:
-    """The planner's look at a node with so many vbuckets, of which one was written to; twenty times."""
+    """Let the planner look at a node with `size` vbuckets, of which one was written to, twenty times."""
     with testing.node(vbuckets=size) as node, node.client() as client:
         nodes = SourceNodes(parse({"url": node.url}, streaming=True))
         nodes.observe()
@@ -204,7 +204,7 @@ def observe(size: int) -> float:
 
 
 def archive(size: int) -> float:
-    """An archive of so many increments of 1,024 vbuckets, read as at the beginning and twice at the end of a backup."""
+    """Read an archive of `size` increments of 1,024 vbuckets, as at the beginning and twice at the end of a backup."""
     with tempfile.TemporaryDirectory() as folder_path:
         place = Folder(Path(folder_path))
         starts = dict.fromkeys(range(1024), 0)
