@@ -2,11 +2,10 @@
 
     python -m harness.disk_battery --seconds 600 --seed 1 --mebibytes 300 --filesystem ext4
 
-The disk is a file system of its own, really mounted (root only). Writers overwrite and delete documents of up to
-20 MiB; their live data is kept below half of the disk, but for the rounds that fill it to the brim and delete down to
-half again.
-A consumer follows, another reads slowly, and two hold their streams and never read (DCP and TAP). Every round ends with
-kill -9, SIGTERM or nothing, and a start. What has to hold:
+The disk is a file system of its own, really mounted (root only). Writers overwrite and delete documents of up to 20
+MiB; their live data is kept below half of the disk, but for the rounds that fill it to the brim and delete down to half
+again. A consumer follows, another reads slowly, and two hold their streams and never read (DCP and TAP). Every round
+ends with kill -9 or an orderly stop, and a start. It checks that:
 
     nothing is lost, nothing made up     the ledger (checker.py), after every round and for every change that is shown
     the node starts                      on whatever disk it left behind

@@ -200,7 +200,7 @@ class OwnerWatch(Thread):
             self.samples += 1
 
     def wait_samples(self, count: int, seconds: float = ANSWER_SECONDS_MAX) -> bool:
-        """Wait until each node was polled about so often; return False if not in time."""
+        """Wait until each node was polled about `count` times; return False if that takes longer than `seconds`."""
         give_up = time.monotonic() + seconds
         while self.samples < 2 * count and time.monotonic() < give_up:
             self._over.wait(PAUSE_SECONDS)

@@ -324,8 +324,8 @@ class World:
                 stopping.wait(self.random.choice((0.0, 0.05, 0.3)))
 
     def mirror_folding(self, steps: Sequence[Callable[[], None]]) -> None:
-        """Keep a mirror running that folds in a process of its own, in which the fold dies, fails or stands still,
-        until the mirror is let go or killed. On Spark there is no such process.
+        """Keep a mirror running that folds in a process of its own. There a fold dies, fails, or stands still until the
+        process is continued or killed. On Spark there is no such process: then do as `mirror_meanwhile`.
         """
         if self.engine.name != "local":
             self.mirror_meanwhile(steps)

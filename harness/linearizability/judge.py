@@ -248,7 +248,9 @@ class _Versions:
         return self._older[word][1]
 
     def opened(self, number: int, event: Event) -> None:
-        """Note that an event has begun; if it always makes the same version, no other event may make that."""
+        """Note that an event has begun. A "maybe" that always makes the same version is remembered as that version's
+        maker; if two events make it, neither counts.
+        """
         if isinstance(event, Fault) or event.outcome is not Outcome.MAYBE or event.kind not in MAKERS:
             return
         argument = event.argument

@@ -165,7 +165,9 @@ class Model:
         return self._written(state, operation, cas)
 
     def _was_accepted(self, state: State, operation: Operation) -> bool:
-        """Return True if a durable write can have been accepted while the lock held that is over by now."""
+        """Return True if a durable write may have been accepted while its key's lock, which is over by now, still
+        held.
+        """
         if state.lock is None or not operation.argument.level or operation.outcome is Outcome.EXISTS:
             return False
         return operation.called - self.clock_error_seconds <= state.lock.latest
@@ -225,8 +227,8 @@ def _refusal_of_nothing(operation: Operation, cas: int) -> Outcome | None:
 
 
 def _may_be(document: Document, operation: Operation, cas: int) -> bool:
-    """Return True if a CAS may be the document's. One that no answer showed may be this one, or not: the answer
-    decides.
+    """Return True if a CAS may be the document's. If no answer showed the document's own CAS, any may be, unless the
+    write's answer was EXISTS.
     """
     return cas == document.cas if document.cas else operation.outcome is not Outcome.EXISTS
 

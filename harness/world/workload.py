@@ -146,7 +146,7 @@ class WorkloadClient:
         self._cluster = None
 
     async def run(self, operations: int, pause_seconds: float) -> None:
-        """Send so many requests, with pauses of that length on average."""
+        """Send so many requests, with pauses of `pause_seconds` on average."""
         while self.asked < operations:
             await self.step()
             if self._random.random() < 0.5:

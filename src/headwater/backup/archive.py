@@ -39,7 +39,7 @@ class ArchiveIndex:
     removing: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of the file."""
+        """Return the content of the index's file."""
         content = {"format": FORMAT, "archive": self.archive, "backups": self.backups, "removing": list(self.removing)}
         return sealed(content)
 

@@ -55,7 +55,7 @@ class _InCollection:
 
     @property
     def scope(self) -> str | None:
-        """The name of its scope; None where only the collection's id is known (CollectionName)."""
+        """The name of the collection's scope; None where only the collection's id is known (CollectionName)."""
         return self.within.scope
 
     @property

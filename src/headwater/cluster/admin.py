@@ -193,7 +193,7 @@ class NodeAdmin:
 
     @property
     def address(self) -> Address:
-        """The node."""
+        """The address of the node."""
         return self.endpoint.address
 
     @property

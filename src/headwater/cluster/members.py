@@ -382,9 +382,10 @@ def _fence(stats: Mapping[str, str]) -> str:
 
 
 def _tls_port(stats: Mapping[str, str], by_map: int | None) -> int | None:
-    """Return a node's TLS port, as it reports it itself; if it does not, as its map has it.
+    """Return a node's TLS port as the node reports it; if it reports no ports, the one of its map.
 
-    A node that was taken out of the cluster is not in the map that it has, and one may be started with another port.
+    The map of a node that was taken out of the cluster does not have that node. And a node may be started with another
+    port than its map has.
     """
     if "port" not in stats:
         return by_map

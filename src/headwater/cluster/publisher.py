@@ -113,11 +113,11 @@ class Publisher:
             await self._sent_to_all(first)
 
     async def _sent_to_all(self, first: set[Address]) -> None:
-        """Send `current` to all nodes. An owner with an open question gets its own map before the others have one that
-        it could take over from them.
+        """Send `current` to all nodes. An owner with an open question gets a map of its own, and before the others get
+        theirs: it could otherwise take theirs over.
 
-        Members take over newer maps from each other, so a member may have the map of such an owner: then all get newer
-        ones.
+        Members take over newer maps from each other, so another member may already have such an owner's map: then all
+        nodes get newer ones.
         """
         for left in reversed(range(TRIES)):
             wanted, owners = self.current, {chain[0] for chain in self._open.values()}

@@ -218,7 +218,9 @@ class TableStore:
             return _created(folder, target.name, content, before)
 
     def settle(self, folder: str = "") -> None:
-        """Wait until the names of files that `publish` wrote in a folder of the table, or in its own, are on disk."""
+        """Wait until the names of files that `publish` wrote are on disk: of those in a folder of the table, or in the
+        table's own folder if `folder` is "".
+        """
         full = Path(self.full(folder))
         if not folder or full.exists():  # none is made before there is a file for it
             sync_folder(full)

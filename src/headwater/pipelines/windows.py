@@ -220,8 +220,12 @@ class Windows:
     unclocked: int = 0
 
     def count(self, rules: WindowRules, batch: Any, now_ns: int | None = None) -> None:
-        """Count the changes of an Arrow batch: columns event, key, cas, expiry, value for sizes, scope and collection
-        for counts by collection.
+        """Count the changes of an Arrow batch.
+
+        Args:
+            rules: what to count.
+            batch: has the columns event, key, cas, expiry; value for sizes; scope and collection for `by_collection`.
+            now_ns: the time now; None to ask the clock.
         """
         import pyarrow.compute as pc
 

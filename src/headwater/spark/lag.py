@@ -25,7 +25,7 @@ __all__ = ["WORST", "Behind", "Lag", "LagListener", "LagMeter", "QueryListener",
 
 
 class LagListener(StreamingQueryListener):
-    """A listener that calls a function with the lag of each query over this source, or over the mirror's.
+    """A listener that calls a function with the lag of each query that reads the `dcp` source, or the mirror's source.
 
     Spark reports progress after each batch, and every ten seconds while there is none.
 
