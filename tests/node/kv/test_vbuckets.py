@@ -1,13 +1,24 @@
 """vbucket administration."""
 
+import asyncio
 from struct import pack, unpack_from
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from headwater.node.durable_writes import Copies
+from headwater.node.kv.api import Session
+from headwater.node.kv.vbuckets import get_all_vb_seqnos
 from headwater.wire.address import Address
+from headwater.wire.admin import GetAllVbSeqnos, GetAllVbSeqnosResponse
 from headwater.wire.cluster_map import ClusterMap
+from headwater.wire.dcp import Prepare
 from headwater.wire.header import Frame
+from headwater.wire.vbucket import State
 from tests.node.support import Desk, Talk
+from tests.node.upkeep.test_compactor import Desk as BucketDesk
+from tests.node.upkeep.test_compactor import run
 
 SET_VB, GET_VB, DEL_VB, SEQNOS, LOG = 0x3D, 0x3E, 0x3F, 0x48, 0x96
 OBSERVE_SEQNO = 0x91
@@ -135,3 +146,30 @@ def test_questions_about_what_is_not_here(talk: Talk) -> None:
     for opcode in (GET_VB, LOG):
         assert talk.one(opcode, vbucket=9).status == 7
     assert talk.one(GET_VB, extras=b"x").status == talk.one(LOG, key=b"x").status == 4
+
+
+def test_an_answer_that_waits_for_durable_writes_still_has_the_vbuckets_of_other_workers() -> None:
+    """The session forgets their answers as soon as the handler returns, and then the answer begins to wait."""
+
+    async def story(desk: BucketDesk) -> None:
+        bucket, writes = desk.bucket, desk.bucket.durable_writes
+        writes.copies_of = lambda vb: Copies(2, frozenset({"one"}))
+        bucket.vbuckets[0].prepares.add(Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", cas=1 << 16))
+        await desk.committer.wait(desk.committer.wrote())
+        writes.look_at(0)
+        session = session_of_worker(desk, GetAllVbSeqnosResponse(seqnos=[(7, 5)]).frame())
+        waiting: Any = get_all_vb_seqnos(cast("Session", session), GetAllVbSeqnos(vb_state=State.ACTIVE))
+        session.others = ()  # as `KvSession.answer` does
+        answer = asyncio.ensure_future(waiting)
+        await asyncio.sleep(0)
+        writes.acknowledged(0, "one", 1)
+        assert dict((await answer).seqnos)[7] == 5
+
+    run(story)
+
+
+def session_of_worker(desk: BucketDesk, *others: Frame) -> SimpleNamespace:
+    server = SimpleNamespace(
+        membership=SimpleNamespace(map=None), bucket=desk.bucket, committer=desk.committer, loop=desk.loop
+    )
+    return SimpleNamespace(store_bucket=desk.bucket, has=lambda _: True, others=others, server=server)

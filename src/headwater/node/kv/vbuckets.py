@@ -21,7 +21,7 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Mapping
 
     from headwater.node.buckets.bucket import Bucket
     from headwater.node.kv.api import Services, Session
@@ -158,16 +158,20 @@ def get_all_vb_seqnos(
     request is refused, because a reader would consider the other vbuckets complete. The answer also waits until durable
     writes of a former owner are settled: otherwise a reader would lack a write whose result a client has read.
     """
-    seqnos = _seqnos(session, request)
+    # Taken before the answer waits: the session forgets the other workers' answers as soon as this handler returns.
+    others = dict(seqnos_in(session.others))
+    seqnos = _seqnos(session, request, others)
     if request.vb_state == State.ACTIVE and _unsettled(session, request, seqnos):
-        return _seqnos_once_settled(session, request)
+        return _seqnos_once_settled(session, request, others)
     return seqnos
 
 
-async def _seqnos_once_settled(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSeqnosResponse:
+async def _seqnos_once_settled(
+    session: Session, request: admin.GetAllVbSeqnos, others: Mapping[int, int]
+) -> admin.GetAllVbSeqnosResponse:
     committer, loop = session.server.committer, session.server.loop
     give_up = loop.time() + SETTLED_SECONDS_MAX
-    while unsettled := _unsettled(session, request, seqnos := _seqnos(session, request)):
+    while unsettled := _unsettled(session, request, seqnos := _seqnos(session, request, others)):
         try:
             async with asyncio.timeout(give_up - loop.time()):
                 await committer.wait(committer.durable + 1)
@@ -189,7 +193,7 @@ def _collections(session: Session, request: admin.GetAllVbSeqnos) -> frozenset[i
     return wanted.collections if wanted.aware else _DEFAULT_COLLECTION
 
 
-def _seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSeqnosResponse:
+def _seqnos(session: Session, request: admin.GetAllVbSeqnos, others: Mapping[int, int]) -> admin.GetAllVbSeqnosResponse:
     wanted = _wanted_collection(session, request)
     number = request.vb_state or _ALIVE
     if number > State.DEAD:
@@ -207,10 +211,8 @@ def _seqnos(session: Session, request: admin.GetAllVbSeqnos) -> admin.GetAllVbSe
             cause = f"no seqnos yet: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
             raise CommandRefused(Status.ETMPFAIL, cause)
         chosen = [each for each in chosen if each.id not in bucket.fenced]
-    seqnos = [(each.id, _high_seqno(bucket, each, wanted)) for each in chosen]
-    if session.others:
-        seqnos = sorted({**dict(seqnos_in(session.others)), **dict(seqnos)}.items())
-    return admin.GetAllVbSeqnosResponse(seqnos=seqnos)
+    seqnos = {each.id: _high_seqno(bucket, each, wanted) for each in chosen}
+    return admin.GetAllVbSeqnosResponse(seqnos=sorted({**others, **seqnos}.items()))
 
 
 def undecided(server: Services) -> list[int]:
