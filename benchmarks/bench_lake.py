@@ -5,6 +5,8 @@
     small    a thousand changes at a time into a large table, from "durable in the node" to "in the table"
     kafka    an upsert of all rows beside Spark's Kafka source and a MERGE of the same rows (needs Maven Central once)
     starts   `headwater mirror --once`, as one types it: with nothing to do, and into an empty table
+    ids      a table whose rows keep their ids beside one whose rows do not: inserts, upserts of all rows, small
+             batches, and a fold of all, by the local engine in one process
     source   the `dcp` source to Spark's noop: key, value and seqno, and all columns; beside it a source that has the
              same batches ready in memory, for what Spark makes of them is in both
     demo     `headwater demo`
@@ -30,7 +32,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +46,15 @@ from benchmarks.harness import publish
 from benchmarks.kafka import SOURCE, KafkaMerge, broker, publish_rows
 from benchmarks.paced import Paced
 from headwater import testing
+from headwater.pipelines import tables
+from headwater.pipelines.mirror import mirror
 from headwater.pipelines.session import DELTA, local_session
 from headwater.pipelines.tasks import TASK_CHANGES
 from headwater.testing import Node
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import vbucket_of
 
-SECTIONS = ("large", "small", "kafka", "starts", "source", "demo")
+SECTIONS = ("large", "small", "kafka", "starts", "ids", "source", "demo")
 VALUE_BYTES, VBUCKETS, PIECE = 256, 64, 4096
 CORES = "local[2]"
 FEW = "key binary, value binary, seqno bigint"
@@ -404,6 +408,36 @@ def starts(spark: Any, wish: argparse.Namespace) -> None:
             told(f"--once {rows}{what}, {engine}", ours, f"{wanted} s", ours.wall <= wanted, note)
 
 
+def ids(spark: Any, wish: argparse.Namespace) -> None:
+    """The cost of rows that keep their ids."""
+    rng, costs = np.random.default_rng(2013), dict[tuple[str, bool], list[Cost]]()
+    keys = requests(wish.rows)
+    for number in range(-1, wish.rounds):  # the first is for the compilers and caches
+        with folder("ids") as place, testing.node(vbuckets=VBUCKETS) as node:
+            for kind, which in _id_rounds(rng, wish.rows):
+                if kind != "fold":
+                    load(node, keys, rng, which)
+                for kept in (True, False) if number % 2 else (False, True):
+                    spent = cost(partial(_id_round, node.url, str(place / f"{kept}"), kind, kept=kept))
+                    if number >= 0:
+                        costs.setdefault((kind, kept), []).append(spent)
+    for kind in dict.fromkeys(kind for kind, _ in costs):
+        beside(f"{kind} with ids, {wish.rows:,} rows", costs[kind, True], ("without", costs[kind, False]))
+
+
+def _id_rounds(rng: np.random.Generator, rows: int) -> Iterator[tuple[str, NDArray[Any] | None]]:
+    yield from (("insert", None), ("upsert", None), ("upsert", None))
+    yield from (("small batch", rng.choice(rows, 1000)) for _ in range(10))
+    yield "fold", None
+
+
+def _id_round(url: str, place: str, kind: str, *, kept: bool) -> None:
+    if kind == "fold":
+        tables.fold(place, lambda done, total: None, everything=True)
+    else:
+        mirror(None, url, place, once=True, workers=0, row_ids=kept, upkeep=False)
+
+
 def source(spark: Any, wish: argparse.Namespace) -> None:
     """Measure the rows a second that Spark reads from the source, with few columns and with all, and from a source that
     has the batches ready.
@@ -468,7 +502,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             spark.stop()
 
 
-_WORK = dict(zip(SECTIONS, (large, small, kafka, starts, source, demo), strict=True))
+_WORK = dict(zip(SECTIONS, (large, small, kafka, starts, ids, source, demo), strict=True))
 
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ DECLARED: dict[str, dict[str, Way]] = {
         "pip install": Typed(),
         "from pyiceberg": Typed(),
         "SELECT key": Typed(),
+        "SELECT _row_id": Typed(),
         "headwater mirror": Typed(),
         "export PYICEBERG": Typed(),
     },

@@ -313,7 +313,7 @@ def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.battery
 @pytest.mark.skipif(sys.platform != "linux", reason="the packages of DuckDB's extensions are for Linux")
 def test_the_guide_of_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, read, asked, both, followed = typed("docs/howto/iceberg.md")
+    begin, read, asked, both, kept, ids, followed = typed("docs/howto/iceberg.md")
     with testing.node(vbuckets=4) as node, rest_server() as catalog:
         with node.client() as bucket:
             bucket.set_many((f"k{number}", "v") for number in range(50))
@@ -323,7 +323,7 @@ def test_the_guide_of_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             assert install == "pip install '.[iceberg]'"  # by whom this runs
             mirrored, verified = (terminal.type(command) for command in commands)
             assert mirrored and "all is well" in verified
-            for command in (*both.commands(), *followed.commands()):
+            for command in (*both.commands(), *kept.commands(), *followed.commands()):
                 terminal.type(command)
         assert catalog.tables.keys() == {"orders"}
     monkeypatch.chdir(tmp_path)
@@ -331,8 +331,10 @@ def test_the_guide_of_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     exec(read.text, found)
     assert sorted(found["rows"]["key"].to_pylist()) == sorted(f"k{number}".encode() for number in range(50))
     assert "iceberg_scan('./lake/default')" in asked.text
-    for place in ("./lake/default", "./lake/both", "./lake/shop"):
+    for place in ("./lake/default", "./lake/both", "./lake/kept", "./lake/shop"):
         assert len(queried(place, "key, value, seqno")) == 50
+    columns, place = re.fullmatch(r"SELECT (.*) FROM iceberg_scan\('(.*)/_iceberg'\)", ids.text.strip()).groups()  # type: ignore[union-attr]
+    assert len({number for number, *_ in queried(place, columns)}) == 50
 
 
 _OF_THAT_DAY = re.compile(r"batch \d+|\d{8}T\d{6}Z|\d{6,}| in [\d.]+ s.*|[\d,]+ bytes")

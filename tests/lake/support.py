@@ -9,7 +9,9 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from headwater.lake import vectors
 from headwater.lake.commit import DOMAIN, BatchCommit, Record, commit, record_of
 from headwater.lake.index import Indexes
 from headwater.lake.layout import OF_DELTA, TableLayout
@@ -110,6 +112,33 @@ def restore(log: TableLog, version: int) -> None:
     back = [{"add": file.add} for path, file in then.files.items() if now.files.get(path) != file]
     lines = [json.dumps(action) for action in (told, *gone, *back)]
     Path(log.store.full(f"{FOLDER}/{now.version + 1:020}.json")).write_text("\n".join(lines))
+
+
+def row_ids(place: str | Path) -> dict[str, tuple[int, int]]:
+    """Return each key's (row id, version of its last change), read from the log and the files as Delta's protocol says,
+    "Row Tracking"; an id that is there twice, or above the mark, fails."""
+    log = TableLog(store_of(place))
+    state = log.refresh()
+    columns = [
+        state.properties[f"delta.rowTracking.materialized{each}ColumnName"] for each in ("RowId", "RowCommitVersion")
+    ]
+    read: dict[str, tuple[int, int]] = {}
+    for file in state.files.values():
+        rows = pq.read_table(log.store.full(file.path))
+        dead = vectors.read(log.store, file.vector) if file.vector else ()
+        places, versions = (
+            rows[name].to_pylist() if name in rows.column_names else [None] * rows.num_rows for name in columns
+        )
+        for at, key in enumerate(rows["key"].to_pylist()):
+            if at not in dead:
+                kept = file.add["baseRowId"] + at if places[at] is None else places[at]
+                version = file.add["defaultRowCommitVersion"] if versions[at] is None else versions[at]
+                read[key.decode()] = kept, version
+    given = [each for each, _ in read.values()]
+    assert len({*given}) == len(given), "two rows have one id"
+    mark = json.loads(state.records["delta.rowTracking"])["rowIdHighWaterMark"] if read else 0
+    assert max(given, default=0) <= mark, "an id above the mark"
+    return read
 
 
 def held(place: str | Path) -> dict[str, str]:

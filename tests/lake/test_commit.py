@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headwater.errors import InvariantBroken, TableChanged, TableError
-from headwater.lake import checkpoints
+from headwater.lake import checkpoints, lineage
 from headwater.lake.commit import BatchCommit, Record, commit, record_of
 from headwater.lake.log import FOLDER, TableLog, removal
 from headwater.lake.store import TableStore
 from headwater.lake.upkeep import checkpoint, fold, optimize, vacuum
 from headwater.lake.upkeep import commit as fold_in
 from headwater.lake.vectors import rows_of
-from tests.lake.support import Table, held, restore
+from tests.lake.support import Table, held, restore, row_ids
 
 
 def test_a_batch_that_was_planned_from_another_record_is_refused(tmp_path: Path) -> None:
@@ -276,7 +276,8 @@ class Batches(RuleBasedStateMachine):
     def fold_while_a_batch_is_written(self, files: int, drawn: list[tuple[str, int, str | None]]) -> None:
         chosen = list(self.table.log.refresh().files.values())[:files]
         if chosen:
-            folded = fold(self.table.store, self.table.log.state.fields, self.table.indexes, chosen)
+            state = self.table.log.state
+            folded = fold(self.table.store, state.fields, self.table.indexes, chosen, columns=state.id_columns)
             changes = self._changes(drawn)
             self.table.take(*changes)
             self._apply(changes)
@@ -295,5 +296,34 @@ class Batches(RuleBasedStateMachine):
         self._folder.cleanup()
 
 
+class BatchesWithIds(Batches):
+    """The same with a table whose rows keep their ids, from a version on that may have rows already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: dict[str, int] | None = None
+        self.owners: dict[int, str] = {}
+
+    @rule()
+    def begin(self) -> None:
+        lineage.begin(self.table.log)
+        self.ids = self.ids or {}
+
+    @invariant()
+    def a_key_keeps_its_id_while_it_is_there_and_gets_a_new_one_after_that(self) -> None:
+        if self.ids is None:
+            return
+        now = {key: number for key, (number, _) in row_ids(self.place).items()}
+        assert {key: now[key] for key in self.ids.keys() & now.keys()} == {
+            key: number for key, number in self.ids.items() if key in now
+        }
+        new = {number: key for key, number in now.items() if key not in self.ids}
+        assert not new.keys() & self.owners.keys(), "an id is given out twice"
+        self.owners |= new
+        self.ids = now
+
+
 TestBatches = Batches.TestCase
 TestBatches.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+TestBatchesWithIds = BatchesWithIds.TestCase
+TestBatchesWithIds.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)

@@ -82,8 +82,8 @@ def test_the_second_who_commits_a_version_has_done_nothing(tmp_path: Path) -> No
 
 def test_a_feature_that_is_not_known_refuses_the_table_by_its_name(tmp_path: Path) -> None:
     table = Table(tmp_path)
-    change(tmp_path, protocol=with_features(table, "appendOnly", "rowTracking"))
-    with pytest.raises(UnsupportedTable, match="the table feature rowTracking is not known to this writer"):
+    change(tmp_path, protocol=with_features(table, "appendOnly", "clustering"))
+    with pytest.raises(UnsupportedTable, match="the table feature clustering is not known to this writer"):
         table.log.refresh()
 
 

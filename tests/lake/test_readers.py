@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from headwater import testing
-from headwater.lake import upkeep
+from headwater.lake import lineage, upkeep
 from headwater.pipelines.mirror import mirror
 from tests.guides.blocks import blocks
 from tests.lake.support import Table
@@ -30,8 +30,11 @@ def duck() -> Iterator[Any]:
         yield connection
 
 
-def test_duckdb_sees_no_row_that_is_dead(duck: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keeps_ids", [False, True])
+def test_duckdb_sees_no_row_that_is_dead(keeps_ids: bool, duck: Any, tmp_path: Path) -> None:
     table = Table(tmp_path)
+    if keeps_ids:
+        lineage.begin(table.log)
     table.take(*[(f"k{key}", key % 4, 1 + key, "one") for key in range(2000)])
     table.take(*[(f"k{key}", key % 4, 3000 + key, "two") for key in range(0, 2000, 3)])
     table.take(*[(f"k{key}", key % 4, 6000 + key, None) for key in range(0, 2000, 5)])

@@ -68,9 +68,11 @@ def test_a_field_called_like_a_column_of_ours_has_a_prefix(name: str) -> None:
     assert unfolded({name: 5}) == [{f"doc_{name}": 5}]
 
 
-@pytest.mark.parametrize(
-    "name", ["_metadata", "_METADATA", "__delta_internal_is_row_deleted", "_Tmp_metadata_row_index"]
-)
+READERS_OWN = ["_metadata", "_METADATA", "__delta_internal_is_row_deleted", "_Tmp_metadata_row_index"]
+OF_ROW_IDS = ["_row-id-col-5", "_ROW-commit-version-col-5-sequence"]
+
+
+@pytest.mark.parametrize("name", [*READERS_OWN, *OF_ROW_IDS])
 def test_a_field_called_like_a_column_that_spark_makes_has_a_prefix(name: str) -> None:
     assert unfolded({name: 5}) == [{f"doc_{name}": 5}]
 

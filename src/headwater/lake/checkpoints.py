@@ -46,6 +46,8 @@ _ADD: list[tuple[str, Any]] = [
     ("tags", _TEXTS),
     ("deletionVector", _VECTOR),
     ("stats", pa.string()),
+    ("baseRowId", pa.int64()),
+    ("defaultRowCommitVersion", pa.int64()),
 ]
 _REMOVE: list[tuple[str, Any]] = [
     ("path", pa.string()),

@@ -221,7 +221,8 @@ def _copies(log: TableLog, state: TableState, batch: BatchCommit, indexes: Index
         # The table has no file of this batch yet, so there is none to remove.
         if path not in fresh:
             actions.append(removal(file, now))
-        left = upkeep.fold(log.store, fields, indexes, [file], dead, state.layout.label(upkeep.FOLD))
+        label = state.layout.label(upkeep.FOLD)
+        left = upkeep.fold(log.store, fields, indexes, [file], dead, label, state.id_columns)
         actions += [{"add": new.to_add()} for new in left.files]
     # The copies were written after the first `settle`, and the commit must not outlive their names either.
     log.store.settle(state.layout.data)

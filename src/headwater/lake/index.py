@@ -2,6 +2,10 @@
 
     _index/<data file>.idx    40 bytes of header, then n high words, n low words, n row numbers (20 bytes a row)
 
+In a table whose rows keep their ids (lake/row_ids.py), n ids stand before the row numbers, unless all rows of the file
+have the id of their place: 28 bytes a row or 20, under another magic. An index from before is good if its file has no
+column of ids.
+
 The hash has 128 bits and a seed of the table's own (kernels/siphash.py), so equal hashes mean equal keys. An index only
 saves work: it is written without waiting for the disk and carries a checksum. An index that is lost, cut, stale or of
 another table is built again from the keys of the data file, so the data files alone decide.
@@ -22,18 +26,21 @@ import xxhash
 from numpy.typing import NDArray
 
 from headwater.invariants import invariant
+from headwater.lake import row_ids
+from headwater.lake.row_ids import NO_ID
 from headwater.lake.store import TableStore
 
 FOLDER, SUFFIX = "_index", ".idx"
 SEED_BYTES = 16
-_MAGIC = b"HWIDX1\0\0"
+_MAGIC, _MAGIC_WITH_IDS = b"HWIDX1\0\0", b"HWIDX2\0\0"
 _HEADER = struct.Struct("<8sQQQQ")
 """Magic, rows in the index, rows in the data file, owner (table, data file and seed), checksum of the rest."""
 
-_ROW_BYTES = 20
+_ROW_BYTES, _ID_BYTES = 20, 8
 _COMPRESS, _FINISH = 1, 3
 Words = NDArray[np.uint64]
 Rows = NDArray[np.uint32]
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,39 +122,49 @@ def lasts_of(sorted_hashes: Hashes) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class KeyIndex:
-    """Sorted hashes and the row of each, mapped from a file or built in memory."""
+    """Sorted hashes and the row of each, mapped from a file or built in memory.
+
+    Attributes:
+        ids: of the same rows, `NO_ID` for the id of the row's place; None if all have that, or none is kept.
+    """
 
     hashes: Hashes
     rows: Rows
+    ids: Ids | None = None
 
     def find(self, wanted: Hashes) -> Rows:
         """Return the rows of sorted hashes that the index has; a key that is in the file twice has two rows."""
+        return self.rows[self.matches(wanted)[0]]
+
+    def matches(self, wanted: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (place in the index, number among `wanted`) of the sorted hashes that the index has."""
         high = self.hashes.high
+        none = np.zeros(0, np.int64)
         if not len(high) or not len(wanted):
-            return np.zeros(0, np.uint32)
-        first = np.searchsorted(high, wanted.high)
-        rows: list[Rows] = []
-        places, numbers = first, np.arange(len(wanted))
+            return none, none
+        hits: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        places, numbers = np.searchsorted(high, wanted.high), np.arange(len(wanted))
         while len(places):
             inside = places < len(high)
             places, numbers = places[inside], numbers[inside]
             same = high[places] == wanted.high[numbers]
             places, numbers = places[same], numbers[same]
             hit = self.hashes.low[places] == wanted.low[numbers]
-            rows.append(self.rows[places[hit]])
+            hits.append((places[hit], numbers[hit]))
             places = places + 1  # equal high words stand together
-        return np.concatenate(rows)
+        return np.concatenate([at for at, _ in hits]), np.concatenate([number for _, number in hits])
 
 
-def index_of_sorted(hashes: Hashes, rows: NDArray[Any]) -> KeyIndex:
+def index_of_sorted(hashes: Hashes, rows: NDArray[Any], ids: Ids | None = None) -> KeyIndex:
     """Return the index of hashes that are sorted already."""
-    return KeyIndex(hashes, np.ascontiguousarray(rows, np.uint32))
+    kept = ids if ids is not None and (ids != NO_ID).any() else None
+    return KeyIndex(hashes, np.ascontiguousarray(rows, np.uint32), kept)
 
 
-def index_of(hashes: Hashes, rows: NDArray[Any]) -> KeyIndex:
+def index_of(hashes: Hashes, rows: NDArray[Any], ids: Ids | None = None) -> KeyIndex:
     """Return the index of unsorted hashes."""
     order = order_of(hashes)
-    return KeyIndex(hashes.take(order), np.ascontiguousarray(rows[order], np.uint32))
+    return index_of_sorted(hashes.take(order), rows[order], None if ids is None else ids[order])
 
 
 class Indexes:
@@ -167,7 +184,14 @@ class Indexes:
         self.seed: bytes = seed
         self._table, self._keep = table, store.MAPPED_MAX if keep is None else keep
         self._open: OrderedDict[str, KeyIndex] = OrderedDict()
+        self._ids: str | None = None
         self.rebuilt: int = 0
+
+    def keep_ids(self, column: str | None) -> None:
+        """Keep the ids of rows as well, that this column of the data files has; None for none."""
+        if column != self._ids:
+            self._ids = column
+            self._open.clear()  # what was known of a file may lack its ids
 
     def of(self, path: str) -> KeyIndex:
         """Return the index of a data file."""
@@ -183,11 +207,13 @@ class Indexes:
         count, high = len(index.rows), index.hashes.high
         invariant(count == len(high) <= rows, "{}: an index of {} rows, {} hashes, of {}", path, count, len(high), rows)
         invariant((high[1:] >= high[:-1]).all(), "{}: an index that is not sorted", path)
-        parts = [np.ascontiguousarray(part).data for part in (index.hashes.high, index.hashes.low, index.rows)]
+        columns = (index.hashes.high, index.hashes.low, *(() if index.ids is None else (index.ids,)), index.rows)
+        parts = [np.ascontiguousarray(part).data for part in columns]
         checksum = xxhash.xxh3_64()
         for part in parts:
             checksum.update(part)
-        header = _HEADER.pack(_MAGIC, len(index.rows), rows, self._owner(path), checksum.intdigest())
+        magic = _MAGIC if self._ids is None else _MAGIC_WITH_IDS
+        header = _HEADER.pack(magic, len(index.rows), rows, self._owner(path), checksum.intdigest())
         with self.store.output(place_of(path), durable=False) as out:
             out.writelines([header, *parts])
         # What is mapped takes no memory of its own; thousands that this process has written would.
@@ -217,28 +243,43 @@ class Indexes:
             return None
         magic, count, _, owner, checksum = _HEADER.unpack_from(content)
         body = content[_HEADER.size :]
-        if magic != _MAGIC or owner != self._owner(path) or len(body) != count * _ROW_BYTES:
+        if magic not in (_MAGIC, _MAGIC_WITH_IDS) or owner != self._owner(path):
             return None
-        if xxhash.xxh3_64_intdigest(body) != checksum:
+        has_ids = magic == _MAGIC_WITH_IDS and len(body) == count * (_ROW_BYTES + _ID_BYTES)
+        if not has_ids and len(body) != count * _ROW_BYTES:
+            return None
+        if xxhash.xxh3_64_intdigest(body) != checksum or (magic == _MAGIC and self._lacks_ids(path)):
             return None
         high, low = np.frombuffer(body, np.uint64, count), np.frombuffer(body, np.uint64, count, 8 * count)
-        return KeyIndex(Hashes(high, low), np.frombuffer(body, np.uint32, count, 16 * count))
+        ids = np.frombuffer(body, np.int64, count, 16 * count) if has_ids else None
+        rows = np.frombuffer(body, np.uint32, count, len(body) - 4 * count)
+        return KeyIndex(Hashes(high, low), rows, ids)
+
+    def _lacks_ids(self, path: str) -> bool:
+        """Return True if a data file has ids that an index without them does not know."""
+        if self._ids is None:
+            return False
+        with self.store.parquet(path) as opened:
+            return self._ids in opened.schema_arrow.names
 
     def _rebuilt(self, path: str) -> KeyIndex:
         """Build the index of a data file from its keys: the index is lost, or another writer wrote the data file."""
-        index, rows = built(self.store, path, self.seed)
+        index, rows = built(self.store, path, self.seed, self._ids)
         self.rebuilt += 1
         with suppress(OSError):  # the store may not take writes at present; this process keeps the index in memory
             self.write(path, index, rows)
         return index
 
 
-def built(store: TableStore, path: str, seed: bytes) -> tuple[KeyIndex, int]:
-    """Return the index of a data file, built from its keys, and the number of its rows."""
+def built(store: TableStore, path: str, seed: bytes, ids: str | None = None) -> tuple[KeyIndex, int]:
+    """Return the index of a data file, built from its keys, and the number of its rows; `ids` is the column of ids."""
     parts: list[Hashes] = []
+    kept: list[Ids] = []
     rows = 0
     with store.parquet(path) as opened:
-        for batch in opened.iter_batches(columns=["key", "vbucket"]):
+        there = [ids] if ids is not None and ids in opened.schema_arrow.names else []
+        for batch in opened.iter_batches(columns=["key", "vbucket", *there]):
+            kept += [row_ids.array(batch.column(name)) for name in there]
             keys = _plain(batch.column("key"))
             # Another writer's row may lack its key or vbucket. No document has an empty key or vbucket -1, so no change
             # of ours finds such a row by mistake.
@@ -246,7 +287,7 @@ def built(store: TableStore, path: str, seed: bytes) -> tuple[KeyIndex, int]:
                 keys = keys.fill_null(b"" if pa.types.is_binary(keys.type) else "")
             parts.append(hashes_of(keys, batch.column("vbucket").fill_null(-1).to_numpy(), seed))
             rows += batch.num_rows
-    return index_of(joined(parts), np.arange(rows)), rows
+    return index_of(joined(parts), np.arange(rows), np.concatenate(kept) if kept else None), rows
 
 
 def place_of(path: str) -> str:

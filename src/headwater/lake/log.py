@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,8 +29,9 @@ import pyarrow as pa
 
 from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
 from headwater.invariants import invariant
-from headwater.lake import checkpoints, vectors
+from headwater.lake import checkpoints, row_ids, vectors
 from headwater.lake.layout import FEATURE, OF_DELTA, OF_ICEBERG, TableLayout
+from headwater.lake.row_ids import IdColumns
 from headwater.lake.shape import TYPE_FEATURES, arrow_type
 from headwater.lake.store import Before, TableStore
 from headwater.lake.vectors import Descriptor
@@ -95,6 +96,18 @@ class DataFile:
         return vector
 
     @property
+    def first_row(self) -> int | None:
+        """The id of its first row, if the table keeps ids; the rows behind it count on (lake/row_ids.py)."""
+        first: int | None = self.add.get("baseRowId")
+        return first
+
+    @property
+    def commit(self) -> int | None:
+        """The version that changed its rows, if the table keeps ids."""
+        version: int | None = self.add.get("defaultRowCommitVersion")
+        return version
+
+    @property
     def dead(self) -> int:
         """The number of dead rows."""
         return int(self.vector["cardinality"]) if self.vector else 0
@@ -127,7 +140,8 @@ def removal(gone: DataFile, now_ms: int, *, data_change: bool = True) -> Action:
         "partitionValues": {},
         "size": gone.size,
     }
-    return {"remove": removed | ({"deletionVector": gone.vector} if gone.vector else {})}
+    kept = ("deletionVector", "baseRowId", "defaultRowCommitVersion")
+    return {"remove": removed | {name: gone.add[name] for name in kept if gone.add.get(name) is not None}}
 
 
 def identity(action: Action) -> tuple[str, str]:
@@ -207,6 +221,21 @@ class TableState:
         """Return True if dead rows are marked in deletion vectors; otherwise their file is written anew without
         them."""
         return READER_FEATURES[0] in (self.protocol.get("writerFeatures") or ()) and self.says(VECTORS)
+
+    @property
+    def gives_row_ids(self) -> bool:
+        """Return True if each commit gives ids to the rows of its files."""
+        return row_ids.FEATURE in (self.protocol.get("writerFeatures") or ())
+
+    @property
+    def id_columns(self) -> IdColumns | None:
+        """The columns by which rows keep their ids; None if they need not keep them."""
+        return IdColumns.of(self.properties) if self.gives_row_ids and self.says(row_ids.ENABLED) else None
+
+    @property
+    def next_row(self) -> int:
+        """The first id of a row that was not given out yet."""
+        return row_ids.next_row(self.records)
 
     @property
     def layout(self) -> TableLayout:
@@ -407,7 +436,8 @@ class TableLog:
             "operationMetrics": {name: str(value) for name, value in (metrics or {}).items()},
             "engineInfo": ENGINE,
             "txnId": str(uuid.uuid4()),
-        }
+        } | ({"tags": row_ids.PRESERVED} if self.state.id_columns else {})
+        actions = self._with_row_ids(actions, version)
         # Characters as they are: readers by arrow-json take the escapes of every other plane from 2 on, of a column
         # called "𠮷" for example, for other characters, and find no such column in the files.
         lines = [
@@ -427,6 +457,13 @@ class TableLog:
         self.state.version, self._last = version, _digest(content)
         self._note(actions)
         return True
+
+    def _with_row_ids(self, actions: Sequence[Action], version: int) -> Sequence[Action]:
+        """Give ids to the rows of new files. Only here, for a commit that lost the race has to give others."""
+        protocols = [action["protocol"] for action in actions if "protocol" in action]
+        if not (replace(self.state, protocol=protocols[-1]) if protocols else self.state).gives_row_ids:
+            return actions
+        return row_ids.with_ids(actions, self.state.next_row, version)
 
     def _put(self, version: int, content: bytes) -> bool:
         """Write a commit under its name, behind the commit that it continues."""
@@ -549,7 +586,7 @@ def check(place: str, state: TableState) -> None:
     protocol = state.protocol
     reader, writer = int(protocol.get("minReaderVersion", 0)), int(protocol.get("minWriterVersion", 0))
     features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-    known = {*READER_FEATURES, *WRITER_FEATURES, *TYPE_FEATURES.values(), FEATURE}
+    known = {*READER_FEATURES, *WRITER_FEATURES, *TYPE_FEATURES.values(), FEATURE, row_ids.FEATURE}
     unknown = sorted(features - known - HARMLESS)
     needed = {*WRITER_FEATURES} - {*READER_FEATURES}
     if reader not in (READER, READER_PLAIN) or writer != WRITER or not needed <= features:

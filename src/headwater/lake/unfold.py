@@ -53,9 +53,12 @@ DEPTH_MAX, NAMES_MAX = 8, 200
 _BRACKETS_SAFE = 200
 _UNWRITABLE = re.compile(r"[ ,;{}()\n\t\r=`.\x00-\x1f]")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_READERS_OWN = re.compile(r"_metadata\Z|__delta_internal_|_tmp_metadata_", re.IGNORECASE)
-"""Names that Spark and Delta give columns of their own while they read. A table with such a column can't be read there
-once a file has a deletion vector, not even its other columns."""
+_READERS_OWN = re.compile(
+    r"_metadata\Z|__delta_internal_|_tmp_metadata_|_row-id-col-|_row-commit-version-col-", re.IGNORECASE
+)
+"""Names that Spark and Delta give columns of their own while they read; a table with such a column can't be read there
+once a file has a deletion vector, not even its other columns. And names of the columns of data files by which rows keep
+their ids (lake/row_ids.py)."""
 
 _NUMBERS: dict[str, set[type]] = {"long": {int, type(None)}, "double": {int, float, type(None)}}
 _JSON_NAMES = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}

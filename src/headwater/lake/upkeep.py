@@ -29,14 +29,15 @@ from pyroaring import BitMap
 from headwater import tracing
 from headwater.errors import TableAway
 from headwater.failpoints import failpoint
-from headwater.lake import checkpoints, index, removals, vectors
+from headwater.lake import checkpoints, index, removals, row_ids, vectors
 from headwater.lake.files import DataWriter, NewFile, live_mask
 from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.iceberg.place import CATALOG
-from headwater.lake.index import Hashes, Indexes, hashes_of, index_of, joined
+from headwater.lake.index import Hashes, Indexes, KeyIndex, hashes_of, index_of, joined
 from headwater.lake.layout import OF_DELTA, TableLayout
 from headwater.lake.log import AWAY, FOLDER, Action, DataFile, TableLog, TableState, names_of, removal
 from headwater.lake.places import QUARANTINE, store_of
+from headwater.lake.row_ids import IdColumns
 from headwater.lake.shape import arrow_schema
 from headwater.lake.store import DRAFT_PREFIX, Listed, TableStore
 
@@ -165,6 +166,7 @@ def fold(
     files: Sequence[DataFile],
     dead: Mapping[str, BitMap] | None = None,
     label: str = FOLD,
+    columns: IdColumns | None = None,
 ) -> Folded:
     """Write the live rows of some files to new files, with their indexes; the table does not have them yet.
 
@@ -175,30 +177,57 @@ def fold(
         files: files as the newest version has them.
         dead: rows to leave out besides the version's dead rows, by path as the log writes it.
         label: beginning of the new files' paths.
+        columns: in which the rows keep their ids; None if they need not.
     """
     schema = arrow_schema(fields)
+    if columns is not None:
+        schema = pa.schema([*schema, *columns.folded])
+    if indexes is not None:
+        indexes.keep_ids(columns.row if columns else None)
     bounds = [name for name in ("vbucket", "seqno") if name in schema.names]
     out = DataWriter(store, schema, label, bounds)
-    hashes: list[tuple[int, int, Hashes]] = []
+    moved: list[_MovedRows] = []
     sources = []
     try:
         for file in files:
             more = (dead or {}).get(file.add["path"])
-            sources.append(_copy(store, out, file, indexes.seed if indexes else None, hashes, more))
+            sources.append(_copy(store, out, file, indexes.seed if indexes else None, columns, moved, more))
             failpoint("lake.folding")
         written = out.close()
         for number, new in enumerate(written if indexes else ()):
-            mine = [(first, part) for which, first, part in hashes if which == number]
-            rows = [np.arange(first, first + len(part)) for first, part in mine]
-            # Rows of one file come from several sources, each in an order of its own, so the hashes are sorted anew.
-            index = index_of(joined([part for _, part in mine]), np.concatenate(rows))
             if indexes is not None:
-                indexes.write(new.path, index, new.rows)
+                indexes.write(new.path, _index_of([each for each in moved if each.file == number]), new.rows)
     # A cancellation as well: what no log names takes room until a vacuum finds it by its age.
     except BaseException:
         out.discard()
         raise
     return Folded(written, sources)
+
+
+@dataclass(frozen=True, slots=True)
+class _MovedRows:
+    """Rows that stand in a new file.
+
+    Attributes:
+        file: its number.
+        first: the row there of the first of them.
+        hashes: of their keys.
+        ids: of the rows; None if they are not kept.
+    """
+
+    file: int
+    first: int
+    hashes: Hashes
+    ids: NDArray[np.int64] | None
+
+
+def _index_of(moved: Sequence[_MovedRows]) -> KeyIndex:
+    """Return the index of a file with these rows."""
+    # They come from several sources, each in an order of its own, so the hashes are sorted anew.
+    rows = [np.arange(each.first, each.first + len(each.hashes)) for each in moved]
+    ids = [each.ids for each in moved if each.ids is not None]
+    hashes = joined([each.hashes for each in moved])
+    return index_of(hashes, np.concatenate(rows), np.concatenate(ids) if ids else None)
 
 
 @dataclass(frozen=True)
@@ -212,6 +241,7 @@ class FoldTask:
         seed: seed of its indexes; None for a table without.
         files: files to fold, as the newest version has them.
         layout: of the table.
+        columns: as of `fold`.
         label: prefix of the new files' names, by which they are found if no result arrives.
     """
 
@@ -221,6 +251,7 @@ class FoldTask:
     seed: bytes | None
     files: Sequence[DataFile]
     layout: TableLayout = OF_DELTA
+    columns: IdColumns | None = None
     # The random part of the name leads `discard` to the files of a process that died without an answer.
     label: str = field(default_factory=lambda: f"{FOLD}-{uuid.uuid4().hex[:12]}")
 
@@ -228,7 +259,8 @@ class FoldTask:
         """Write the new files."""
         store = store_of(self.place)
         indexes = Indexes(store, self.id, self.seed) if self.seed else None
-        return fold(store, self.fields, indexes, self.files, label=self.layout.label(self.label))
+        label = self.layout.label(self.label)
+        return fold(store, self.fields, indexes, self.files, label=label, columns=self.columns)
 
     @property
     def seconds(self) -> float:
@@ -297,7 +329,8 @@ def _copy(
     out: DataWriter,
     file: DataFile,
     seed: bytes | None,
-    hashes: list[tuple[int, int, Hashes]],
+    columns: IdColumns | None,
+    moved: list[_MovedRows],
     more: BitMap | None = None,
 ) -> FoldedFile:
     dead = vectors.read(store, file.vector) if file.vector else None
@@ -308,16 +341,21 @@ def _copy(
         at = rank = 0
         for batch in _batches(opened):
             alive = source.alive[at : at + batch.num_rows]
+            places = at + np.flatnonzero(alive)
             at += batch.num_rows
             kept = _conformed_rows(batch if alive.all() else batch.filter(pa.array(alive)), out.schema)
             # A row group without a live row has no run: `moved` looks up ranks of live rows only.
             if not kept.num_rows:
                 continue
+            if columns is not None:
+                kept = row_ids.with_kept(kept, columns, places, file.first_row, file.commit)
             number, first = out.add(kept)
             source.runs.append((rank, number, first))
             rank += kept.num_rows
             if seed is not None:
-                hashes.append((number, first, hashes_of(kept.column("key"), kept.column("vbucket").to_numpy(), seed)))
+                hashes = hashes_of(kept.column("key"), kept.column("vbucket").to_numpy(), seed)
+                ids = None if columns is None else row_ids.array(kept.column(columns.row))
+                moved.append(_MovedRows(number, first, hashes, ids))
     return source
 
 
@@ -364,8 +402,9 @@ def commit(log: TableLog, folded: Folded) -> bool:
             now = state.files.get(source.file.add["path"])
             dead = source.all_rows() if now is None else _dead_in(log, now)
             if now is not None:
-                # What is live again would be in no file: the fold is thrown away, and the files are folded anew.
-                if source.revived(dead):
+                # What is live again would be in no file: the fold is thrown away, and the files are folded anew. Also
+                # when their rows got ids after the fold had read them.
+                if source.revived(dead) or now.first_row != source.file.first_row:
                     return False
                 # With the vector of now and not of the fold's reading: the pair of both is what the log removes.
                 actions.append(removal(now, int(time.time() * 1000), data_change=False))
@@ -412,7 +451,8 @@ def optimize(
     while files := list(log.refresh().files.values()) if everything and not count else choose(log.state):
         tell(count, count + len(files))
         label = log.state.layout.label(FOLD)
-        if not commit(log, fold(log.store, log.state.fields, indexes, files, label=label)):
+        folded = fold(log.store, log.state.fields, indexes, files, label=label, columns=log.state.id_columns)
+        if not commit(log, folded):
             # Another writer changed the sources; `choose` looks at the table as it is now.
             continue
         count += len(files)
@@ -655,7 +695,8 @@ class Maintenance:
             brought = self._bring_in(task, folding)
         if self._folding is None and not self._closing and (files := choose(self._log.state)[: self._most]):
             state = self._log.state
-            task = FoldTask(self._log.store.root, state.id, state.fields, self._seed, files, state.layout)
+            where = self._log.store.root, state.id
+            task = FoldTask(*where, state.fields, self._seed, files, state.layout, state.id_columns)
             self._fold_began = time.time()
             self._folding = task, self._folds.submit(task.run, task.seconds)
         return brought

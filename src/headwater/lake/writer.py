@@ -3,7 +3,8 @@
 Only the newest change of each key counts. A mutation becomes a row of a new file. The row that the table has of that
 key is dead from then on, in whichever file it lies; a deletion kills it as well. The indexes of all files that can hold
 the vbucket give the position of that row: no join, no scan. For a vbucket that is read from its beginning for the first
-time nothing is looked up, since the table has no rows of it.
+time nothing is looked up, since the table has no rows of it. In a table whose rows keep their ids each batch is looked
+up before its rows are written (lake/lineage.py).
 
 Documents that do not fit the table's shape may have a second table, the *quarantine* (lake/quarantine.py). Its rows,
 and which of them die, follow from the same changes by the same rules. A change whose document fits kills the row that
@@ -27,9 +28,12 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from headwater.invariants import invariant
+from headwater.lake import lineage, row_ids
 from headwater.lake.files import DataWriter, NewFile
 from headwater.lake.index import Hashes, Indexes, hashes_of, index_of_sorted, joined, lasts_of, order_of
+from headwater.lake.lineage import Ids, Lookup
 from headwater.lake.log import DataFile, TableState
+from headwater.lake.row_ids import IdColumns
 from headwater.lake.shape import TableShape
 from headwater.lake.store import TableStore
 from headwater.lake.vectors import rows_of
@@ -165,14 +169,17 @@ def write(
     if aside:
         quarantine_out = DataWriter(aside.store, aside.shape.schema, aside.state.layout.label("quarantine"))
     try:
-        taking = _Taking(shape, out, aside.shape if aside else None, quarantine_out)
-        seen = _TaskChanges(indexes.seed, 2 if aside else 1)
+        taking = _Taking(shape, out, state.id_columns, aside.shape if aside else None, quarantine_out)
+        lookup = lineage.lookup(store, state, indexes, portion.vbuckets - portion.fresh)
+        seen = _TaskChanges(2 if aside else 1)
         for batch in batches:
             if batch.num_rows:
-                seen.note(batch, taking.take(batch))
+                hashes = hashes_of(batch.column("key"), batch.column("vbucket").to_numpy(), indexes.seed)
+                ids = lookup.ids_of(hashes, batch.column("vbucket").to_numpy()) if lookup else None
+                seen.note(batch, hashes, taking.take(batch, ids), ids)
         newest = seen.newest()
         # The files are closed, and so on the disk, before their rows are promised to the driver.
-        written = _result_of(store, state, indexes, portion, newest, 0, out.close())
+        written = _result_of(store, state, indexes, portion, newest, 0, out.close(), lookup)
         if aside and quarantine_out:
             files = quarantine_out.close()
             written.aside = _result_of(aside.store, aside.state, aside.indexes, portion, newest, 1, files)
@@ -195,18 +202,24 @@ def _result_of(
     newest: _Newest,
     which: int,
     files: list[NewFile],
+    lookup: Lookup | None = None,
 ) -> TaskResult:
     """Index a table's new files, look up the rows that die, and return both as a TaskResult.
 
     Args:
         which: the number of the table in `newest.places`: 0 for the table, 1 for its quarantine.
         files: the table's new files.
+        lookup: has looked up all changes; None if nobody has.
     """
     written, dead = TaskResult(state.version), _Dead()
     # A worker serves many batches: the mapping of a file that the table lost would keep its blocks on the disk.
     indexes.forget_others({file.path for file in state.files.values()})
-    _index_new(indexes, files, newest, newest.places[which], dead, written)
-    _look_up(state, indexes, portion, newest, dead)
+    _index_new(indexes, files, newest, newest.places[which], newest.ids if lookup else None, dead, written)
+    if lookup is None:
+        _look_up(state, indexes, portion, newest, dead)
+    else:
+        for path, rows in lookup.dead():
+            dead.add(path, rows)
     _replace(store, state, portion, dead)
     written.dead = dead.rows
     return written
@@ -220,19 +233,25 @@ class _Taking:
     """A writer of changes: rows to the table, and rows of documents that do not fit to the quarantine."""
 
     def __init__(
-        self, shape: TableShape, out: DataWriter, misfits: Misfits | None, quarantine_out: DataWriter | None
+        self,
+        shape: TableShape,
+        out: DataWriter,
+        columns: IdColumns | None,
+        misfits: Misfits | None,
+        quarantine_out: DataWriter | None,
     ) -> None:
-        self._shape, self._out, self._misfits, self._quarantine_out = shape, out, misfits, quarantine_out
+        self._shape, self._out, self._columns = shape, out, columns
+        self._misfits, self._quarantine_out = misfits, quarantine_out
         self.counts = {"mutations": 0, "deletions": 0}
 
-    def take(self, batch: pa.RecordBatch) -> list[_Placed]:
-        """Write a batch; return the positions of its rows in each table."""
+    def take(self, batch: pa.RecordBatch, ids: Ids | None) -> list[_Placed]:
+        """Write a batch; return the positions of its rows in each table. `ids`: of the rows it replaces, if kept."""
         mutations = pc.equal(batch.column("event"), pa.scalar("mutation")).to_numpy(zero_copy_only=False)
         taken = self._shape.taken(batch)
         stored = mutations if taken is None else mutations & taken
         # The shape keeps the reasons of the batch before; a batch without any row to write would be given those.
         self._shape.misfits = []
-        placed = [_placed(self._out, batch, stored, self._shape.rows)]
+        placed = [_placed(self._out, batch, stored, lambda kept: self._rows(kept, stored, ids))]
         changes = batch.num_rows if taken is None else int(taken.sum())
         mutated = int(stored.sum())
         self.counts["mutations"] += mutated
@@ -240,6 +259,12 @@ class _Taking:
         if self._misfits is not None and self._quarantine_out is not None:
             placed.append(self._set_aside(batch, mutations, stored, self._misfits, self._quarantine_out))
         return placed
+
+    def _rows(self, kept: pa.RecordBatch, stored: NDArray[np.bool_], ids: Ids | None) -> pa.RecordBatch:
+        rows = self._shape.rows(kept)
+        if self._columns is None or ids is None:
+            return rows
+        return rows.append_column(pa.field(self._columns.row, pa.int64()), row_ids.column(ids[stored]))
 
     def _set_aside(
         self,
@@ -291,30 +316,34 @@ class _Places:
 
 @dataclass(frozen=True)
 class _Newest:
-    """The newest change of each key, sorted by hash, and the positions of its rows in each table."""
+    """The newest change of each key, sorted by hash, the positions of its rows in each table, and the ids of the rows
+    that it replaces, if they are kept."""
 
     hashes: Hashes
     vbuckets: NDArray[np.int32]
     places: list[_Places]
+    ids: Ids | None = None
 
 
 class _TaskChanges:
     """All changes of a task: hash, vbucket, seqno, and the positions of their rows.
 
     Args:
-        seed: of the hashes.
         tables: number of tables to which rows are written.
     """
 
-    def __init__(self, seed: bytes, tables: int = 1) -> None:
-        self._seed, self._tables = seed, tables
+    def __init__(self, tables: int = 1) -> None:
+        self._tables = tables
         self._hashes: list[Hashes] = []
         self._columns: list[tuple[NDArray[Any], ...]] = []
+        self._ids: list[Ids] = []
 
-    def note(self, batch: pa.RecordBatch, placed: Sequence[_Placed]) -> None:
-        """Remember a batch, and the positions of its rows in each table."""
+    def note(self, batch: pa.RecordBatch, hashes: Hashes, placed: Sequence[_Placed], ids: Ids | None) -> None:
+        """Remember a batch, the positions of its rows in each table, and the ids of the rows that it replaces."""
         vbuckets = batch.column("vbucket").to_numpy()
-        self._hashes.append(hashes_of(batch.column("key"), vbuckets, self._seed))
+        self._hashes.append(hashes)
+        if ids is not None:
+            self._ids.append(ids)
         # Copies: a view would keep the memory of all that was read until the task ends.
         columns: list[NDArray[Any]] = [vbuckets.astype(np.int32), batch.column("seqno").to_numpy().copy()]
         for number, rows in placed:
@@ -341,7 +370,8 @@ class _TaskChanges:
         changes = len(seqnos)
         invariant(len(hashes) == len(order) == changes, "{} keys of {} changes", len(hashes), changes)
         places = [_places(files, rows, kept, gone) for files, rows in zip(columns[::2], columns[1::2], strict=True)]
-        return _Newest(hashes.take(kept), vbuckets[kept], places)
+        ids = np.concatenate(self._ids)[kept] if self._ids else None
+        return _Newest(hashes.take(kept), vbuckets[kept], places, ids)
 
 
 def _places(
@@ -367,7 +397,13 @@ class _Dead:
 
 
 def _index_new(
-    indexes: Indexes, files: list[NewFile], newest: _Newest, places: _Places, dead: _Dead, written: TaskResult
+    indexes: Indexes,
+    files: list[NewFile],
+    newest: _Newest,
+    places: _Places,
+    ids: Ids | None,
+    dead: _Dead,
+    written: TaskResult,
 ) -> None:
     outdated = dict(places.outdated)
     for number, file in enumerate(files):
@@ -377,7 +413,8 @@ def _index_new(
         live, old = int(mine.sum()), len(outdated.get(number, ()))
         # A row that is neither indexed nor dead would live for ever: no later change could find it.
         invariant(live + old == file.rows, "{}: {} rows, {} live and {} not", file.path, file.rows, live, old)
-        indexes.write(file.path, index_of_sorted(hashes, places.rows[mine]), file.rows)
+        kept = None if ids is None else ids[mine]
+        indexes.write(file.path, index_of_sorted(hashes, places.rows[mine], kept), file.rows)
         gone = outdated.get(number)
         if gone is not None:
             dead.add(file.path, gone)

@@ -163,6 +163,7 @@ def sink_of(job: Mirror, place: str, bucket: str, seen: set[str] | None, making:
         quarantine=job.quarantine,
         formats=Formats(job.format),
         catalog=CatalogName.parse(job.catalog) if job.catalog else None,
+        row_ids=job.row_ids,
         making=making,
         seen=seen,
     )

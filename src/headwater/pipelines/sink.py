@@ -15,6 +15,7 @@ from typing import Any
 
 from headwater.errors import TableChanged, TableError
 from headwater.failpoints import failpoint
+from headwater.lake import lineage
 from headwater.lake.commit import Record
 from headwater.lake.forms import FORMS, form_of
 from headwater.lake.iceberg import entry as iceberg
@@ -63,6 +64,7 @@ class TableSink(Table):
         copy_on_write: True if a new table has no deletion vectors: files that lose rows are rewritten.
         formats: the formats of all tables, as of `Table`.
         catalog: the table's name in a catalog; the tables beside it have that name with their ends.
+        row_ids: True to let the table's rows keep their ids from then on; the tables beside it have none.
         quarantine: True to keep a quarantine beside the table; an existing one is kept anyway.
         making, seen: of the table and those beside it, as of `Table`.
 
@@ -82,17 +84,16 @@ class TableSink(Table):
         quarantine: bool = False,
         formats: Formats = Formats.DELTA,
         catalog: CatalogName | None = None,
+        row_ids: bool = False,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
-        columns = (form or PLAIN).columns
-        vectors = not copy_on_write
         super().__init__(
             place,
             bucket,
             DOCUMENTS,
-            columns,
-            vectors=vectors,
+            (form or PLAIN).columns,
+            vectors=not copy_on_write,
             formats=formats,
             catalog=catalog,
             making=making,
@@ -109,6 +110,8 @@ class TableSink(Table):
             options = " or ".join(Mirror.typed(each.option) for each in FORMS if each.reads_json)
             reason = "every document fits a table that does not read JSON, so it has no quarantine"
             raise TableError(self.place, f"{reason}: mirror with {options}, or without {_QUARANTINE}")
+        if row_ids:
+            lineage.begin(self.log)
         self.refresh()
         kept = quarantine or self.record.quarantine is not None
         self.quarantine: QuarantineTable | None = QuarantineTable(self, making, seen) if kept else None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headwater.lake.iceberg.schema import FieldIds, UnknownTypeError, integers, name_mapping
+from headwater.lake.row_ids import IdColumns
 
 
 def column(name: str, kind: Any, **metadata: str) -> dict[str, Any]:
@@ -92,3 +93,11 @@ def test_the_mapping_has_a_name_for_each_number() -> None:
 def test_columns_of_whole_numbers_have_bounds() -> None:
     fields = FieldIds().fields([column("vbucket", "integer"), column("seqno", "long"), *NESTED])
     assert integers(fields) == {"vbucket": (1, 4), "seqno": (2, 8)}
+
+
+def test_columns_of_row_ids_are_mapped_to_the_numbers_of_the_specification() -> None:
+    assert json.loads(name_mapping([], IdColumns("ids", "versions"))) == [
+        {"field-id": 2147483540, "names": ["ids"]},
+        {"field-id": 2147483539, "names": ["versions-sequence"]},
+        {"field-id": 2147483447, "names": ["versions"]},
+    ]

@@ -65,6 +65,8 @@ def _of_file(
 ) -> Iterator[str]:
     if entry.size != file.size or (file.rows is not None and entry.rows != file.rows):
         yield f"{path} has {entry.rows} rows and {entry.size} bytes, in the log {file.rows} and {file.size}"
+    if file.first_row is not None and file.first_row != entry.first_row:
+        yield f"{path} has rows from id {entry.first_row}, in the log {file.first_row}"
     if (vector is None) is not (file.vector is None):
         yield f"{path} has {file.dead} dead rows and {'no' if vector is None else 'a'} vector"
     elif vector is not None and file.vector is not None:

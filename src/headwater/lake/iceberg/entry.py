@@ -77,6 +77,11 @@ def expire(log: TableLog, seconds: float, now: float) -> None:
         _follow(log)
 
 
+def next_row(log: TableLog) -> int:
+    """Return the first id of a row that the Iceberg table has not given out; 0 if the table is not published."""
+    return int(_library(log).next_row(log)) if is_published(log.state) else 0
+
+
 def unneeded(log: TableLog, now: float) -> list[Listed]:
     """Return the Iceberg table's own files that no snapshot needs and that are older than a day; they can be removed.
 

@@ -182,7 +182,8 @@ def encode(listed: Sequence[Listed], content: Content, schema: Mapping[str, Any]
     """Return a manifest.
 
     Args:
-        listed: files; those that are added have no sequence numbers and no row id, all others have them.
+        listed: files; those that are added have no sequence numbers and no row id, unless the log gave them some; all
+            others have them.
         content: the kind of the files.
         schema: the table's schema, as its metadata has it.
         marker: 16 bytes that end a block, different for each file.

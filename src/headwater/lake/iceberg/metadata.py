@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from headwater.lake.iceberg.manifests import FORMAT_VERSION
 from headwater.lake.iceberg.schema import NAME_MAPPING, Field, name_mapping
+from headwater.lake.row_ids import IdColumns
 
 SNAPSHOTS_MAX: Final = 20
 """The number of snapshots in the metadata, which is written anew each time: each is about 500 bytes."""
@@ -90,14 +91,16 @@ def current_schema(metadata: Metadata) -> dict[str, Any] | None:
     return next((schema for schema in metadata["schemas"] if schema["schema-id"] == number), None)
 
 
-def with_schema(metadata: Metadata, fields: Sequence[Field], last_column: int) -> Metadata:
-    """Return metadata whose current schema has these fields."""
+def with_schema(
+    metadata: Metadata, fields: Sequence[Field], last_column: int, columns: IdColumns | None = None
+) -> Metadata:
+    """Return metadata whose current schema has these fields; `columns` of data files keep the ids of rows."""
     before = current_schema(metadata)
     if before is None or before["fields"] != list(fields):
         number = 1 + max((schema["schema-id"] for schema in metadata["schemas"]), default=-1)
         schema = {"type": "struct", "schema-id": number, "fields": list(fields)}
         metadata = metadata | {"schemas": [*metadata["schemas"], schema], "current-schema-id": number}
-    properties = metadata["properties"] | {NAME_MAPPING: name_mapping(fields), GC_ENABLED: "false"}
+    properties = metadata["properties"] | {NAME_MAPPING: name_mapping(fields, columns), GC_ENABLED: "false"}
     return metadata | {"last-column-id": max(last_column, metadata["last-column-id"]), "properties": properties}
 
 

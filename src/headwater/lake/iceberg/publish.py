@@ -40,6 +40,7 @@ from headwater.lake.iceberg.metadata import Metadata
 from headwater.lake.iceberg.place import PROPERTY, IcebergPlace, data_location, path_of, place_of, uri
 from headwater.lake.iceberg.schema import FieldIds, UnknownTypeError, integers
 from headwater.lake.log import AWAY, DataFile, TableLog, TableState, identity
+from headwater.lake.row_ids import IdColumns, sequence_of
 from headwater.lake.store import Listed as ListedFile
 from headwater.lake.store import TableStore
 
@@ -160,6 +161,12 @@ def number_of(log: TableLog) -> int:
     """Return the number of the metadata file that this process published or saw last; 0 before that."""
     head = _heads.get(log)
     return head.number if head is not None else 0
+
+
+def next_row(log: TableLog) -> int:
+    """Return the first id of a row that the newest metadata has not given out; 0 if there is none."""
+    metadata_now = read_head(place_of(log)).metadata
+    return int(metadata_now["next-row-id"]) if metadata_now is not None else 0
 
 
 def _refreshed(log: TableLog) -> TableState:
@@ -302,6 +309,12 @@ class _Publication:
         self._before, self._loaded = self._base()
         self._sequence: int = self._before["last-sequence-number"] + 1
         self._next_row: int = self._before["next-row-id"]
+        if state.gives_row_ids:
+            self._sequence = max(self._sequence, sequence_of(state.version))
+            self._next_row = max(self._next_row, state.next_row)
+        self._listed_anew = not self._ids_agree()
+        if self._listed_anew:
+            self._loaded = []
 
     def _base(self) -> tuple[Metadata, list[LoadedManifest]]:
         """Return the metadata and the manifests to continue: the newest ones, or a table that begins anew."""
@@ -320,6 +333,15 @@ class _Publication:
         # to the caller.
         except (CorruptStore, FileNotFoundError):
             return metadata.begun_anew(before, self._state.id, place), []
+
+    def _ids_agree(self) -> bool:
+        """Return True if the files that are listed have the ids that the log gives to their rows. When a table begins
+        to keep ids, all of its files get some, and are listed anew."""
+        if not self._state.gives_row_ids:
+            return True
+        given = {data_location(self._store, file): _ids(file) for file in self._state.files.values()}
+        listed = (entry for each in self._loaded for entry in each.entries if entry.content == 0)
+        return all(given.get(entry.path) in (None, (entry.first_row, entry.sequence)) for entry in listed)
 
     def write(self) -> MetadataHead:
         """Write all files except the metadata; return the metadata to commit.
@@ -361,7 +383,7 @@ class _Publication:
             raise UnsupportedTable(
                 self._store.root, f"Iceberg gets no column of this type, {error}: {advice}"
             ) from None
-        return metadata.with_schema(self._before, fields, ids.last)
+        return metadata.with_schema(self._before, fields, ids.last, IdColumns.of(self._state.properties))
 
     def _of_data(self, wanted: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
         """Return the manifests of data files; write those that change."""
@@ -369,6 +391,8 @@ class _Publication:
         there = {entry.path for each in loaded for entry in each.entries}
         columns = integers(schema["fields"])
         added = [_data_entry(self._store, path, file, columns) for path, file in wanted.items() if path not in there]
+        if self._state.gives_row_ids:
+            added = [_with_ids(entry, wanted[entry.path]) for entry in added]
         return self._revised(loaded, lambda entry: entry.path in wanted, added, Content.DATA, schema)
 
     def _of_vectors(self, wanted: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
@@ -464,15 +488,16 @@ class _Publication:
         )
 
     def _given(self, status: EntryStatus, entry: ManifestEntry, content: Content) -> ManifestEntry:
-        """Return an entry with the sequence numbers and row ids that the snapshot assigns to an added file; others
-        unchanged.
+        """Return an entry with the sequence numbers and row ids that the snapshot assigns to an added file, unless the
+        log has assigned them; others unchanged.
 
-        Readers get these values from the manifest list.
+        Readers get the snapshot's from the manifest list.
         """
         if status is not EntryStatus.ADDED:
             return entry
-        given = replace(entry, sequence=self._sequence, file_sequence=self._sequence)
-        if content is Content.DATA:
+        sequence = self._sequence if entry.sequence is None else entry.sequence
+        given = replace(entry, sequence=sequence, file_sequence=self._sequence)
+        if content is Content.DATA and entry.first_row is None:
             given = replace(given, first_row=self._next_row)
             self._next_row += entry.rows
         return given
@@ -515,7 +540,7 @@ class _Publication:
             metadata.VERSION: self._state.version,
         }
         # "append -- Only data files were added and no files were removed."
-        operation = "overwrite" if removed or vectors_changed else "append"
+        operation = "overwrite" if removed or vectors_changed or self._listed_anew else "append"
         named = {"operation": operation, "engine-name": "headwater", metadata.TABLE: self._state.id}
         return named | {name: str(number) for name, number in numbers.items()}
 
@@ -565,6 +590,17 @@ def _data_entry(store: TableStore, path: str, file: DataFile, columns: dict[str,
     stats = json.loads(file.add["stats"]) if file.add.get("stats") else {}
     lower, upper = (_bounds(stats.get(side) or {}, columns) for side in ("minValues", "maxValues"))
     return ManifestEntry(path, _rows_in(store, file), file.size, lower, upper)
+
+
+def _ids(file: DataFile) -> tuple[int, int] | None:
+    """Return the id of a file's first row and the sequence number of its rows, if the log has them."""
+    return None if file.first_row is None or file.commit is None else (file.first_row, sequence_of(file.commit))
+
+
+def _with_ids(entry: ManifestEntry, file: DataFile) -> ManifestEntry:
+    """Return a file's entry with the ids that the log gives to its rows."""
+    first, sequence = _ids(file) or (None, None)
+    return replace(entry, first_row=first, sequence=sequence)
 
 
 def _bounds(values: dict[str, Any], columns: dict[str, tuple[int, int]]) -> dict[int, bytes]:

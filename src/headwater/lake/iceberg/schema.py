@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from headwater.lake.row_ids import IdColumns
+
 PRIMITIVES: Final = {
     "binary": "binary",
     "string": "string",
@@ -24,6 +26,14 @@ PRIMITIVES: Final = {
 
 PROMOTIONS: Final = frozenset({("int", "long"), ("float", "double")})
 NAME_MAPPING: Final = "schema.name-mapping.default"
+
+ROW_ID: Final = 2147483540
+LAST_UPDATED: Final = 2147483539
+"""The field ids of `_row_id` and `_last_updated_sequence_number`, by which readers find them in data files."""
+
+OF_DELTA_ALONE: Final = 2147483447
+"""The field id of the column that only readers of Delta use: the highest that a column may have. Without one in the
+mapping pyiceberg refuses the file."""
 
 Field = dict[str, Any]
 
@@ -100,9 +110,18 @@ def _stays(before: Any, kind: Any) -> bool:
     return isinstance(before, dict) and before["type"] == names.get(kind["type"])
 
 
-def name_mapping(fields: Sequence[Field]) -> str:
-    """Return the mapping from the names in data files to the fields, as the table's property has it."""
-    return json.dumps([_mapped(field["id"], field["name"], field["type"]) for field in fields], ensure_ascii=False)
+def name_mapping(fields: Sequence[Field], columns: IdColumns | None = None) -> str:
+    """Return the mapping from the names in data files to the fields, as the table's property has it.
+
+    Args:
+        fields: of the table.
+        columns: of data files, by which rows keep their ids.
+    """
+    mapped = [_mapped(field["id"], field["name"], field["type"]) for field in fields]
+    if columns is not None:
+        names = {ROW_ID: columns.row, LAST_UPDATED: columns.sequence, OF_DELTA_ALONE: columns.commit}
+        mapped += [_mapped(number, name, "long") for number, name in names.items()]
+    return json.dumps(mapped, ensure_ascii=False)
 
 
 def _mapped(number: int, name: str, kind: Any) -> dict[str, Any]:

@@ -118,6 +118,9 @@ class Mirror(OnEngines[MirrorProgress]):
         None, "A catalog of Iceberg that follows the table, NAME:NAMESPACE.TABLE; NAME is in pyiceberg's settings.",
         metavar="NAME",
     )  # fmt: skip
+    row_ids: bool = option(
+        False, "Let rows keep their ids through updates: row tracking of Delta, row lineage of Iceberg."
+    )
     quarantine: bool = option(False, "List documents that are no JSON in a table named DIR_quarantine.")
     collections: str | None = option(
         None, "A table for each, DIR/SCOPE/COLLECTION: all, or shop.orders,...", metavar="NAMES"
