@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ OLD = Path(__file__).parents[1] / "data" / "backups" / "default-collection"
 """An archive that was made before backups knew collections: 12 documents and a deletion, then 9 and a deletion."""
 
 
-def becomes(node: Node, uid: int, **collections: int | tuple[int, int]) -> None:
-    """Set the collections of scope shop."""
+def becomes(node: Node, uid: int, plain: Collection[str] = (), **collections: int | tuple[int, int]) -> None:
+    """Set the collections of scope shop, those of `plain` without a history."""
     with Aware(node.port) as client:
-        assert client.becomes(manifest(uid, **collections)) == 0
+        assert client.becomes(manifest(uid, plain, **collections)) == 0
 
 
 def stored(bucket: Node, collection: str, name: str, count: int = 30) -> None:
@@ -84,7 +85,7 @@ def values(bucket: Node, collection: str) -> set[str]:
 
 
 def test_documents_come_back_into_their_collections_as_they_were(bucket: Node, empty: Node, tmp_path: Path) -> None:
-    becomes(bucket, 1, orders=8, carts=(9, 5_000_000))
+    becomes(bucket, 1, ["carts"], orders=8, carts=(9, 5_000_000))
     for collection in ("_default._default", "shop.orders", "shop.carts"):
         stored(bucket, collection, collection)
     first = backed_up(bucket, tmp_path)
@@ -96,8 +97,9 @@ def test_documents_come_back_into_their_collections_as_they_were(bucket: Node, e
     run("restore", tmp_path, "--node", empty.url)
     assert held_all(empty) == held_all(bucket)
     with empty.client() as client:
-        carts = client.manifest().collection("shop", "carts")
-    assert carts is not None and carts.max_ttl == 5_000_000
+        carts, orders = (client.manifest().collection("shop", name) for name in ("carts", "orders"))
+    assert carts is not None and (carts.max_ttl, carts.history) == (5_000_000, False)
+    assert orders is not None and orders.history
     assert json.loads(run("restore", tmp_path, "--node", empty.url, "--json").stdout)["stored"] == 0
     told = run("list", tmp_path).stdout.splitlines()
     assert told[1] == "  collections (manifest 1): _default._default, shop.carts, shop.orders"

@@ -39,7 +39,7 @@ class FakeNode:
         takes_over: the vbuckets that it follows until it owns them. streams: the state of all its streams.
     """
 
-    takes_over, streams, kept = frozenset(), "reading", (0, 0)
+    takes_over, streams, kept, default = frozenset(), "reading", (0, 0), True
 
     def __init__(self, address, states="", *, seqnos=None, log=((0xAB, 0),), follows=None, config=None, is_gone=False):
         self.address, self.endpoint = address, Endpoint(address)
@@ -80,6 +80,13 @@ class FakeNode:
     async def history(self):
         self._hear("history")
         return self.kept
+
+    async def collections_have_history(self):
+        return self.default
+
+    async def give_collections_history(self, *, history):
+        self._do("give_collections_history", history)
+        self.default = history
 
     async def keep_history(self, seconds, size):
         self._do("keep_history", seconds, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,10 +16,13 @@ from headwater.cluster.admin import NodeAdmin
 from headwater.cluster.collections import (
     CollectionPath,
     Edit,
+    Lacking,
+    alteration,
     change,
     creation,
     current,
     drop_everywhere,
+    make,
     outrank,
     refuse_joining,
     removal,
@@ -272,3 +275,52 @@ def test_an_id_with_two_names_stops_every_change_and_is_dropped_by_force_alone()
         assert on(one, current) == on(two, current) == again
         with pytest.raises(ManifestRefused, match=r"there is no shop\.a"):
             on(one, lambda members, seeds: drop_everywhere(members, seeds, A))
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Node, Node]]:
+    """Two nodes with a map."""
+    with testing.node(vbuckets=2) as one, testing.node(vbuckets=2) as two:
+        servers = tuple(Address("127.0.0.1", node.port) for node in (one, two))
+        shared = ClusterMap("default", "ab" * 16, 1, REVISION, servers, ((0,), (1,)))
+        on(one, lambda members, _: members.send(shared))
+        yield one, two
+
+
+def test_a_history_is_the_same_on_all_nodes_and_comes_with_a_vbucket(pair: tuple[Node, Node]) -> None:
+    first, second = pair
+    on(first, lambda members, seeds: change(members, seeds, creation(A)))
+    on(first, lambda members, seeds: change(members, seeds, creation(B, history=False)))
+    on(first, lambda members, seeds: change(members, seeds, alteration(A, history=False)))
+    for node in pair:
+        manifest = on(node, lambda members, seeds: members.admin(seeds[0]).manifest())
+        assert [each.history for _, each in manifest.each_collection()] == [True, False, False]
+    with pytest.raises(ManifestRefused, match=r"shop\.b is there, without a history"):
+        on(first, lambda members, seeds: change(members, seeds, creation(B, history=True)))
+    on(first, lambda members, seeds: change(members, seeds, creation(B, history=False)))
+    with pytest.raises(NoSuchName):
+        on(first, lambda members, seeds: change(members, seeds, alteration(CollectionPath("shop", "x"), history=True)))
+    assert on(second, current).by_id()[8][1].history is False
+
+
+def test_what_is_made_without_a_word_has_the_buckets_default(pair: tuple[Node, Node]) -> None:
+    first, _ = pair
+    for each in pair:
+        on(each, lambda members, seeds: members.admin(seeds[0]).give_collections_history(history=False))
+    manifest = on(first, lambda members, seeds: make(members, seeds, [Lacking(A), Lacking(B, history=True)]))
+    assert [each.history for _, each in manifest.each_collection()] == [True, False, True]
+
+
+def test_a_node_of_an_older_release_is_not_given_what_it_would_misread(
+    pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = pair
+
+    async def unknown(_: NodeAdmin) -> None:
+        return None
+
+    monkeypatch.setattr(NodeAdmin, "collections_have_history", unknown)
+    with pytest.raises(ClusterError, match=r"can't know that shop\.a has no history: it is of an older release"):
+        on(first, lambda members, seeds: change(members, seeds, creation(A, history=False)))
+    on(first, lambda members, seeds: change(members, seeds, creation(A)))
+    assert on(first, current).has(8)

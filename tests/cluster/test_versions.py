@@ -10,6 +10,7 @@ from headwater import client
 from headwater.client.changes import Mutation, SnapshotMarker
 from headwater.client.durability import DurabilityChoice
 from headwater.cluster import buckets
+from headwater.cluster.collections import CollectionPath, Edit, alteration, change, creation
 from headwater.cluster.failover import Failover
 from headwater.cluster.members import Members
 from headwater.testing.node import Node
@@ -19,6 +20,7 @@ from .contents import vbuckets
 from .nodes import VBUCKETS, at, empty_nodes, init, rebalance, until_level
 
 KEYS = [f"key-{number}" for number in range(60)]
+PLAIN = CollectionPath("shop", "plain")
 Versions = dict[str, list[str]]
 
 
@@ -80,6 +82,52 @@ def test_after_a_failover_the_new_owner_shows_every_version_durable_writes_among
         two.kill()
         two.restart()
         assert read(two) == (ledger, [])
+
+
+def test_a_collection_without_a_history_has_none_at_the_new_owner_and_others_keep_theirs() -> None:
+    with empty_nodes(2) as nodes:
+        one, two = nodes
+        init(*nodes, replicas=1)
+        keep_history(one)
+        alter(one, creation(PLAIN, history=False))
+        ledger: Versions = defaultdict(list)
+        with client.connect(one.url, timeout_seconds=60.0) as bucket:
+            for value in "abc":
+                write(one, ledger, value)
+                bucket.collection(str(PLAIN)).set_many(dict.fromkeys(KEYS, value))
+        until_level(*nodes)
+        one.kill()
+        fail_over(two, one)
+        two.kill()
+        two.restart()
+        assert read(two) == (ledger, [])
+        assert read_of(two, str(PLAIN)) == {key: ["c"] for key in KEYS}
+        alter(two, alteration(PLAIN, history=True))
+        with client.connect(two.url, timeout_seconds=60.0) as bucket:
+            for value in "de":
+                bucket.collection(str(PLAIN)).set_many(dict.fromkeys(KEYS, value))
+        assert read_of(two, str(PLAIN)) == {key: ["d", "e"] for key in KEYS}, "what was before was not to be kept"
+
+
+def alter(seed: Node, edit: Edit) -> None:
+    async def work() -> None:
+        async with Members() as members:
+            await change(members, at(seed), edit)
+
+    asyncio.run(work())
+
+
+def read_of(seed: Node, collection: str) -> Versions:
+    """Return the versions of a collection's documents in order."""
+    versions: Versions = defaultdict(list)
+    with (
+        client.connect(seed.url) as bucket,
+        bucket.changes(until="now", history=True, collections=[collection]) as changes,
+    ):
+        for event in changes:
+            if isinstance(event, Mutation):
+                versions[event.key.decode()].append(event.value.decode())
+    return versions
 
 
 def test_after_a_takeover_and_at_a_new_copy_every_version_is_there() -> None:

@@ -197,7 +197,7 @@ def test_the_guide_of_backups_in_an_object_store(tmp_path: Path, monkeypatch: py
 def test_the_guide_of_collections(tmp_path: Path) -> None:
     with testing.node(vbuckets=4) as node, Terminal(tmp_path, {}, {"HEADWATER_NODE": node.url}) as terminal:
         terminal.instead["couchbase://127.0.0.1/default"] = node.url
-        make, program, talk, drop = typed("docs/howto/collections.md")
+        make, program, talk, history, drop = typed("docs/howto/collections.md")
         shown = [terminal.type(command) for command in make.commands()]
         assert "orders" in shown[2] and "86400" in shown[2].replace(",", "")
         assert terminal.type(f"python - <<'END'\n{program.text}END").startswith("b'paid' ")
@@ -208,6 +208,8 @@ def test_the_guide_of_collections(tmp_path: Path) -> None:
         assert stored.startswith("cas ") and got == "paid"
         assert all(key in told for key in ("one", "two", "three", "four") for told in (orders, scope))
         assert {line.split()[1] for line in seqnos.splitlines()} == {"shop.carts", "shop.orders"}
+        _, taken, given = (terminal.type(command) for command in history.commands())
+        assert "shop.carts has no history" in taken and "shop.carts has a history" in given
         for command in drop.commands():
             terminal.type(command, "y\n")
         assert "carts" not in terminal.type("headwater collection list")

@@ -23,6 +23,7 @@ from tests.interop.observed import DEFAULT
 WHAT = "changes through a crash and a rollback"
 THROUGH_FAILOVER = "changes through a node's death, the failover, a hand-over, a restart"
 EVERY_VERSION = "every version of documents, from the log and live"
+HISTORIES = "every version of documents of collections with a history, the last ones of another"
 WITH_COLLECTIONS = "changes of collections, made and dropped meanwhile, a crash"
 VBUCKETS = 1024
 WINDOW_BYTES = 256 << 10  # what both programs ask for
@@ -70,6 +71,43 @@ def follow_every_version(program: Callable[[int], Sequence[str]], folder: Path) 
         expected = sorted((f"document-{n}", b"%d" % number) for n in range(keys) for number in range(rounds))
         assert sorted((key, value) for _, _, key, value in versions) == expected
         assert all(history == sorted(history) for history in client.histories.values())
+        return len(versions)
+
+
+def follow_histories(program: Callable[[int], Sequence[str]], folder: Path) -> int:
+    """Tell the one of histories: the client asks for change_streams in a bucket where one collection has a history and
+    one has none, until it is given one. Returns how many versions it got.
+    """
+    keys, rounds = 2000, 5
+    kept, plain = (8, "shop.kept"), (9, "shop.plain")
+    with testing.node(vbuckets=64) as node:
+        manage(node, "create", "shop.kept")
+        manage(node, "create", "shop.plain", options=("--history", "off"))
+
+        def write(number: int, *collections: tuple[int, str]) -> None:
+            for _, where in collections:
+                observed.put(node, where, {f"document-{n}": b"%d" % number for n in range(keys)})
+
+        for number in range(rounds - 1):
+            write(number, kept, plain)
+        with Follower(program(node.port), folder) as client:
+            client.follow_until(lambda: client.counts["mutation"] >= keys * rounds)
+            write(rounds - 1, kept, plain)
+            client.follow_until(lambda: client.counts["mutation"] >= keys * (rounds + 2))
+            manage(node, "alter", "shop.plain", options=("--history", "on"))
+            for number in (rounds, rounds + 1):
+                write(number, plain)
+            client.follow_until(lambda: client.counts["mutation"] >= keys * (rounds + 4))
+            versions = [(key, value) for history in client.histories.values() for _, _, key, value in history]
+            made = {each for each in client.lines if each.startswith("collection ")}
+        expected = {kept: range(rounds), plain: range(rounds - 2, rounds + 2)}
+        assert sorted(versions) == sorted(
+            (named(collection, f"document-{n}"), b"%d" % number)
+            for (collection, _), numbers in expected.items()
+            for number in numbers
+            for n in range(keys)
+        )
+        assert {each.split(" ", 2)[2] for each in made} == {"8 kept", "9 plain"}, "both are told in versions 0 and 1"
         return len(versions)
 
 
@@ -171,10 +209,10 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def manage(node: Node, verb: str, *names: str) -> None:
-    """Make or drop collections as an operator does."""
+def manage(node: Node, verb: str, *names: str, options: Sequence[str] = ()) -> None:
+    """Make, alter or drop collections as an operator does."""
     for name in names:
-        command = [sys.executable, "-m", "headwater", "collection", verb, name, "--node", node.url]
+        command = [sys.executable, "-m", "headwater", "collection", verb, name, "--node", node.url, *options]
         subprocess.run([*command, *(["--yes"] if verb == "drop" else [])], capture_output=True, text=True, check=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from headwater.wire import dcp, leb128
@@ -21,17 +21,27 @@ from tests.node.wire import Client
 
 ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
 COLLECTIONS, XERROR, JSON, MUTATION_SEQNO = 0x12, 0x07, 0x0B, 0x04
-DEFAULT: dict[str, Any] = {"uid": "0", "name": "_default", "collections": [{"uid": "0", "name": "_default"}]}
+DEFAULT: dict[str, Any] = {
+    "uid": "0",
+    "name": "_default",
+    "collections": [{"uid": "0", "name": "_default", "history": True}],
+}
 
 
-def manifest(uid: int, **collections: int | tuple[int, int]) -> bytes:
-    """Scope `shop`, id 8, with collections by name: an id, or id and maximum TTL."""
+def manifest(uid: int, plain: Collection[str] = (), **collections: int | tuple[int, int]) -> bytes:
+    """Scope `shop`, id 8, with collections by name: an id, or id and maximum TTL. Those of `plain` have no history;
+    `_default` may be one.
+    """
     made = []
     for name, told in collections.items():
         number, ttl = told if isinstance(told, tuple) else (told, None)
-        made.append({"uid": f"{number:x}", "name": name} | ({} if ttl is None else {"maxTTL": ttl}))
+        kept = {"history": name not in plain}
+        made.append({"uid": f"{number:x}", "name": name} | kept | ({} if ttl is None else {"maxTTL": ttl}))
     shop = [{"uid": "8", "name": "shop", "collections": made}] if made else []
-    return json.dumps({"uid": f"{uid:x}", "scopes": [DEFAULT, *shop]}).encode()
+    default = DEFAULT
+    if "_default" in plain:
+        default = DEFAULT | {"collections": [{"uid": "0", "name": "_default", "history": False}]}
+    return json.dumps({"uid": f"{uid:x}", "scopes": [default, *shop]}).encode()
 
 
 class Aware(Client):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,8 +24,8 @@ from headwater.wire.manifest import (
 
 DEFAULT: dict[str, Any] = {"uid": "0", "name": "_default", "collections": [{"uid": "0", "name": "_default"}]}
 PRINTED = (
-    b'{"uid":"a","scopes":[{"uid":"0","name":"_default","collections":[{"uid":"0","name":"_default"},'
-    b'{"uid":"8","name":"c1","maxTTL":60}]}]}'
+    b'{"uid":"a","scopes":[{"uid":"0","name":"_default","collections":[{"uid":"0","name":"_default","history":true},'
+    b'{"uid":"8","name":"c1","maxTTL":60,"history":false}]}]}'
 )
 
 
@@ -39,11 +40,44 @@ def scope(uid: str, name: str, **collections: str) -> dict[str, Any]:
 def test_the_manifest_of_the_specification_both_ways() -> None:
     found = CollectionsManifest.decode(PRINTED)
     assert found.encode() == PRINTED
-    assert (found.uid, found.by_id()[8][1].max_ttl) == (10, 60)
+    assert (found.uid, found.by_id()[8][1]) == (10, Collection(8, "c1", 60, history=False))
 
 
 def test_a_bucket_begins_with_the_default_collection() -> None:
-    assert json.loads(EMPTY.encode()) == {"uid": "0", "scopes": [DEFAULT]}
+    default = {"uid": "0", "name": "_default", "history": True}
+    assert json.loads(EMPTY.encode()) == {"uid": "0", "scopes": [DEFAULT | {"collections": [default]}]}
+
+
+def test_who_says_nothing_of_a_history_leaves_it_as_it_was_and_a_new_collection_gets_the_default() -> None:
+    known = CollectionsManifest.decode(PRINTED)
+    bare = json.dumps({"uid": "b", "scopes": [DEFAULT, scope("8", "s", new="9")]}).replace(
+        '"collections": [', '"collections": [{"uid": "8", "name": "c1", "maxTTL": 60}, ', 1
+    )
+    for default in (True, False):
+        read = CollectionsManifest.decode(bare.encode(), flags=known.flags(default=default))
+        assert {number: each.history for number, (_, each) in read.by_id().items()} == {0: True, 8: False, 9: default}
+        known.check_next(read)
+
+
+def test_a_history_that_is_no_truth_value_is_refused() -> None:
+    with pytest.raises(ManifestRefused, match="history 1 is neither true nor false"):
+        CollectionsManifest.decode(PRINTED.replace(b"true", b"1"))
+
+
+def test_a_history_may_change_and_that_is_an_event_behind_those_of_new_collections() -> None:
+    before = EMPTY.with_scope("s", 8).with_collection("s", "a", 60, 8)
+    after = before.with_history("s", "a", history=False)
+    before.check_next(after)
+    assert before.with_history("s", "a", history=True) is before and after.uid == before.uid + 1
+    assert before.events_to(after) == [
+        ManifestEvent(EventKind.MODIFY_COLLECTION, after.uid, 8, 8, "a", 60, history=False)
+    ]
+    both = CollectionsManifest(after.uid, after.with_collection("s", "b", None, 9, history=False).scopes)
+    kinds = [each.kind for each in before.events_to(both)]
+    assert kinds == [EventKind.CREATE_COLLECTION, EventKind.MODIFY_COLLECTION]
+    assert before.after(*before.events_to(both)) == both
+    with pytest.raises(NoSuchName):
+        before.with_history("s", "b", history=True)
 
 
 @pytest.mark.parametrize(
@@ -181,15 +215,22 @@ def plainly_after(manifest: CollectionsManifest, event: ManifestEvent) -> Collec
         for at, each in enumerate(scopes):
             if each.id == event.scope_id:
                 others = [known for known in each.collections if known.id != event.collection_id]
+                if event.kind is EventKind.MODIFY_COLLECTION:
+                    scopes[at] = replace(each, collections=tuple(_modified(known, event) for known in each.collections))
+                    continue
                 if event.kind is not EventKind.DROP_COLLECTION:
-                    others.append(Collection(event.collection_id or 0, event.name, event.max_ttl))
+                    others.append(Collection(event.collection_id or 0, event.name, event.max_ttl, event.history))
                 scopes[at] = Scope(each.id, each.name, tuple(others))
     return CollectionsManifest(uid, tuple(scopes))
 
 
+def _modified(known: Collection, event: ManifestEvent) -> Collection:
+    return replace(known, history=event.history) if known.id == event.collection_id else known
+
+
 events = st.builds(
-    lambda kind, uid, scope, collection, name, ttl: ManifestEvent(
-        kind, uid, scope, None if "SCOPE" in kind.name else collection, name, ttl
+    lambda kind, uid, scope, collection, name, ttl, history: ManifestEvent(
+        kind, uid, scope, None if "SCOPE" in kind.name else collection, name, ttl, history
     ),
     st.sampled_from(EventKind),
     st.integers(0, 9),
@@ -197,6 +238,7 @@ events = st.builds(
     st.integers(0, 10),
     st.sampled_from(["a", "b"]),
     st.none() | st.integers(1, 9),
+    st.booleans(),
 )
 
 

@@ -129,7 +129,8 @@ def _wanted(manifests: Manifests, chosen: frozenset[str] | None) -> list[Lacking
     for manifest in manifests:
         for number, path in live(manifest, chosen).items():
             if path != DEFAULT_PATH and manifest is not None:
-                lacking_by_path[path] = Lacking(path, manifest.by_id()[number][1].max_ttl)
+                kept = manifest.by_id()[number][1]
+                lacking_by_path[path] = Lacking(path, kept.max_ttl, kept.history)
         for scope in manifest.scopes if manifest is not None and chosen is None else ():
             if not scope.collections and scope.name not in (DEFAULT, OWN_OF_SERVERS):
                 path = CollectionPath(scope.name)

@@ -8,7 +8,7 @@ import typer
 from headwater.cli.cluster.running import Password, StopRequest, User, addresses, run
 from headwater.cli.cluster.work import NODE_OPTION, add_work
 from headwater.cli.options import DEFAULT_URL, NodeUrl, examples, paragraphs
-from headwater.cluster.work import CreateCollection, DropCollection
+from headwater.cluster.work import AlterCollection, CreateCollection, DropCollection
 
 if TYPE_CHECKING:
     from headwater.cluster.members import Members
@@ -22,6 +22,7 @@ nodes get the same manifest; if one of them could not be told, type the same aga
 EXAMPLES = examples(
     "headwater collection create shop.orders",
     "headwater collection create shop.carts --max-ttl 86400",
+    "headwater collection alter shop.carts --history off",
     "headwater collection list --json",
     "headwater collection drop shop.carts --yes",
 )
@@ -48,13 +49,15 @@ def list_(
     for scope in manifest.scopes:
         for each in scope.collections:
             limit = "" if each.max_ttl is None else f" {each.max_ttl} s"
-            typer.echo(f"{scope.name}.{each.name} {each.id:x}{limit}")
+            kept = "" if each.history else " without a history"
+            typer.echo(f"{scope.name}.{each.name} {each.id:x}{limit}{kept}")
         if not scope.collections:
             typer.echo(scope.name)
 
 
 group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 add_work(group, CreateCollection, NODE_OPTION)
+add_work(group, AlterCollection, NODE_OPTION)
 add_work(group, DropCollection, NODE_OPTION)
 group.command(
     "list",

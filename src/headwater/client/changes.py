@@ -154,6 +154,7 @@ class CollectionCreated(_InCollection):
         manifest_uid: the uid of the manifest that this event completes, or of the one before it while more events
             follow.
         within: the collection. max_ttl: the longest that its documents live, in seconds; None for no such limit.
+        history: whether readers of every version get those of its documents; None where the node does not say it.
         snapshot_start, snapshot_end: the snapshot it came in.
     """
 
@@ -164,6 +165,7 @@ class CollectionCreated(_InCollection):
     snapshot_start: int
     snapshot_end: int
     max_ttl: int | None = None
+    history: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,7 @@ class CollectionDropped(_InCollection):
 class CollectionModified(_InCollection):
     """A collection got other settings; its documents stay. Servers from 7.2 on report it.
 
-    The fields are those of CollectionCreated, with the values that hold from this seqno on. history: True if the
-    storage keeps versions of its documents.
+    The fields are those of CollectionCreated, with the values that hold from this seqno on.
     """
 
     vbucket: int
@@ -358,7 +359,7 @@ def collection_event(event: StreamEvent, names: CollectionNames) -> CollectionEv
     within = names.of(message.collection_id or 0)
     if kind is EventKind.DROP_COLLECTION:
         return CollectionDropped(*place, within, *event.snapshot)
-    return CollectionCreated(*place, within, *event.snapshot, message.max_ttl or None)
+    return CollectionCreated(*place, within, *event.snapshot, message.max_ttl or None, event.history)
 
 
 def _news_event(event: CollectionsTold, names: CollectionNames) -> CollectionEvent:

@@ -21,7 +21,7 @@ from headwater.client.progress import Part
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, NotSupported, PeerSilent
 from headwater.kernels.columns import Arena
-from headwater.protocol.dcp.controls import CHANGE_STREAMS, CLAIMS, LATEST_MARKER_VERSION, MARKER_VERSION
+from headwater.protocol.dcp.controls import CHANGE_STREAMS, CLAIMS, FLAT_EVENTS, LATEST_MARKER_VERSION, MARKER_VERSION
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.events import Opened, StreamEvent
 from headwater.protocol.dcp.position import ClaimedPosition, Position
@@ -297,7 +297,7 @@ def opening(options: DrainOptions, *, collections: bool = False, claims: bool = 
     # Needs the delete times asked for below; where it is refused, what ran out arrives as a deletion (dcp.md 4).
     controls.append(("enable_expiry_opcode", "true"))
     if collections:  # only events of version 2 tell of modified ones; where it is refused, all else comes as before
-        controls.append(("flatbuffers_system_events", "true"))
+        controls.append((FLAT_EVENTS, "true"))
     if options.history:
         controls.append((CHANGE_STREAMS, "true"))
     if collections:

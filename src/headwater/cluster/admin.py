@@ -365,6 +365,20 @@ class NodeAdmin:
         seconds, size = (int(stats.get(f"ep_history_retention_{unit}", "0")) for unit in ("seconds", "bytes"))
         return seconds, size
 
+    async def give_collections_history(self, *, history: bool) -> None:
+        """Set whether a collection that is made in our bucket has a history; durable and in force on return."""
+        request = wire.SetParam(
+            param_type=1, key=b"history_retention_collection_default", value=b"1" if history else b"0"
+        )
+        await self._ask(request, f'set the history of new collections in bucket "{self.endpoint.bucket}"')
+
+    async def collections_have_history(self) -> bool | None:
+        """Return True if a collection that is made in our bucket has a history; None from a node of an older release,
+        where each has.
+        """
+        kept = (await self.stats()).get("ep_history_retention_collection_default")
+        return None if kept is None else kept == "true"
+
     # --- users --------------------------------------------------------------------------------------------------------
 
     async def users(self) -> UserList:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from headwater.cluster.members import Members
 
 __all__ = [
-    "BucketWish", "create", "drop", "histories", "keep_history", "names", "quotas", "set_quota", "uuids",
+    "BucketWish", "collections_have_history", "create", "drop", "give_collections_history", "histories", "keep_history",
+    "names", "quotas", "set_quota", "uuids",
 ]  # fmt: skip
 
 
@@ -162,6 +163,20 @@ async def keep_history(
     given = (members.of(name).admin(each).keep_history(seconds, size) for each in nodes)
     await _everywhere(nodes, await asyncio.gather(*given, return_exceptions=True), (), "as before")
     return len(nodes)
+
+
+async def give_collections_history(members: Members, seeds: Sequence[Address], name: str, *, history: bool) -> None:
+    """Set on each node whether a collection that is made in a bucket has a history; errors as `keep_history`."""
+    nodes = await _all_nodes(members, seeds, name)
+    given = (members.of(name).admin(each).give_collections_history(history=history) for each in nodes)
+    await _everywhere(nodes, await asyncio.gather(*given, return_exceptions=True), (), "as before")
+
+
+async def collections_have_history(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, bool]:
+    """Return for each node whether a collection that is made in a bucket has a history."""
+    nodes = await _all_nodes(members, seeds, name)
+    defaults = await asyncio.gather(*(members.of(name).admin(each).collections_have_history() for each in nodes))
+    return {node: default is not False for node, default in zip(nodes, defaults, strict=True)}
 
 
 async def histories(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, tuple[int, int]]:

@@ -65,14 +65,21 @@ class CollectionPath:
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """A missing scope or collection of a bucket; `max_ttl` in seconds, None for none."""
+    """A missing scope or collection of a bucket; `max_ttl` in seconds, None for none. `history`: readers of every
+    version get those of its documents; None for the bucket's default.
+    """
 
     path: CollectionPath
     max_ttl: int | None = None
+    history: bool | None = None
 
 
-def creation(path: CollectionPath, max_ttl: int | None = None) -> Edit:
-    """Return the edit that creates a scope, or a collection and, if it is missing, its scope; existing ones stay."""
+def creation(
+    path: CollectionPath, max_ttl: int | None = None, *, history: bool | None = None, default: bool = True
+) -> Edit:
+    """Return the edit that makes a scope, or a collection and its scope if need be; existing ones stay. A new
+    collection has the history that is given, or the bucket's default; an existing one must have the one that is given.
+    """
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
         manifest_with_scope = manifest if manifest.scope(path.scope) else manifest.with_scope(path.scope, ids[1])
@@ -83,14 +90,28 @@ def creation(path: CollectionPath, max_ttl: int | None = None) -> Edit:
                 raise ManifestRefused(
                     f"{path} is there, with a maximum TTL of {collection.max_ttl or 'its own'} seconds"
                 )
+            if history is not None and collection.history != history:
+                raise ManifestRefused(
+                    f"{path} is there, {_with(collection.history)} history: headwater collection alter"
+                )
             return manifest_with_scope
-        return manifest_with_scope.with_collection(path.scope, path.collection, max_ttl, ids[0])
+        kept = default if history is None else history
+        return manifest_with_scope.with_collection(path.scope, path.collection, max_ttl, ids[0], history=kept)
 
     return edit
 
 
-def additions(wanted: Sequence[Lacking]) -> Edit:
-    """Return the edit that creates all of these; existing ones stay as they are."""
+def _with(history: bool) -> str:
+    return "with a" if history else "without a"
+
+
+def alteration(path: CollectionPath, *, history: bool) -> Edit:
+    """Return the edit that gives a collection a history, or takes it away."""
+    return lambda manifest, _: manifest.with_history(path.scope, path.collection, history=history)
+
+
+def additions(wanted: Sequence[Lacking], *, history: bool = True) -> Edit:
+    """Return the edit that makes all of these; existing ones stay as they are. `history` is the bucket's default."""
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
         collection_id, scope_id = ids
@@ -99,7 +120,10 @@ def additions(wanted: Sequence[Lacking]) -> Edit:
             if manifest.scope(path.scope) is None:
                 manifest, scope_id = manifest.with_scope(path.scope, scope_id), scope_id + 1
             if not path.is_in(manifest):
-                manifest = manifest.with_collection(path.scope, path.collection, each.max_ttl, collection_id)
+                kept = history if each.history is None else each.history
+                manifest = manifest.with_collection(
+                    path.scope, path.collection, each.max_ttl, collection_id, history=kept
+                )
                 collection_id += 1
         return manifest
 
@@ -126,8 +150,14 @@ def removal(path: CollectionPath) -> Edit:
 
 
 async def make(members: Members, seeds: Sequence[Address], wanted: Sequence[Lacking]) -> CollectionsManifest:
-    """Create the missing scopes and collections of a bucket, on all of its nodes at once; errors as `change`."""
-    return await change(members, seeds, additions(wanted))
+    """Make the missing scopes and collections of a bucket, on all of its nodes at once; errors as `change`."""
+    return await change(members, seeds, additions(wanted, history=await default_history(members, seeds)))
+
+
+async def default_history(members: Members, seeds: Sequence[Address]) -> bool:
+    """Return True if a collection that is made in a bucket has a history unless that is denied of it."""
+    nodes = await bucket_nodes(members, seeds)
+    return await members.admin(nodes[0]).collections_have_history() is not False
 
 
 async def current(members: Members, seeds: Sequence[Address]) -> CollectionsManifest:
@@ -199,6 +229,7 @@ async def _change(
         nodes = await bucket_nodes(members, seeds)
         manifest = make_next(await _manifests_of(members, nodes))
         manifest.check()
+        await _refuse_older(members, nodes, manifest)
         try:
             await members.admin(nodes[0]).set_manifest(manifest)
             break
@@ -212,6 +243,19 @@ async def _change(
     if refusals:
         raise ClusterError(f"manifest {manifest.uid:x} is not everywhere: {'; '.join(refusals)}", "type the same again")
     return manifest
+
+
+async def _refuse_older(members: Members, nodes: Sequence[Address], manifest: CollectionsManifest) -> None:
+    """Refuse a manifest with a collection without a history if a node would read that it has one."""
+    plain = [f"{scope.name}.{each.name}" for scope, each in manifest.each_collection() if not each.history]
+    if not plain:
+        return
+    known = await asyncio.gather(*(members.admin(each).collections_have_history() for each in nodes))
+    if older := [str(node) for node, default in zip(nodes, known, strict=True) if default is None]:
+        raise ClusterError(
+            f"{', '.join(older)} can't know that {plain[0]} has no history: it is of an older release",
+            "nothing was changed; upgrade it, or let each collection have a history (headwater collection alter)",
+        )
 
 
 async def _tell(node: NodeAdmin, manifest: CollectionsManifest) -> None:

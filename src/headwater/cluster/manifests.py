@@ -102,7 +102,7 @@ def _two_names(
     mine, theirs = first.by_id(), second.by_id()
     for number in sorted(mine.keys() & theirs.keys() - set(dropping)):
         (here, ours), (there, theirs_there) = mine[number], theirs[number]
-        if ours != theirs_there or here.id != there.id:
+        if ours.identity != theirs_there.identity or here.id != there.id:
             return f"{here.name}.{ours.name} and {there.name}.{theirs_there.name} have the same id, {number:x}"
     for scope in first.scopes:
         there_named = second.scope_by_id(scope.id)
@@ -126,7 +126,7 @@ def _all_of(
     manifests: Sequence[NodeManifest], uid: int, dropping: Collection[int], scopes: Collection[int]
 ) -> CollectionsManifest:
     names, collections = dict[int, str](), dict[int, dict[int, OneCollection]]()
-    for each in manifests:
+    for each in sorted(manifests, key=lambda each: each.manifest.uid):  # whether one has a history the newest says
         for scope in each.manifest.scopes:
             if scope.id not in scopes:
                 names[scope.id] = scope.name

@@ -25,6 +25,9 @@ async def bring_history(members: Members, known: Sequence[Address], joining: Seq
     """
     if not joining:
         return
+    defaults = await asyncio.gather(*(members.admin(each).collections_have_history() for each in known))
+    if False in defaults:
+        await asyncio.gather(*(members.admin(each).give_collections_history(history=False) for each in joining))
     limits = await asyncio.gather(*(members.admin(each).history() for each in known))
     kept = next(filter(any, limits), None)
     if kept is not None:

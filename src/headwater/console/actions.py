@@ -24,6 +24,7 @@ HOMES = {
     "bucket-history": "/buckets",
     "bucket-drop": "/buckets",
     "collection-create": "/collections",
+    "collection-alter": "/collections",
     "collection-drop": "/collections",
     "fold": "/mirrors",
     "vacuum": "/mirrors",

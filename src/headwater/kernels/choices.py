@@ -1,9 +1,10 @@
 """Collections: the id in front of a key (wire.md 8), and the choice of a vbucket's rows for a stream.
 
-A stream's choice is one sorted array of numbers (uint64). The number of a document is the id of its collection, of a
-system event EVENTS_OF_COLLECTIONS + collection id or EVENTS_OF_SCOPES + scope id, of a prepare or abort PREPARES +
-collection id. A stream sends only rows whose number is in the array, so the documents of a dropped collection vanish
-when its id leaves the array. Only vbuckets with marked rows (index.py) are checked.
+A stream's choice is one sorted array of numbers (uint64). The number of a document is the id of its collection, of the
+creation or drop of a collection EVENTS_OF_COLLECTIONS + collection id, of its modification MODIFICATIONS + collection
+id, of an event of a scope EVENTS_OF_SCOPES + scope id, of a prepare or abort PREPARES + collection id. A stream sends
+only rows whose number is in the array, so the documents of a dropped collection vanish when its id leaves the array.
+Only vbuckets with marked rows (index.py) are checked.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from headwater.kernels.builds import inline_kernel, kernel, prepare
 from headwater.kernels.index import (
+    NIL,
     OFFSET_BITS,
     OFFSET_MASK,
     Table,
@@ -32,8 +34,10 @@ EVENTS_OF_SCOPES = 2 << 32
 PREPARES = 3 << 32
 NEVER_SHOWN = 4 << 32
 """The number of the mark that a prepare was committed: the document with the same seqno is sent instead."""
+MODIFICATIONS = 5 << 32
 SYSTEM_COLLECTION = 1
-OF_COLLECTION, OF_SCOPE, OF_PREPARE = 0x63, 0x73, 0x70  # c, s, p: what a system key goes on with, before the id
+OF_COLLECTION, OF_SCOPE, OF_PREPARE, OF_MODIFIED = 0x63, 0x73, 0x70, 0x6D
+"""c, s, p, m: what a system key goes on with, before the id."""
 
 U = np.uintp
 _ZERO, _ONE, _TWO = U(0), U(1), U(2)
@@ -73,7 +77,7 @@ def choice_of(frame: Any) -> Any:
     if not is_system(frame):
         number, _ = collection_of(key, length)
         return number
-    # 01, the kind, the id, and one byte that ends the key; of a prepare, the document's key
+    # 01, the kind, the id, and one byte that ends the key (a modification's seqno follows), or the document's own key
     number, _ = collection_of(key + _TWO, length - _TWO)
     kind = load8(key + _ONE)
     if kind == OF_PREPARE:
@@ -81,6 +85,8 @@ def choice_of(frame: Any) -> Any:
         if opcode(frame) != MUTATION and rest == U(load32(frame + BODY_LENGTH_AT)):
             return U(NEVER_SHOWN)
         return number + U(PREPARES)
+    if kind == OF_MODIFIED:
+        return number + U(MODIFICATIONS)
     return number + U(EVENTS_OF_SCOPES if kind == OF_SCOPE else EVENTS_OF_COLLECTIONS)
 
 
@@ -155,6 +161,17 @@ def note_newest(locs: Any, seqs: Any, row: Any, rows: Any, segments: Table, numb
 
 
 @kernel
+def link_newest(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, numbers: Any, links: Any) -> None:
+    """Copy NEXT of rows whose number is in the sorted `numbers` from `nexts` to `links`: of those the newest is shown,
+    of all others each version.
+    """
+    while row < rows:
+        if U(nexts[row]) != NIL and place_in(numbers, choice_of(_frame(locs, row, segments))) >= 0:
+            links[row] = nexts[row]
+        row += 1
+
+
+@kernel
 def choice_at(locs: Any, row: Any, segments: Table) -> Any:
     """Return the number of a row (`choice_of`)."""
     return choice_of(_frame(locs, row, segments))
@@ -171,4 +188,5 @@ def warm_up() -> None:
     for each in (next_shown, last_shown, count_shown):
         prepare(each, locs, u32, 0, 0, segments, shown)
     prepare(note_newest, locs, shown, 0, 0, segments, shown, shown)
+    prepare(link_newest, locs, u32, 0, 0, segments, shown, u32)
     prepare(choice_at, np.zeros(1, np.uint64), 0, np.zeros((1, 2), np.uint64))

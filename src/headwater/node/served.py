@@ -284,6 +284,8 @@ class ServedBucket:
         kept = self.compactor.history
         yield "ep_history_retention_seconds", str(kept.retention.seconds)
         yield "ep_history_retention_bytes", str(kept.retention.bytes)
+        has_history = self.bucket.store.declarations.collections_have_history
+        yield "ep_history_retention_collection_default", str(has_history).lower()
         yield "ep_db_history_file_size", str(kept.bytes)
         yield "ep_tap_kept_memory", str(self.tap.kept_bytes)
         yield "ep_slow_streams_ended", str(self.compactor.holds.ended)

@@ -1,4 +1,5 @@
-"""Reads a table of FlatBuffers, the content of system events of version 2. Source: FlatBuffers, "Internals"; dcp 2.16.
+"""Reads and writes a table of FlatBuffers, the content of system events of version 2. Source: FlatBuffers,
+"Internals"; dcp 2.16.
 
     root:   u32 position of the table
     table:  i32 distance back to its vtable; then the fields, at the places given by the vtable
@@ -6,14 +7,17 @@
             it is absent
 
 All numbers are little-endian, sizes in bytes. A text is a u32 offset from its own position to a u32 length and the
-bytes. Every position is checked before it is read; an invalid one raises ValueError.
+bytes. Every position is checked before it is read; an invalid one raises ValueError. What is written has one form: the
+root, the vtable, the table with its fields in the order of their numbers and each at a multiple of its size, the texts.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
+from typing import NamedTuple
 
-__all__ = ["FlatTable"]
+__all__ = ["FlatNumber", "FlatTable", "flat_table"]
 
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 _NUMBERS = {1: struct.Struct("<B"), 4: _U32, 8: struct.Struct("<Q")}
@@ -57,3 +61,51 @@ class FlatTable:
         if end > len(self._data):
             raise ValueError(f"a text up to {end} in a buffer of {len(self._data)}")
         return self._data[at + 4 : end]
+
+
+class FlatNumber(NamedTuple):
+    """A number of a table that is written: its value, unsigned, and its size of 1, 4 or 8 bytes."""
+
+    value: int
+    size: int
+
+
+def flat_table(fields: Mapping[int, FlatNumber | bytes]) -> bytes:
+    """Return a buffer with one table; `fields` are its numbers and texts by their numbers in the schema.
+
+    A number of 0 is left out, as readers take it for the default of each field here.
+    """
+    written = {
+        number: each for number, each in sorted(fields.items()) if not isinstance(each, FlatNumber) or each.value
+    }
+    places, size = _places(written)
+    count = max(written, default=-1) + 1
+    vtable_bytes = 4 + 2 * count
+    vtable_at = _U32.size
+    table_at = _aligned(vtable_at + vtable_bytes, 8)
+    buffer = bytearray(table_at + _aligned(size, 4))
+    _U32.pack_into(buffer, 0, table_at)
+    struct.pack_into(f"<{2 + count}H", buffer, vtable_at, vtable_bytes, size, *(places.get(n, 0) for n in range(count)))
+    _I32.pack_into(buffer, table_at, table_at - vtable_at)
+    for number, each in written.items():
+        at = table_at + places[number]
+        if isinstance(each, FlatNumber):
+            _NUMBERS[each.size].pack_into(buffer, at, each.value)
+        else:
+            _U32.pack_into(buffer, at, len(buffer) - at)
+            buffer += _U32.pack(len(each)) + each + bytes(_aligned(len(each) + 1, 4) - len(each))
+    return bytes(buffer)
+
+
+def _places(fields: Mapping[int, FlatNumber | bytes]) -> tuple[dict[int, int], int]:
+    """Return where each field is in the table, and the table's bytes."""
+    places, end = dict[int, int](), _I32.size
+    for number, each in fields.items():
+        size = each.size if isinstance(each, FlatNumber) else _U32.size
+        places[number] = _aligned(end, size)
+        end = places[number] + size
+    return places, end
+
+
+def _aligned(at: int, size: int) -> int:
+    return -(-at // size) * size

@@ -1,18 +1,20 @@
 """The collections manifest: the scopes and collections of a bucket. Source: specification, kv.md 4.
 
-    {"uid": "a", "scopes": [{"uid": "0", "name": "_default", "collections": [{"uid": "0", "name": "_default"}]}]}
+    {"uid": "a", "scopes": [{"uid": "0", "name": "_default",
+     "collections": [{"uid": "0", "name": "_default", "history": true}]}]}
 
-Ids and uids are lower-case hex without prefix. Each change of a bucket's collections creates a manifest with a higher
-uid; the steps between two manifests are events, one seqno each, in the log of every vbucket (dcp 2.16). So the events
-of a log also yield the manifest (`CollectionsManifest.after`).
+Ids and uids are lower-case hex without prefix. Who leaves `history` out does not know it: the collection keeps its
+flag, and a new one gets that of its bucket. Each change of a bucket's collections creates a manifest with a higher uid;
+the steps between two manifests are events, one seqno each, in the log of every vbucket (dcp 2.16). So the events of a
+log also yield the manifest (`CollectionsManifest.after`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +29,7 @@ __all__ = [
     "Collection",
     "CollectionsManifest",
     "EventKind",
+    "HistoryFlags",
     "ManifestEvent",
     "ManifestRefused",
     "NoSuchName",
@@ -61,12 +64,13 @@ class NoSuchName(ManifestRefused):
 
 
 class EventKind(IntEnum):
-    """The kinds of system events (dcp 2.16); 2 is retired, 5 (modify) exists in version 2 only."""
+    """The kinds of system events (dcp 2.16); 2 is retired, MODIFY_COLLECTION exists in version 2 only."""
 
     CREATE_COLLECTION = 0
     DROP_COLLECTION = 1
     CREATE_SCOPE = 3
     DROP_SCOPE = 4
+    MODIFY_COLLECTION = 5
 
 
 class ManifestEvent(NamedTuple):
@@ -76,7 +80,8 @@ class ManifestEvent(NamedTuple):
         kind: the kind of step. manifest_uid: uid of the new manifest in the last event of a change, of the old manifest
             in all others.
         scope_id, collection_id: ids of the scope and collection; `collection_id` is None in events of scopes.
-        name: name of the new scope or collection; empty in drops. max_ttl: seconds, None for none.
+        name: name of the new or modified scope or collection; empty in drops. max_ttl: seconds, None for none.
+        history: False if old versions of the collection's documents are not for readers, from this event on.
     """
 
     kind: EventKind
@@ -85,15 +90,36 @@ class ManifestEvent(NamedTuple):
     collection_id: int | None = None
     name: str = ""
     max_ttl: int | None = None
+    history: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection; `max_ttl` is in seconds, None if it has none of its own."""
+    """A collection; `max_ttl` is in seconds, None if it has none of its own. `history`: readers of every version get
+    those of its documents.
+    """
 
     id: int
     name: str
     max_ttl: int | None = None
+    history: bool = True
+
+    @property
+    def identity(self) -> tuple[int, str, int | None]:
+        """The part of a collection that never changes."""
+        return self.id, self.name, self.max_ttl
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFlags:
+    """The history of collections of which a text says nothing: `known` by id, and `default` of others."""
+
+    known: Mapping[int, bool] = field(default_factory=dict)
+    default: bool = True
+
+    def of(self, collection: int) -> bool:
+        """Return the flag of a collection by its id."""
+        return self.known.get(collection, self.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +167,10 @@ class CollectionsManifest:
                     return True
         return False
 
+    def flags(self, *, default: bool) -> HistoryFlags:
+        """Return the history of the collections here, and `default` for those that are not."""
+        return HistoryFlags({each.id: each.history for _, each in self.each_collection()}, default)
+
     def by_id(self) -> dict[int, tuple[Scope, Collection]]:
         """The scope and the collection, by the collection's id."""
         return {collection.id: (scope, collection) for scope, collection in self.each_collection()}
@@ -156,12 +186,15 @@ class CollectionsManifest:
         return {"uid": f"{self.uid:x}", "scopes": [_scope_json(each) for each in self.scopes]}
 
     @classmethod
-    def decode(cls, data: bytes, *, is_whole: bool = True, most: int | None = None) -> CollectionsManifest:
+    def decode(
+        cls, data: bytes, *, is_whole: bool = True, most: int | None = None, flags: HistoryFlags | None = None
+    ) -> CollectionsManifest:
         """Read a manifest from JSON.
 
         Args:
             is_whole: True for a manifest that a client sets; False for the part that a user may see.
             most: largest number of scopes, and of collections; None for no limit.
+            flags: the history of collections that the text says nothing of; None if all have one.
 
         Raises:
             ManifestRefused: not a manifest, more than `most`, or a broken rule for single manifests.
@@ -174,7 +207,8 @@ class CollectionsManifest:
             raise ManifestRefused('a manifest is {"uid": "hex", "scopes": [...]}')
         if most is not None:
             _check_counts(content["scopes"], most)
-        new = cls(parse_uid(content.get("uid"), "the manifest", UID_MAX), tuple(map(_read_scope, content["scopes"])))
+        scopes = tuple(_read_scope(each, flags or HistoryFlags()) for each in content["scopes"])
+        new = cls(parse_uid(content.get("uid"), "the manifest", UID_MAX), scopes)
         new.check(is_whole=is_whole)
         return new
 
@@ -214,21 +248,37 @@ class CollectionsManifest:
         gone = self._scope(name)
         return CollectionsManifest(self.uid + 1, tuple(each for each in self.scopes if each != gone))
 
-    def with_collection(self, scope: str, name: str, max_ttl: int | None, number: int) -> CollectionsManifest:
+    def with_collection(
+        self, scope: str, name: str, max_ttl: int | None, number: int, *, history: bool = True
+    ) -> CollectionsManifest:
         """Return the next manifest, with one more collection in a scope."""
         check_name(name, "collection")
         parent = self._scope(scope)
         if self.collection(scope, name):
             raise ManifestRefused(f'Collection with name "{name}" in scope "{scope}" already exists')
-        added = Collection(number, name, read_max_ttl(max_ttl, name))
+        added = Collection(number, name, read_max_ttl(max_ttl, name), history)
         return self._with(replace(parent, collections=(*parent.collections, added)))
 
     def without_collection(self, scope: str, name: str) -> CollectionsManifest:
         """Return the next manifest, without a collection."""
-        parent = self._scope(scope)
-        if not self.collection(scope, name):
-            raise NoSuchName(f'Collection with name "{name}" in scope "{scope}" is not found')
+        parent, _ = self._collection(scope, name)
         return self._with(replace(parent, collections=tuple(each for each in parent.collections if each.name != name)))
+
+    def with_history(self, scope: str, name: str, *, history: bool) -> CollectionsManifest:
+        """Return the next manifest, in which a collection has a history or not; this one if it is so already."""
+        parent, known = self._collection(scope, name)
+        if known.history == history:
+            return self
+        changed = replace(known, history=history)
+        return self._with(
+            replace(parent, collections=tuple(changed if each is known else each for each in parent.collections))
+        )
+
+    def _collection(self, scope: str, name: str) -> tuple[Scope, Collection]:
+        parent, known = self._scope(scope), self.collection(scope, name)
+        if known is None:
+            raise NoSuchName(f'Collection with name "{name}" in scope "{scope}" is not found')
+        return parent, known
 
     def _scope(self, name: str) -> Scope:
         scope = self.scope(name)
@@ -248,7 +298,7 @@ class CollectionsManifest:
             raise ManifestRefused(f"manifest {following.uid:x} is not newer than {self.uid:x}", stale=True)
         mine, theirs = self.by_id(), following.by_id()
         for number in mine.keys() & theirs.keys():
-            if (mine[number][0].id, mine[number][1]) != (theirs[number][0].id, theirs[number][1]):
+            if (mine[number][0].id, mine[number][1].identity) != (theirs[number][0].id, theirs[number][1].identity):
                 name = f"{mine[number][0].name}.{mine[number][1].name}"
                 raise ManifestRefused(f"collection {number:x}, {name}, may not become another", breaks=True)
         if 0 in theirs and 0 not in mine:
@@ -277,11 +327,14 @@ class CollectionsManifest:
             if scope.id not in my_scopes
         ]
         events += [
-            ManifestEvent(
-                EventKind.CREATE_COLLECTION, self.uid, scope.id, collection.id, collection.name, collection.max_ttl
-            )
+            _event_of(EventKind.CREATE_COLLECTION, self.uid, scope, collection)
             for scope, collection in following.each_collection()
             if collection.id not in mine
+        ]
+        events += [
+            _event_of(EventKind.MODIFY_COLLECTION, self.uid, scope, collection)
+            for scope, collection in following.each_collection()
+            if collection.id in mine and mine[collection.id][1].history != collection.history
         ]
         events += [
             ManifestEvent(EventKind.DROP_SCOPE, self.uid, scope.id)
@@ -333,13 +386,26 @@ class ManifestFold:
                 self._names.pop(scope, None)
                 self._collections.pop(scope, None)
             case _ if number is not None and (collections := self._collections.get(scope)) is not None:
-                collections.pop(number, None)
-                if event.kind is not EventKind.DROP_COLLECTION:
-                    collections[number] = Collection(number, event.name, event.max_ttl)
+                self._change(collections, event, number)
+
+    @staticmethod
+    def _change(collections: dict[int, Collection], event: ManifestEvent, number: int) -> None:
+        """Apply an event of a collection; a modified one keeps its place among the others."""
+        if event.kind is EventKind.MODIFY_COLLECTION:
+            if number in collections:
+                collections[number] = replace(collections[number], history=event.history)
+            return
+        collections.pop(number, None)
+        if event.kind is not EventKind.DROP_COLLECTION:
+            collections[number] = Collection(number, event.name, event.max_ttl, event.history)
 
 
 EMPTY: Final = CollectionsManifest(0, (Scope(0, DEFAULT, (Collection(0, DEFAULT),)),))
 """The manifest of a bucket whose collections were never changed."""
+
+
+def _event_of(kind: EventKind, uid: int, scope: Scope, of: Collection) -> ManifestEvent:
+    return ManifestEvent(kind, uid, scope.id, of.id, of.name, of.max_ttl, of.history)
 
 
 def parse_uid(text: object, what: str, most: int = ID_MAX) -> int:
@@ -366,21 +432,22 @@ def _scope_json(scope: Scope) -> dict[str, Any]:
 
 
 def _collection_json(collection: Collection) -> dict[str, Any]:
-    fields: dict[str, Any] = {"uid": f"{collection.id:x}", "name": collection.name}
-    return fields if collection.max_ttl is None else {**fields, "maxTTL": collection.max_ttl}
+    ttl = {} if collection.max_ttl is None else {"maxTTL": collection.max_ttl}
+    return {"uid": f"{collection.id:x}", "name": collection.name, **ttl, "history": collection.history}
 
 
-def _read_scope(fields: object) -> Scope:
+def _read_scope(fields: object, flags: HistoryFlags) -> Scope:
     if not isinstance(fields, dict) or not isinstance(fields.get("collections", []), list):
         raise ManifestRefused('a scope is {"uid": "hex", "name": "...", "collections": [...]}')
     name = fields.get("name")
     name = name if name in {DEFAULT, SYSTEM} else check_name(name, "scope")
-    collections = tuple(_read_collection(each, is_system=name == SYSTEM) for each in fields.get("collections", []))
+    is_system = name == SYSTEM
+    collections = tuple(_read_collection(each, flags, is_system=is_system) for each in fields.get("collections", []))
     _unlike((each.name for each in collections), f"collections of scope {name} are named")
     return Scope(parse_uid(fields.get("uid"), f"scope {name}"), str(name), collections)
 
 
-def _read_collection(item: object, *, is_system: bool) -> Collection:
+def _read_collection(item: object, flags: HistoryFlags, *, is_system: bool) -> Collection:
     if not isinstance(item, dict):
         raise ManifestRefused('a collection is {"uid": "hex", "name": "..."}')
     name = item.get("name")
@@ -388,7 +455,11 @@ def _read_collection(item: object, *, is_system: bool) -> Collection:
         name = "_" + check_name(name[1:], "collection")  # servers' own
     else:
         name = DEFAULT if name == DEFAULT else check_name(name, "collection")
-    return Collection(parse_uid(item.get("uid"), f"collection {name}"), name, read_max_ttl(item.get("maxTTL"), name))
+    number = parse_uid(item.get("uid"), f"collection {name}")
+    history = item.get("history", flags.of(number))
+    if not isinstance(history, bool):
+        raise ManifestRefused(f"collection {name}: history {history!r} is neither true nor false")
+    return Collection(number, name, read_max_ttl(item.get("maxTTL"), name), history)
 
 
 def read_max_ttl(seconds: object, name: str) -> int | None:

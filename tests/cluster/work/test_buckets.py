@@ -74,9 +74,18 @@ def test_a_history_is_planned_set_and_read_of_the_first_bucket_as_well(node: tes
     )
     done = do(node, SetHistory("default", seconds=3600, mib=5))
     assert done.line == "default keeps 3600 s and at most 5 MiB, on 1 node"
-    assert done.facts["history"] == {node.address: {"seconds": 3600, "bytes": 5 << 20}}
+    assert done.facts["history"] == {node.address: {"seconds": 3600, "bytes": 5 << 20, "collections": True}}
     assert on(node, SetHistory("default", mib=5).plan).is_empty
     assert do(node, SetHistory("default", seconds=0)).line == "default keeps 5 MiB, on 1 node"
     known = do(node, SetHistory("default"))
     assert (known.line, known.is_answer) == (f"{node.address}: 5 MiB", True)
     assert do(node, SetHistory("default", mib=0)).line == "default keeps what compaction leaves, on 1 node"
+
+
+def test_whether_new_collections_have_a_history_is_a_setting_of_the_bucket(node: testing.Node) -> None:
+    line = "what compaction leaves; new collections have no history"
+    plan = on(node, SetHistory("default", collections="off").plan)
+    assert (plan.rows, plan.is_empty) == (((node.address, "what compaction leaves", line),), False)
+    assert do(node, SetHistory("default", collections="off")).line == f"default keeps {line}, on 1 node"
+    assert on(node, SetHistory("default", collections="off").plan).is_empty
+    assert do(node, SetHistory("default", collections="on")).line == "default keeps what compaction leaves, on 1 node"

@@ -6,7 +6,7 @@ import pytest
 
 from headwater import testing
 from headwater.cluster.members import Members
-from headwater.cluster.work import CreateCollection, DropCollection, WorkRun
+from headwater.cluster.work import AlterCollection, CreateCollection, DropCollection, SetHistory, WorkRun
 from headwater.errors import OptionError, WorkRefused
 from tests.cluster.nodes import at
 
@@ -38,9 +38,43 @@ def test_a_collection_is_made_and_dropped_by_the_ids_that_were_shown() -> None:
         asyncio.run(doing(node))
 
 
+def test_a_collection_is_given_a_history_and_loses_it() -> None:
+    async def doing(node: testing.Node) -> None:
+        async with Members() as members:
+            seeds = at(node)
+            made = CreateCollection("shop.carts", history="off")
+            assert (await made.plan(members, seeds)).lines[1] == "Readers of every version get the last one alone"
+            await made.run(members, seeds, WorkRun())
+            gives, takes = (AlterCollection("shop.carts", history=each) for each in ("on", "off"))
+            shown = await gives.plan(members, seeds)
+            assert shown.lines == ("Readers of every version of shop.carts get the old ones",) and not shown.is_empty
+            assert (await takes.plan(members, seeds)).is_empty
+            outcome = await gives.run(members, seeds, WorkRun())
+            assert (outcome.line, outcome.facts["history"]) == ("shop.carts has a history; manifest 3", True)
+            assert (await gives.run(members, seeds, WorkRun())).line == outcome.line, "there is nothing to change"
+            await SetHistory("default", collections="off").run(members, seeds, WorkRun())
+            await CreateCollection("shop.plain").run(members, seeds, WorkRun())
+            assert (await AlterCollection("shop.plain", history="off").plan(members, seeds)).is_empty
+            await CreateCollection("shop.carts").run(members, seeds, WorkRun())
+            with pytest.raises(WorkRefused, match=r"shop\.carts is there, with a history: headwater collection alter"):
+                await made.run(members, seeds, WorkRun())
+            missing = AlterCollection("shop.none", history="on")
+            with pytest.raises(WorkRefused, match=r"there is no shop\.none"):
+                await missing.plan(members, seeds)
+            with pytest.raises(WorkRefused, match="is not found"):
+                await missing.run(members, seeds, WorkRun())
+
+    with testing.node(vbuckets=4) as node:
+        asyncio.run(doing(node))
+
+
 def test_a_scope_and_a_collection_are_named_by_their_kinds() -> None:
     assert CreateCollection("shop").title == "Make scope shop"
     assert DropCollection("shop.carts").title == "Drop collection shop.carts"
     assert DropCollection("shop.carts").question == "Drop shop.carts with all its documents?"
     with pytest.raises(OptionError, match="a scope has none"):
         CreateCollection("shop", max_ttl=5)
+    with pytest.raises(OptionError, match="a scope has none"):
+        CreateCollection("shop", history="on")
+    with pytest.raises(OptionError, match="a scope has no history"):
+        AlterCollection("shop", history="on")

@@ -7,11 +7,13 @@ import pytest
 
 from tests.interop.story import (
     EVERY_VERSION,
+    HISTORIES,
     THROUGH_FAILOVER,
     WHAT,
     WITH_COLLECTIONS,
     follow_collections,
     follow_every_version,
+    follow_histories,
     follow_through_everything,
     follow_through_failover,
 )
@@ -55,6 +57,19 @@ def test_gocbcore_gets_every_version_of_a_document(tmp_path: Path, compared: Cal
         return [binary, str(port), "versions"]
 
     compared(follow_every_version(program, tmp_path))
+
+
+@pytest.mark.battery
+@pytest.mark.program("gocbcore DCPAgent", VERSION, HISTORIES)
+def test_gocbcore_gets_every_version_of_collections_that_have_a_history(
+    tmp_path: Path, compared: Callable[[int], None]
+) -> None:
+    binary = go_program(HERE)
+
+    def program(port: int) -> Sequence[str]:
+        return [binary, str(port), "versions"]
+
+    compared(follow_histories(program, tmp_path))
 
 
 @pytest.mark.battery

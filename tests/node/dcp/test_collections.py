@@ -13,8 +13,10 @@ from headwater.wire import dcp, leb128
 from headwater.wire.dcp import EndReason
 from headwater.wire.framing import stream_id_of
 from headwater.wire.header import Frame
+from headwater.wire.manifest import EventKind, ManifestEvent
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.system_events import event_of
 from tests.node.aware import JSON, XERROR, Aware, everything, manifest, told
 
 A, B = 8, 9
@@ -196,11 +198,52 @@ def test_several_streams_of_a_vbucket_are_told_apart_by_their_ids(node: Node) ->
     assert seen[6][1:-1] == [("set", 4, b"\x00k0")]
 
 
-def test_system_events_of_version_2_are_a_feature_that_is_absent(node: Node) -> None:
-    with Aware(node.port) as reader:
-        reader.opens(b"flat")
-        answer = reader.ask(Opcode.DCP_CONTROL, key=b"flatbuffers_system_events", value=b"true")
-        assert answer.status == Status.EINVAL
+def flat(port: int) -> list[tuple[int, ManifestEvent]]:
+    """The events of vbucket 0 as version 2 tells them, with their seqnos."""
+    with Aware(port) as reader:
+        reader.opens(b"flat", flatbuffers_system_events="true")
+        assert reader.asks(flags=4).status == 0
+        frames = [frame for frame in reader.messages() if frame.opcode == Opcode.DCP_SYSTEM_EVENT]
+    events = [dcp.SystemEventV2.decode(frame) for frame in frames]
+    return [(each.by_seqno, event_of(each)) for each in events]
+
+
+def test_who_knows_version_2_hears_of_histories_and_others_of_all_else() -> None:
+    kind = EventKind
+    with testing.node(vbuckets=4) as node:
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(1, a=A, b=B)) == client.put(b"k", b"v", A) == 0
+            assert client.becomes(manifest(2, ["a"], a=A, b=B)) == 0
+            assert client.put(b"k", b"w", A) == 0
+            assert client.becomes(manifest(3, a=A, b=B)) == client.becomes(manifest(4, ["a"], a=A, b=B)) == 0
+        expected = [
+            (1, ManifestEvent(kind.CREATE_SCOPE, 0, 8, name="shop")),
+            (2, ManifestEvent(kind.CREATE_COLLECTION, 0, 8, A, "a")),
+            (3, ManifestEvent(kind.CREATE_COLLECTION, 1, 8, B, "b")),
+            (5, ManifestEvent(kind.MODIFY_COLLECTION, 2, 8, A, "a", None, history=False)),
+            (7, ManifestEvent(kind.MODIFY_COLLECTION, 3, 8, A, "a", None, history=True)),
+            (8, ManifestEvent(kind.MODIFY_COLLECTION, 4, 8, A, "a", None, history=False)),
+        ]
+        for again in (False, True):
+            if again:
+                node.kill()
+                node.restart()
+            assert flat(node.port) == expected
+            assert everything(node.port)[1:] == [
+                *EVENTS, ("set", 6, b"\x08k"), ("advanced", 8), ("end", EndReason.OK)
+            ]  # fmt: skip
+            assert everything(node.port, {"collections": ["8"]})[-2:] == [("set", 6, b"\x08k"), ("end", EndReason.OK)]
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(5, b=B)) == 0
+        assert [seqno for seqno, _ in flat(node.port)] == [1, 3, 9], "modifications go with their collection"
+
+
+def test_a_collection_that_is_made_without_a_history_is_told_by_each_version_as_far_as_it_goes() -> None:
+    with testing.node(vbuckets=1) as node:
+        with Aware(node.port) as client:
+            assert client.becomes(manifest(1, ["a"], a=A)) == 0
+        assert flat(node.port)[-1] == (2, ManifestEvent(EventKind.CREATE_COLLECTION, 1, 8, A, "a", None, history=False))
+        assert everything(node.port)[2] == ("event", 2, 0, A, 1, b"a")
 
 
 def test_a_marker_of_version_2_2_tells_what_was_purged() -> None:

@@ -250,6 +250,7 @@ def test_statistics_count_each_collection(client: Aware) -> None:
     client.ask(Opcode.DELETE, key=b"\x08counted")
     after = counted("collections")
     assert (before["manifest_uid"], before["0x8:0x8:name"], before["0x8:0x9:maxTTL"]) == ("0x1", "a", "100")
+    assert before["0x8:0x8:history"] == "true"
     assert int(after["0x8:0x8:items"]) == int(before["0x8:0x8:items"])
     assert int(after["0x8:0x8:tombstones"]) == int(before["0x8:0x8:tombstones"]) + 1
     assert counted("scopes") == {

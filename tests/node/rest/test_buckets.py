@@ -60,7 +60,7 @@ def test_a_bucket_is_made_has_its_pages_and_is_dropped(node: Node) -> None:
         ("name=a&quotaMiB=1", "64 is the least"),
         ("name=a&bucketType=memcached", "of type couchbase"),
         ("name=a&historyRetentionBytes=5", "1048576 is the least"),
-        ("name=a&historyRetentionCollectionDefault=false", "each collection has the history of its bucket"),
+        ("name=a&historyRetentionCollectionDefault=maybe", "historyRetentionCollectionDefault is true or false"),
     ],
 )
 def test_a_form_that_can_not_be_is_refused_in_words(node: Node, form: str, said: str) -> None:
@@ -110,14 +110,16 @@ def test_the_history_of_a_bucket_is_taken_and_shown_by_the_other_servers_names(n
             ("historyRetentionBytes=-1", "whole number"),
             ("historyRetentionSeconds=1e3", "whole number"),
             ("historyRetentionSeconds=5000000000", "4294967295 is the most"),
-            ("historyRetentionCollectionDefault=false", "each collection has the history of its bucket"),
+            ("historyRetentionCollectionDefault=2", "historyRetentionCollectionDefault is true or false"),
             ("historyRetentionSeconds=60&replicaNumber=2", "drop it and make another"),
-            ("historyRetentionCollectionDefault=true", "only its quota"),
         ):
             status, body = http(node, "POST", path, form)
             assert status == 400 and said in body, form
         assert json.loads(http(node, "GET", path)[1])["historyRetentionBytes"] == size
         assert http(node, "POST", path, "historyRetentionBytes=0&historyRetentionSeconds=0")[0] == 200
+    for text, default in (("false", False), ("true", True)):
+        assert http(node, "POST", path, f"historyRetentionCollectionDefault={text}")[0] == 200
+        assert json.loads(http(node, "GET", path)[1])["historyRetentionCollectionDefault"] is default
     page = http(node, "GET", "/metrics")[1]
     assert 'headwater_history_retention_seconds{bucket="default"} 0.0' in page
     assert http(node, "DELETE", "/pools/default/buckets/kept")[0] == 200

@@ -35,7 +35,8 @@ def test_scopes_and_collections_are_made_listed_and_dropped(node: Node) -> None:
     assert ask(node, "POST", f"{SCOPES}/shop/collections", "name=a") == (200, {"uid": "2"})
     assert ask(node, "POST", f"{SCOPES}/shop/collections", "name=b%2Dc&maxTTL=60") == (200, {"uid": "3"})
     made = {"uid": "8", "name": "shop"}
-    made["collections"] = [{"uid": "8", "name": "a"}, {"uid": "9", "name": "b-c", "maxTTL": 60}]  # type: ignore[assignment]
+    known = [{"uid": "8", "name": "a", "history": True}, {"uid": "9", "name": "b-c", "maxTTL": 60, "history": True}]
+    made["collections"] = known  # type: ignore[assignment]
     assert ask(node, "GET")[1]["scopes"][1] == made
     assert ask(node, "DELETE", f"{SCOPES}/shop/collections/a") == (200, {"uid": "4"})
     assert ask(node, "DELETE", f"{SCOPES}/shop") == (200, {"uid": "5"})
@@ -52,6 +53,41 @@ def test_minus_one_is_no_expiry_whatever_the_bucket_has(node: Node) -> None:
     assert ask(node, "DELETE", f"{SCOPES}/_default/collections/lasting")[0] == 200
 
 
+def histories(node: Node) -> dict[str, bool]:
+    return {each["name"]: each["history"] for each in ask(node, "GET")[1]["scopes"][0]["collections"]}
+
+
+def test_a_history_is_given_and_taken_away_and_without_a_word_as_the_bucket_says(node: Node) -> None:
+    path = f"{SCOPES}/_default/collections"
+    bucket = SCOPES.removesuffix("/scopes")
+    for name, form, default in (
+        ("with", "&history=true", "false"),
+        ("without", "&history=false", "true"),
+        ("said", "", "false"),
+        ("old", "", "true"),
+    ):
+        assert ask_plain(node, bucket, f"historyRetentionCollectionDefault={default}") == 200
+        assert ask(node, "POST", path, f"name={name}&maxTTL=60{form}")[0] == 200
+    assert histories(node) == {"_default": True, "with": True, "without": False, "said": False, "old": True}
+    assert ask(node, "PATCH", f"{path}/with", "history=false")[0] == 200
+    assert ask(node, "PATCH", f"{path}/without", "history=1&maxTTL=60")[0] == 200
+    assert ask(node, "PATCH", f"{path}/_default", "history=false")[0] == 200
+    node.kill()
+    node.restart()
+    assert histories(node) == {"_default": False, "with": False, "without": True, "said": False, "old": True}
+    assert ask(node, "PATCH", f"{path}/_default", "history=true")[0] == 200
+    for name in ("with", "without", "said", "old"):
+        assert ask(node, "DELETE", f"{path}/{name}")[0] == 200
+
+
+def ask_plain(node: Node, path: str, form: str) -> int:
+    line = http.client.HTTPConnection(node.host, node.port, timeout=120)
+    line.request("POST", path, form, {"Content-Type": "application/x-www-form-urlencoded"})
+    status = line.getresponse().status
+    line.close()
+    return status
+
+
 @pytest.mark.parametrize(
     ("method", "path", "form", "status", "said"),
     [
@@ -64,6 +100,12 @@ def test_minus_one_is_no_expiry_whatever_the_bucket_has(node: Node) -> None:
         ("POST", "/none/collections", "name=x", 404, 'Scope with name "none" is not found'),
         ("DELETE", "/none", "", 404, 'Scope with name "none" is not found'),
         ("DELETE", "/_default", "", 400, "not allowed"),
+        ("POST", "/_default/collections", "name=x&history=maybe", 400, "neither true nor false"),
+        ("PATCH", "/_default/collections/_default", "history=2", 400, "neither true nor false"),
+        ("PATCH", "/_default/collections/_default", "", 400, "can be given a history"),
+        ("PATCH", "/_default/collections/_default", "maxTTL=60", 400, "is given when it is made, and stays"),
+        ("PATCH", "/_default/collections/none", "history=true", 404, 'Collection with name "none"'),
+        ("PATCH", "/_default/collections/none", "maxTTL=60", 404, 'Collection with name "none"'),
         (
             "DELETE",
             "/_default/collections/none",

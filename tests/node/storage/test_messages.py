@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from headwater.node.storage import messages
-from headwater.node.storage.messages import event_of, events_of, messages_of
+from headwater.node.storage.messages import events_of, messages_of
 from headwater.node.storage.records import event_parts
 from headwater.node.storage.store import Store
 from headwater.testing.faults import FaultyDisk
-from headwater.wire.dcp import Abort, Prepare, SystemEvent
+from headwater.wire.dcp import Abort, Prepare
+from headwater.wire.manifest import EventKind, ManifestEvent
 from tests.node.storage.model import open_store
 
 VB = 1
@@ -28,7 +27,7 @@ def test_documents_alone_tell_nothing() -> None:
 
 def test_events_and_messages_come_in_order_of_each_key_the_newest() -> None:
     store = open_store(FaultyDisk())
-    event = SystemEvent(by_seqno=0, event=0, version=0, manifest_uid=1, scope_id=0, collection_id=8)
+    event = ManifestEvent(EventKind.CREATE_COLLECTION, 1, 0, 8)
     store.staging.event(VB, event_parts(event), cas=1)
     for key in (b"\0a", b"\0b"):
         store.prepares.stage(VB, Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=key, value=b"", cas=1))
@@ -46,11 +45,10 @@ def test_more_than_a_look_has_room_for_are_all_told() -> None:
 
 def test_an_event_that_is_the_same_in_two_vbuckets_is_one_object_wherever_it_came_from() -> None:
     store = open_store(FaultyDisk())
-    event = SystemEvent(by_seqno=0, event=0, version=0, manifest_uid=1, scope_id=0, collection_id=8, key=b"carts")
+    event = ManifestEvent(EventKind.CREATE_COLLECTION, 1, 0, 8, "carts")
     store.staging.mutation(0, b"k", b"v", cas=1, rev_seqno=1)
     store.staging.event(0, event_parts(event), cas=1)
-    told = replace(event, by_seqno=7, vbucket=VB, opaque=0xBEEF)
-    store.staging.event(VB, event_parts(told), seqno=7, cas=1)  # as a replica is sent it
+    store.staging.event(VB, event_parts(event), seqno=7, cas=1)  # as a replica is sent it
     (mine,), (theirs,) = (list(events_of(store.index, store.slots, vb)) for vb in (0, VB))
     assert (mine.seqno, theirs.seqno) == (2, 7)
-    assert mine.event is theirs.event and mine.event == event_of(event)
+    assert mine.event is theirs.event and mine.event == event

@@ -20,7 +20,7 @@ from headwater.node.storage.records import event_parts
 from headwater.node.storage.store import Store
 from headwater.node.storage.views import Shown
 from headwater.testing.faults import FaultyDisk
-from headwater.wire.dcp import SystemEvent
+from headwater.wire.manifest import EventKind, ManifestEvent
 from tests.battery import few_of
 from tests.node.storage.model import commit, compact, finish, open_store
 
@@ -69,8 +69,7 @@ class NewestMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from([0, 1]), collection=st.sampled_from([8, 9]))
     def create_or_drop(self, kind: int, collection: int) -> None:
-        told = SystemEvent(by_seqno=0, event=kind, version=0, manifest_uid=1, scope_id=0, collection_id=collection)
-        self.store.staging.event(VB, event_parts(told), cas=1)
+        self.store.staging.event(VB, event_parts(ManifestEvent(EventKind(kind), 1, 0, collection)), cas=1)
 
     @rule()
     def commit(self) -> None:

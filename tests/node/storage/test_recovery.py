@@ -255,8 +255,8 @@ def test_segments_without_a_manifest_are_never_taken_for_an_empty_store() -> Non
 
 def test_a_newer_format_is_refused_in_one_line() -> None:
     files, _ = sealed_store()
-    newer = files[MANIFEST].replace(b"headwater-store 2", b"headwater-store 5")
-    with pytest.raises(StorageError, match="format 5; this headwater reads up to format 4"):
+    newer = files[MANIFEST].replace(b"headwater-store 2", b"headwater-store 6")
+    with pytest.raises(StorageError, match="format 6; this headwater reads up to format 5"):
         open_store(image({**files, MANIFEST: newer}))
 
 

@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headwater.node.storage.messages import message_of
 from headwater.node.vbucket.vbucket import VBucket
 from headwater.wire import dcp, leb128
 from headwater.wire.framing import FrameBuffer
@@ -14,6 +13,7 @@ from headwater.wire.header import Frame
 from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.system_events import old_message
 from tests.node.storage.model import compact
 from tests.node.streams.support import Producer, StreamDesk, Wire
 from tests.node.support import NOON, Talk
@@ -154,7 +154,7 @@ class Owner:
         self.copy.desk.become(0, self._uid, **{NAMES[each]: each for each in wanted})
         for seqno, event in self.copy.desk.store.events(0):
             if seqno > before:
-                self._enter(seqno, Entry("event", event=replace(message_of(event), by_seqno=seqno)))
+                self._enter(seqno, Entry("event", event=replace(old_message(event), by_seqno=seqno)))
 
     def _was(self, collection: int) -> bool:
         return any(each.event and each.event.collection_id == collection for each in self.history.entries.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from headwater.node.dcp.producer import ProducerSession
@@ -68,9 +68,11 @@ class StreamDesk(Desk):
         self.committer.wrote()
         return seqno
 
-    def become(self, vb: int, uid: int, **collections: int) -> None:
-        """Stage the events that lead to scope `shop`, id 8, with these collections; without any, to none."""
-        wanted = CollectionsManifest.decode(manifest(uid, **collections))
+    def become(self, vb: int, uid: int, plain: Collection[str] = (), **collections: int) -> None:
+        """Stage the events that lead to scope `shop`, id 8, with these collections, those of `plain` without a history;
+        without any, to none.
+        """
+        wanted = CollectionsManifest.decode(manifest(uid, plain, **collections))
         self.bucket.vbuckets[vb].become(wanted, lambda: self.bucket.next_cas(vb))
         self.committer.wrote()
 

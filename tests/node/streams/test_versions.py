@@ -206,6 +206,120 @@ def test_versions_of_collections_come_between_their_events(desk: StreamDesk) -> 
     assert [each[1] for each in found if each[0] == "mutation"] == [3, 4]
 
 
+COLLECTION_STREAM = b'{"uid":"0"}'
+
+
+def aware(desk: StreamDesk, name: str = "aware") -> Producer:
+    """A client that knows collections and wants every version."""
+    return asking(desk, name, features=(0x07, 0x08, COLLECTIONS))
+
+
+def changes_of(reader: Producer) -> list[tuple[object, ...]]:
+    """The markers, and behind them the seqnos of all that came."""
+    frames = reader.read()
+    return [
+        *(each for each in told(frames) if each[0] == "marker"),
+        *((seqno_of(frame.extras),) for frame in frames if frame.opcode != Opcode.DCP_SNAPSHOT_MARKER),
+    ]
+
+
+def test_of_collections_without_a_history_the_last_version_comes_between_all_those_of_others(desk: StreamDesk) -> None:
+    desk.become(0, 1, ["carts"], orders=8, carts=9)
+    for collection in (8, 9, 9, 8, 0, 9, 0):
+        desk.set(0, "k", collection=collection)
+    desk.commit()
+    reader = aware(desk)
+    reader.stream(value=COLLECTION_STREAM)
+    assert changes_of(reader) == [("marker", 0, 10, DISK | VERSIONS), *((n,) for n in (1, 2, 3, 4, 7, 8, 9, 10))]
+    for collection in (9, 8, 9, 8):
+        desk.set(0, "k", collection=collection)
+    desk.commit()
+    assert changes_of(reader) == [("marker", 10, 14, FIRST | VERSIONS), (12,), (13,), (14,)]
+
+
+def test_what_was_written_while_a_collection_had_a_history_comes_with_every_version(desk: StreamDesk) -> None:
+    desk.become(0, 1, orders=8)  # events 1 and 2
+    for uid, plain in ((2, ["orders"]), (3, []), (4, ["orders"])):
+        for _ in range(3):
+            desk.set(0, "k", collection=8)
+        desk.become(0, uid, plain, orders=8)
+    desk.set(0, "k", collection=8)
+    desk.commit()
+    reader = aware(desk)
+    reader.stream(value=COLLECTION_STREAM)
+    expected = [1, 2, 3, 4, 5, 11, 12, 13, 15]
+    assert changes_of(reader) == [("marker", 0, 15, DISK | VERSIONS), *((n,) for n in expected)]
+    flat = aware(desk, "flat")
+    assert flat.control("flatbuffers_system_events", "true") == 0
+    flat.stream(value=COLLECTION_STREAM)
+    expected = [1, 2, 3, 4, 5, 6, 10, 11, 12, 13, 14, 15]
+    assert changes_of(flat) == [("marker", 0, 15, DISK | VERSIONS), *((n,) for n in expected)]
+
+
+def test_who_reads_only_what_has_no_history_is_told_so_by_each_snapshot_until_it_has_one(desk: StreamDesk) -> None:
+    desk.become(0, 1, ["carts"], carts=9)
+    desk.commit()
+    reader = aware(desk)
+    reader.stream(value=b'{"collections":["9"]}')
+    reader.read()
+    for _ in range(2):
+        for _ in range(2):
+            desk.set(0, "k", collection=9)
+        desk.commit()
+        assert [each[3] for each in told(reader.read()) if each[0] == "marker"] == [DISK], "live ones as well"
+    desk.become(0, 2, carts=9)
+    desk.set(0, "k", collection=9)
+    desk.set(0, "k", collection=9)
+    desk.commit()
+    assert changes_of(reader) == [("marker", 6, 9, DISK | VERSIONS), (8,), (9,)]
+
+
+def test_the_default_collection_may_have_no_history_and_old_clients_are_told_so_too(desk: StreamDesk) -> None:
+    overwrite(desk, "aa")
+    desk.become(0, 1, ["_default"])
+    overwrite(desk, "aa")
+    reader = asking(desk)
+    reader.stream()
+    assert changes_of(reader) == [("marker", 0, 5, DISK | VERSIONS), (1,), (2,), (5,)]
+    overwrite(desk, "bb")
+    assert changes_of(reader) == [("marker", 5, 7, DISK), (7,)]
+
+
+def test_a_node_that_follows_gets_the_versions_of_collections_without_a_history_too(desk: StreamDesk) -> None:
+    """A copy may own the vbucket one day: a state that it shows must have all documents."""
+    desk.store.declarations.keep_history(60)
+    desk.become(0, 1, ["carts"], carts=9)
+    for _ in range(3):
+        desk.set(0, "k", collection=9)
+    desk.commit()
+    for durable in (True, False):
+        reader = aware(desk, f"copy{durable}")
+        assert reader.control("headwater_deleted_rev", "true") == 0
+        assert not durable or reader.control("enable_sync_writes", "true") == 0
+        reader.stream(value=COLLECTION_STREAM)
+        sent = [seqno_of(frame.extras) for frame in reader.read() if frame.opcode != Opcode.DCP_SNAPSHOT_MARKER]
+        assert sent == [1, 2, 3, 4, 5]
+
+
+def test_a_restart_and_a_rollback_keep_what_had_a_history_when(tmp_path: Path) -> None:
+    desk = StreamDesk(tmp_path / "store")
+    desk.become(0, 1, ["carts"], carts=9)
+    for uid, plain in ((2, []), (3, ["carts"]), (4, [])):
+        desk.set(0, "k", collection=9)
+        desk.set(0, "k", collection=9)
+        desk.become(0, uid, plain, carts=9)
+    desk.commit()
+    desk.close()
+    desk = StreamDesk(tmp_path / "store")
+    with ending(desk):
+        vbucket = desk.bucket.vbuckets[0]
+        assert [each[:2] for each in vbucket.collections.plain_spans(0, 11)] == [(2, 5), (8, 11)]
+        vbucket.set_state(State.REPLICA)
+        vbucket.roll_back(7)
+        assert [each[:2] for each in vbucket.collections.plain_spans(0, 11)] == [(2, 5)]
+        assert vbucket.collections.manifest.by_id()[9][1].history
+
+
 def test_who_wants_no_deletions_at_first_gets_every_version_of_what_is_written_later(desk: StreamDesk) -> None:
     """A snapshot from memory has no flag that says what was merged away in it: with the control, nothing is."""
     overwrite(desk, "aab")

@@ -8,26 +8,17 @@ import pytest
 
 from headwater.kernels.choices import EVENTS_OF_COLLECTIONS as OF
 from headwater.kernels.choices import EVENTS_OF_SCOPES as SCOPE
-from headwater.node.storage.messages import StoredEvent, event_of, message_of
+from headwater.kernels.choices import MODIFICATIONS
+from headwater.node.storage.messages import StoredEvent
 from headwater.node.vbucket import collection_events
 from headwater.node.vbucket.collection_events import PLAIN, VBucketCollections, Wanted
-from headwater.wire.dcp import SystemEvent
 from headwater.wire.manifest import EMPTY, EventKind, ManifestEvent, ManifestFold
 
 ALL = Wanted(aware=True)
 
 
 def event(seqno: int, kind: int, uid: int, scope: int, collection: int | None = None, name: str = "") -> StoredEvent:
-    message = SystemEvent(
-        by_seqno=0,
-        event=kind,
-        version=0,
-        key=name.encode(),
-        manifest_uid=uid,
-        scope_id=scope,
-        collection_id=collection,
-    )
-    return StoredEvent(seqno, event_of(message))
+    return StoredEvent(seqno, ManifestEvent(EventKind(kind), uid, scope, collection, name))
 
 
 def shop() -> VBucketCollections:
@@ -96,16 +87,6 @@ def test_a_client_without_collections_is_done_when_the_default_one_is_dropped() 
     assert found.choice(PLAIN, 4).tolist() == [] and found.choice(PLAIN, 3).tolist() == [0]
 
 
-def test_a_message_and_its_event_are_the_same_both_ways() -> None:
-    for told in (
-        ManifestEvent(EventKind.CREATE_COLLECTION, 3, 8, 9, "a", 60),
-        ManifestEvent(EventKind.DROP_SCOPE, 4, 8),
-    ):
-        message = message_of(told)
-        assert event_of(SystemEvent.decode(message.encode())) == told
-        assert message.version == (told.max_ttl is not None)
-
-
 def create(number: int) -> ManifestEvent:
     return ManifestEvent(EventKind.CREATE_COLLECTION, number, 0, 8 + number, f"c{number}")
 
@@ -164,3 +145,42 @@ def test_vbuckets_whose_histories_part_tell_their_own() -> None:
     assert one.dropped().tolist() == [] and other.dropped().tolist() == [[8, 103]]
     assert sorted(one.at(101).by_id()) == sorted(other.at(101).by_id()) == [0, 8, 9]
     assert (one.uid, other.uid, other.manifest.uid) == (2, 3, 3)
+
+
+def given(number: int, *, history: bool, kind: EventKind = EventKind.MODIFY_COLLECTION) -> ManifestEvent:
+    return ManifestEvent(kind, 1, 0, number, f"c{number}", None, history)
+
+
+def spans(of: VBucketCollections, after: int, last: int) -> list[tuple[int, int, list[int]]]:
+    return [(each.after, each.last, each.collections.tolist()) for each in of.plain_spans(after, last)]
+
+
+def test_a_collection_has_a_history_or_not_from_the_event_on_that_says_so() -> None:
+    found = VBucketCollections()
+    found.add(5, given(8, history=True, kind=EventKind.CREATE_COLLECTION))
+    assert spans(found, 0, 100) == [] and found.has_history(ALL, 0, 100)
+    found.add(10, given(8, history=False))
+    found.add(20, given(9, history=False, kind=EventKind.CREATE_COLLECTION))
+    found.add(30, given(8, history=True))
+    assert spans(found, 0, 10) == []
+    assert spans(found, 0, 100) == [(10, 20, [8]), (20, 30, [8, 9]), (30, 100, [9])]
+    assert spans(found, 12, 25) == [(12, 20, [8]), (20, 25, [8, 9])]
+    assert spans(found, 30, 100) == spans(found, 30, 100) == [(30, 100, [9])]
+    only = {number: Wanted(aware=True, collections=frozenset({number})) for number in (0, 8, 9)}
+    assert [found.has_history(only[8], *each) for each in ((0, 15), (10, 20), (12, 18), (25, 31))] == [1, 0, 0, 1]
+    assert [found.has_history(only[each], 20, 100) for each in only] == [True, True, False]
+    assert found.has_history(PLAIN, 40, 50)
+    found.add(50, given(0, history=False))
+    assert spans(found, 50, 60) == [(50, 60, [0, 9])] and not found.has_history(PLAIN, 50, 60)
+    assert not found.manifest.by_id()[0][1].history
+
+
+def test_modifications_are_shown_to_who_knows_them_while_the_collection_is_there() -> None:
+    found = VBucketCollections()
+    found.add(5, given(8, history=True, kind=EventKind.CREATE_COLLECTION))
+    found.add(6, given(8, history=False))
+    flat = Wanted(aware=True, modifications=True)
+    assert found.choice(ALL, 6).tolist() == [0, 8, OF + 8]
+    assert found.choice(flat, 6).tolist() == [0, 8, OF + 8, MODIFICATIONS, MODIFICATIONS + 8]
+    found.add(7, ManifestEvent(EventKind.DROP_COLLECTION, 2, 0, 8))
+    assert found.choice(flat, 7).tolist() == [0, OF + 8, MODIFICATIONS]

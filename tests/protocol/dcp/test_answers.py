@@ -5,12 +5,14 @@ import pytest
 from headwater.errors import BadMessage, RemoteProtocolError
 from headwater.kernels.columns import Stop, StreamTable
 from headwater.protocol.dcp.answers import (
+    KnownEvent,
     SystemNews,
     complaint,
     read_any_system_event,
     read_failover_log,
     read_rollback,
 )
+from headwater.wire.dcp import SystemEvent
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -89,16 +91,24 @@ def system_event(event: int, value: str | bytes = b"", *, version: int = 2, key:
     return Frame(0x80, Opcode.DCP_SYSTEM_EVENT, key, extras, data, vbucket=3)
 
 
+def known(frame: Frame) -> SystemEvent:
+    told = read_any_system_event(frame)
+    assert isinstance(told, KnownEvent)
+    return told.message
+
+
 def test_what_version_2_says_that_others_say_too_is_the_same_event() -> None:
-    dropped = read_any_system_event(system_event(1, DROPPED))
+    dropped = known(system_event(1, DROPPED))
     assert (dropped.by_seqno, dropped.event, dropped.manifest_uid) == (77, 1, 11)
     assert (dropped.scope_id, dropped.collection_id, dropped.vbucket) == (8, 12, 3)
-    scope = read_any_system_event(system_event(3, SCOPE))
+    scope = known(system_event(3, SCOPE))
     assert (scope.event, scope.manifest_uid, scope.scope_id, scope.key) == (3, 12, 9, b"shop")
-    gone = read_any_system_event(system_event(4, DROPPED_SCOPE))
+    gone = known(system_event(4, DROPPED_SCOPE))
     assert (gone.event, gone.manifest_uid, gone.scope_id, gone.collection_id) == (4, 13, 9, None)
-    made = read_any_system_event(system_event(0, MODIFIED))
+    made = known(system_event(0, MODIFIED))
     assert (made.event, made.collection_id, made.key, made.max_ttl) == (0, 12, b"orders", None)
+    histories = [read_any_system_event(system_event(kind, MODIFIED)) for kind in (0, 1)]
+    assert [each.history for each in histories if isinstance(each, KnownEvent)] == [True, None]
 
 
 def test_a_collection_that_was_modified_says_what_it_is_now() -> None:

@@ -32,6 +32,7 @@ def test_controls_are_asked_one_at_a_time_in_their_order_and_once() -> None:
         "supports_hifi_MFU",
         "send_stream_end_on_client_close_stream",
         "enable_expiry_opcode",
+        "flatbuffers_system_events",
         "v7_dcp_status_codes",
         "headwater_purge_seqno",
         "headwater_deleted_rev",

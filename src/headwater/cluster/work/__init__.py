@@ -8,7 +8,7 @@ imported here, since `headwater --help` imports this package.
 """
 
 from headwater.cluster.work.buckets import CreateBucket, DropBucket, SetHistory, SetQuota
-from headwater.cluster.work.collections import CreateCollection, DropCollection
+from headwater.cluster.work.collections import AlterCollection, CreateCollection, DropCollection
 from headwater.cluster.work.declared import NODE, DeclaredWork, WorkOutcome, WorkPlan, WorkRun
 from headwater.cluster.work.nodes import EncryptCluster, InitCluster
 from headwater.cluster.work.pair import PromoteReplicas
@@ -17,17 +17,17 @@ from headwater.cluster.work.upkeep import Compact, Flush
 from headwater.cluster.work.users import USER_WORKS, AddUser, ChangePassword, ChangeRoles, RemoveUser, WorkOnUser
 
 __all__ = [
-    "NODE", "USER_WORKS", "WORKS", "AddUser", "ChangePassword", "ChangeRoles", "Compact", "CreateBucket",
-    "CreateCollection", "DeclaredWork", "DropBucket", "DropCollection", "EncryptCluster", "FailOver", "Flush",
-    "InitCluster", "PromoteReplicas", "RemoveUser", "SetHistory", "SetQuota", "SpreadVbuckets", "WorkOnUser",
-    "WorkOutcome", "WorkPlan", "WorkRun",
+    "NODE", "USER_WORKS", "WORKS", "AddUser", "AlterCollection", "ChangePassword", "ChangeRoles", "Compact",
+    "CreateBucket", "CreateCollection", "DeclaredWork", "DropBucket", "DropCollection", "EncryptCluster",
+    "FailOver", "Flush", "InitCluster", "PromoteReplicas", "RemoveUser", "SetHistory", "SetQuota", "SpreadVbuckets",
+    "WorkOnUser", "WorkOutcome", "WorkPlan", "WorkRun",
 ]  # fmt: skip
 
 WORKS: dict[str, type[DeclaredWork]] = {
     each.KIND: each
     for each in (
         SpreadVbuckets, FailOver, Compact, Flush, CreateBucket, DropBucket, SetQuota, SetHistory, CreateCollection,
-        DropCollection, InitCluster, EncryptCluster, PromoteReplicas,
+        AlterCollection, DropCollection, InitCluster, EncryptCluster, PromoteReplicas,
     )
 }  # fmt: skip
 """All kinds of work that have a plan to be shown, by their names in addresses."""

@@ -171,8 +171,9 @@ def _room(mib: int, form: str = "") -> str:
 class SetHistory(DeclaredWork):
     """Change how far back a bucket keeps old versions of documents, or print it.
 
-    Readers that ask for every version (`tail --history`) get those. With both limits the shorter history counts. It is
-    in force at once, on all nodes; a limit that is not given stays. A full disk keeps no old versions.
+    Readers that ask for every version (`tail --history`) get those of collections with a history. With both limits the
+    shorter history counts. It is in force at once, on all nodes; what is not given stays. A full disk keeps no old
+    versions.
     """
 
     KIND: ClassVar[str] = "bucket-history"
@@ -182,6 +183,7 @@ class SetHistory(DeclaredWork):
         "headwater bucket history carts",
         "headwater bucket history carts --seconds 7d --mib 20GiB",
         "headwater bucket history carts --seconds 0 --mib 0",
+        "headwater bucket history carts --collections off",
     )
     EXITS: ClassVar[Mapping[int, str]] = {1: "there is none, a limit is out of bounds, or a node does not answer"}
     REMARKS: ClassVar[tuple[str, ...]] = ("What a shorter history leaves out is gone with the next compaction.",)
@@ -192,6 +194,9 @@ class SetHistory(DeclaredWork):
     )
     mib: int | None = option(
         None, "How much old versions of the whole bucket may take; 0: as much as they like.", unit=MIB, least=0
+    )
+    collections: str | None = option(
+        None, "Whether a collection that is made from now on has a history.", choices=("on", "off")
     )
 
     @property
@@ -205,32 +210,44 @@ class SetHistory(DeclaredWork):
 
     @property
     def _asks(self) -> bool:
-        return self.seconds is None and self.mib is None
+        return self.seconds is None and self.mib is None and self.collections is None
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return each node's history before and after the change."""
-        from headwater.cluster.buckets import histories
-
-        before = await histories(members, seeds, self.name)
+        before = await self._known(members, seeds)
         then = {node: self._then(*kept) for node, kept in before.items()}
         rows = tuple((str(node), _history(*kept), _history(*then[node])) for node, kept in before.items())
         return WorkPlan(heading=("node", "keeps", "then"), rows=rows, is_empty=then == before)
 
-    def _then(self, seconds: int, size: int) -> tuple[int, int]:
+    async def _known(self, members: Members, seeds: Sequence[Address]) -> dict[Address, tuple[int, int, bool]]:
+        """Return each node's seconds, bytes, and whether new collections have a history."""
+        from headwater.cluster.buckets import collections_have_history, histories
+
+        kept = await histories(members, seeds, self.name)
+        defaults = await collections_have_history(members, seeds, self.name)
+        return {node: (*limits, defaults.get(node, True)) for node, limits in kept.items()}
+
+    def _then(self, seconds: int, size: int, default: bool) -> tuple[int, int, bool]:
         return (
             seconds if self.seconds is None else self.seconds,
             size if self._bytes is None else self._bytes,
+            default if self.collections is None else self.collections == "on",
         )
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
         """Set the history on all nodes; without a limit, return that of each."""
-        from headwater.cluster.buckets import histories, keep_history
+        from headwater.cluster.buckets import give_collections_history, keep_history
 
-        if not self._asks:
+        if self.seconds is not None or self.mib is not None:
             await keep_history(members, seeds, self.name, self.seconds, self._bytes)
-        known = await histories(members, seeds, self.name)
+        if self.collections is not None:
+            await give_collections_history(members, seeds, self.name, history=self.collections == "on")
+        known = await self._known(members, seeds)
         lines = "\n".join(f"{node}: {_history(*kept)}" for node, kept in known.items())
-        facts = {str(node): {"seconds": seconds, "bytes": size} for node, (seconds, size) in known.items()}
+        facts = {
+            str(node): {"seconds": seconds, "bytes": size, "collections": default}
+            for node, (seconds, size, default) in known.items()
+        }
         if self._asks:
             return WorkOutcome(lines, {"name": self.name, "history": facts}, is_answer=True)
         kept = next(iter(known.values()))
@@ -238,7 +255,8 @@ class SetHistory(DeclaredWork):
         return WorkOutcome(line, {"name": self.name, "history": facts})
 
 
-def _history(seconds: int, size: int) -> str:
+def _history(seconds: int, size: int, default: bool) -> str:
     """Return a history in words."""
     parts = [f"{seconds} s" * bool(seconds), f"{size / (1 << 20):g} MiB" * bool(size)]
-    return " and at most ".join(filter(None, parts)) or "what compaction leaves"
+    kept = " and at most ".join(filter(None, parts)) or "what compaction leaves"
+    return kept if default else f"{kept}; new collections have no history"

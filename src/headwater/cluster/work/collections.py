@@ -1,4 +1,4 @@
-"""Work on the scopes and collections of a bucket: creating and dropping them."""
+"""Work on the scopes and collections of a bucket: creating, altering and dropping them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from headwater.cluster.members import Members
     from headwater.wire.manifest import CollectionsManifest
 
-__all__ = ["CreateCollection", "DropCollection"]
+__all__ = ["AlterCollection", "CreateCollection", "DropCollection"]
 
 NAME = "SCOPE or SCOPE.COLLECTION."
 TTL_MAX = 2**31 - 1
+HISTORY = ("on", "off")
+GETS = {"on": "get the old ones", "off": "get the last one alone"}
 TTL = f"a whole number of seconds, 1 to {TTL_MAX}, or such as 12h or 30d"
 
 
@@ -61,10 +63,15 @@ class CreateCollection(_OfCollections):
 
     name: str = option(..., NAME, positional=True, metavar="NAME", allowed="a name")
     max_ttl: int | None = option(None, "No document lives longer.", unit=SECONDS, least=1, most=TTL_MAX, allowed=TTL)
+    history: str | None = option(
+        None, "Whether readers of every version get its old ones; if left out, as its bucket says.", choices=HISTORY
+    )
 
     def __post_init__(self) -> None:
         if self.max_ttl is not None and not self.path.collection:
             raise OptionError("max-ttl", self.max_ttl, "for a scope: it is of a collection; a scope has none")
+        if self.history is not None and not self.path.collection:
+            raise OptionError("history", self.history, "for a scope: it is of a collection; a scope has none")
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return the plan of the new scope or collection."""
@@ -74,19 +81,77 @@ class CreateCollection(_OfCollections):
         lines = [f"{self.path} is made in this bucket, on all nodes"]
         if self.max_ttl is not None:
             lines.append(f"No document in it lives longer than {self.max_ttl:,} s")
+        if self.history is not None:
+            lines.append(f"Readers of every version {GETS[self.history]}")
         return WorkPlan(tuple(lines), is_empty=self.path.is_in(manifest))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
         """Create the scope or collection on all nodes."""
-        from headwater.cluster.collections import change, creation
+        from headwater.cluster.collections import change, creation, default_history
         from headwater.wire.manifest import ManifestRefused
 
+        kept = None if self.history is None else self.history == "on"
         try:
-            manifest = await change(members, seeds, creation(self.path, self.max_ttl))
+            default = kept is None and await default_history(members, seeds)
+            manifest = await change(members, seeds, creation(self.path, self.max_ttl, history=kept, default=default))
         except ManifestRefused as error:
             raise WorkRefused(str(error)) from None
         facts = {"name": str(self.path), "manifest": f"{manifest.uid:x}"}
         return WorkOutcome(f"{self.path} is there; manifest {manifest.uid:x}", facts)
+
+
+@dataclass(frozen=True)
+class AlterCollection(_OfCollections):
+    """Give a collection a history, or take it away.
+
+    Readers that ask for every version (`tail --history`) get the old versions of its documents, or of each the last one
+    only. How long old versions are kept is of the bucket (`bucket history`). Ends when it is durable on all nodes.
+    """
+
+    KIND: ClassVar[str] = "collection-alter"
+    HEADING: ClassVar[str] = "Alter a collection"
+    TITLE: ClassVar[str] = "Alter collection {0.path}"
+    HARMED: ClassVar[str] = "{0.path}"
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
+        "headwater collection alter shop.carts --history off",
+        "headwater collection alter shop.carts --history on",
+    )
+    EXITS: ClassVar[Mapping[int, str]] = {1: "there is none, or a node does not answer"}
+    REMARKS: ClassVar[tuple[str, ...]] = (
+        "What was written while a collection had a history stays for readers, as long as its bucket keeps it.",
+    )
+
+    name: str = option(..., "SCOPE.COLLECTION.", positional=True, metavar="NAME", allowed="a name")
+    history: str = option(..., "Whether readers of every version get its old ones.", choices=HISTORY)
+
+    def __post_init__(self) -> None:
+        if not self.path.collection:
+            raise OptionError("name", self.name, "a collection, such as shop.carts: a scope has no history")
+
+    async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
+        """Return the plan of the change; raises WorkRefused for an unknown name."""
+        from headwater.cluster.collections import current
+
+        manifest = await current(members, seeds)
+        known = manifest.collection(self.path.scope, self.path.collection)
+        if known is None:
+            raise WorkRefused(f"there is no {self.path}", "see headwater collection list")
+        line = f"Readers of every version of {self.path} {GETS[self.history]}"
+        return WorkPlan((line,), is_empty=known.history == (self.history == "on"))
+
+    async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
+        """Change it on all nodes."""
+        from headwater.cluster.collections import alteration, change
+        from headwater.wire.manifest import ManifestRefused
+
+        is_kept = self.history == "on"
+        try:
+            manifest = await change(members, seeds, alteration(self.path, history=is_kept))
+        except ManifestRefused as error:
+            raise WorkRefused(str(error), "see headwater collection list") from None
+        facts = {"name": str(self.path), "manifest": f"{manifest.uid:x}", "history": is_kept}
+        kept = "a history" if is_kept else "no history"
+        return WorkOutcome(f"{self.path} has {kept}; manifest {manifest.uid:x}", facts)
 
 
 @dataclass(frozen=True)

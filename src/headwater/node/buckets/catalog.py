@@ -68,7 +68,8 @@ class NewBucket:
         vbuckets: number of vbuckets; None for that of the node's first bucket.
         quota_mib: limit of the size of its files in MiB; 0 for no limit.
         is_empty: True to create no vbuckets, as on a node that joins a cluster.
-        history: retention of superseded versions.
+        history: retention of superseded versions. collections_have_history: False if new collections have no history
+            unless their creation asks for one.
     """
 
     name: str
@@ -76,6 +77,7 @@ class NewBucket:
     quota_mib: int = 0
     is_empty: bool = False
     history: Retention = Retention()  # noqa: RUF009 - a constant
+    collections_have_history: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ class Catalog:
             store: Store | None = None
             opened: OpenBucket | None = None
             try:
-                store = await self._in_thread(self._create_store, entry, wish.history)
+                store = await self._in_thread(self._create_store, entry, wish)
                 failpoint("buckets.made")
                 opened = self._opened(entry, store)
                 await self._fill(opened, 0 if wish.is_empty else entry.vbuckets)
@@ -297,6 +299,22 @@ class Catalog:
             fields = event("bucket.quota", bucket=name, quota_mib=quota_mib)
             log.info('bucket "%s" may take %s', name, f"{quota_mib} MiB" if quota_mib else "the disk", extra=fields)
 
+    async def give_collections_history(self, bucket: Bucket, *, history: bool) -> None:
+        """Set whether a collection that is made in a bucket has a history unless that is denied of it; otherwise as
+        `keep_history`.
+        """
+        async with self._changing:
+            self._check_open(bucket)
+            await self._in_thread(partial(bucket.store.declarations.give_collections_history, history=history))
+            fields = event("bucket.collections_history", bucket=bucket.name, history=history)
+            words = "a history" if history else "no history"
+            log.info('new collections of bucket "%s" have %s', bucket.name, words, extra=fields)
+
+    def _check_open(self, bucket: Bucket) -> None:
+        opened = self._open.get(bucket.name)
+        if bucket.name != self._config.bucket and (opened is None or opened.bucket is not bucket):
+            raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
+
     async def keep_history(self, bucket: Bucket, seconds: int | None = None, size: int | None = None) -> None:
         """Set the retention of superseded versions of any bucket, in seconds and bytes: 0 for none, None to leave a
         limit unchanged. On return it is durable and in force.
@@ -308,9 +326,7 @@ class Catalog:
         """
         _check_history(seconds, size)
         async with self._changing:
-            opened = self._open.get(bucket.name)
-            if bucket.name != self._config.bucket and (opened is None or opened.bucket is not bucket):
-                raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
+            self._check_open(bucket)
             # Blocking, so in a thread; `_changing` keeps a drop of the bucket away meanwhile.
             await self._in_thread(bucket.store.declarations.keep_history, seconds, size)
             kept, name = bucket.store.declarations.history, bucket.name
@@ -334,12 +350,14 @@ class Catalog:
             raise CommandRefused(Status.EINVAL, str(error)) from None
         return entry
 
-    def _create_store(self, entry: BucketEntry, history: Retention) -> Store:
+    def _create_store(self, entry: BucketEntry, wish: NewBucket) -> Store:
         folder.make(self._disk, entry.folder(self._config.data), entry)
         store = self._store(entry)
         try:
-            if history:
-                store.declarations.keep_history(history.seconds, history.bytes)
+            if wish.history:
+                store.declarations.keep_history(wish.history.seconds, wish.history.bytes)
+            if not wish.collections_have_history:
+                store.declarations.give_collections_history(history=False)
         except BaseException:
             store.close(clean=False)
             raise

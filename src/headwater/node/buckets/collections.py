@@ -16,6 +16,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -110,6 +111,7 @@ class Collections:
     """The collections of a bucket by the node's manifest.
 
     Attributes:
+        has_history: True if a collection has a history.
         default_is_plain: True if the default collection exists and has no maximum TTL, so that kernels may serve it.
         run_queue: the queue that gives other work its turn during a change; None before the node runs.
     """
@@ -118,6 +120,7 @@ class Collections:
         self._bucket = bucket
         self._file = CollectionsFile(disk, folder)
         self._ttls: dict[int, int | None] = {}
+        self.has_history: bool = True
         self.default_is_plain: bool = True
         self.manifest, self._next_collection, self._next_scope = self._file.load()
         self._saved = self.manifest
@@ -140,6 +143,7 @@ class Collections:
     def manifest(self, new: CollectionsManifest) -> None:
         self._manifest = new
         self._ttls = {collection.id: collection.max_ttl for _, collection in new.each_collection()}
+        self.has_history = any(collection.history for _, collection in new.each_collection())
         self.default_is_plain = 0 in self._ttls and self._ttls[0] is None
 
     def ttl_max(self, collection: int) -> int | None:
@@ -297,7 +301,8 @@ class Collections:
         all are checked again at the end.
         """
         bucket, committer, loop = self._bucket, self._bucket.committer, asyncio.get_running_loop()
-        await loop.run_in_executor(None, bucket.store.declarations.use_collections)
+        declare = partial(bucket.store.declarations.use_event, is_flat=self._has_plain)
+        await loop.run_in_executor(None, declare)
         slices = None if self.run_queue is None else Slices(loop, self.run_queue)
         level = dict[int, int]()
         while True:
@@ -432,10 +437,16 @@ class Collections:
         return lambda manifest: manifest.with_scope(name, self._next_scope)
 
     def with_collection(
-        self, scope: str, name: str, max_ttl: int | None
+        self, scope: str, name: str, max_ttl: int | None, *, history: bool | None = None
     ) -> Callable[[CollectionsManifest], CollectionsManifest]:
-        """Return the edit that adds a collection to a scope."""
-        return lambda manifest: manifest.with_collection(scope, name, max_ttl, self._next_collection)
+        """Return the edit that adds a collection to a scope; `history` is None for the bucket's default."""
+        kept = self._bucket.store.declarations.collections_have_history if history is None else history
+        return lambda manifest: manifest.with_collection(scope, name, max_ttl, self._next_collection, history=kept)
+
+    @property
+    def _has_plain(self) -> bool:
+        """True if a collection has no history, which only events of version 2 say."""
+        return any(not collection.history for _, collection in self.manifest.each_collection())
 
 
 def _only_drops(before: CollectionsManifest, after: CollectionsManifest) -> bool:

@@ -31,11 +31,11 @@ from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
     Changed,
-    CollectionsChanged,
     DurabilityChanged,
     Ended,
     Event,
     Flushed,
+    ManifestChanged,
     Marked,
     Opened,
     PositionNeeded,
@@ -266,8 +266,8 @@ class ConsumerSession(DcpEnd[Consumer]):
                 # `applied` comes behind the staging: it moves the stream's last seqno, which must never be ahead of the
                 # store.
                 self.consumer.applied(event)
-            case CollectionsChanged(stream=stream, message=message):
-                self.streams[stream.vbucket].change_collections(message)
+            case ManifestChanged(stream=stream, seqno=seqno, event=step):
+                self.streams[stream.vbucket].change_collections(step, seqno)
                 self._committer.wrote()
                 self.consumer.applied(event)
                 self._settle_prepares()

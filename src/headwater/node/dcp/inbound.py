@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from headwater.node.vbucket.vbucket import VBucket
     from headwater.protocol.dcp.consumer_stream import ConsumerStream
     from headwater.protocol.dcp.position import FailoverLog, Position
-    from headwater.wire.dcp import SystemEvent
     from headwater.wire.header import Frame
+    from headwater.wire.manifest import ManifestEvent
 
 
 def wants_versions(bucket: Bucket, consumer_name: str) -> bool:
@@ -150,10 +150,10 @@ class InboundStream:
         change = read_change(frame, deleted_user_xattrs=deleted_user_xattrs, collections=collections)
         stage(self._bucket, self.vbucket.id, change)
 
-    def change_collections(self, message: SystemEvent) -> None:
+    def change_collections(self, event: ManifestEvent, seqno: int) -> None:
         """Apply a system event; documents of a dropped collection are hidden from its seqno on."""
         vb = self.vbucket.id
-        self.vbucket.add_event(message, self._bucket.next_cas(vb))
+        self.vbucket.add_event(event, seqno, self._bucket.next_cas(vb))
         # A replica learns of a manifest by system events alone (kv.md 4); the node's own list must follow, or a
         # promotion would serve unknown collections.
         self._bucket.collections.look_at(vb)

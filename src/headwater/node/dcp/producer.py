@@ -19,7 +19,7 @@ from headwater.node.streams.encoding import Encoding, encoding_of
 from headwater.node.streams.handover import Handover
 from headwater.node.streams.round_robin import RoundRobin
 from headwater.node.streams.stream import Stream
-from headwater.node.vbucket.collection_events import EVERYTHING, PLAIN, Wanted
+from headwater.node.vbucket.collection_events import EVERYTHING, EVERYTHING_FLAT, PLAIN, Wanted
 from headwater.protocol.dcp.negotiation import SYNC_WRITES
 from headwater.protocol.dcp.producer import Producer
 from headwater.protocol.dcp.producer_events import (
@@ -314,23 +314,29 @@ class ProducerSession(DcpEnd[Producer]):
 
     def _last_seqno_of(self, vbucket: VBucket) -> Callable[[StreamFilter | None], int]:
         store, aware = self._bucket.store, self.producer.negotiated.collections
+        flat = aware and self.producer.settings.flat_events
 
         def last_seqno(choice: StreamFilter | None) -> int:
             if self.producer.settings.sync_writes:  # an abort is news for who holds its prepare
-                wanted = Wanted(aware, prepares=True)
+                wanted = Wanted(aware, prepares=True, modifications=flat)
             else:
-                wanted = PLAIN if choice is None else Wanted(aware, choice.collections, choice.scope)
+                wanted = (
+                    PLAIN if choice is None else Wanted(aware, choice.collections, choice.scope, modifications=flat)
+                )
             return store.newest_seqno(vbucket.id, vbucket.collections.choice(wanted, vbucket.durable_seqno))
 
         return last_seqno
 
     def _wanted(self, entry: ProducerStream) -> Wanted:
         choice, aware = entry.accepted.filter, self.producer.negotiated.collections
+        flat = aware and self.producer.settings.flat_events
         if self.producer.settings.sync_writes:
-            return Wanted(aware, prepares=True)
+            return Wanted(aware, prepares=True, modifications=flat)
         if not choice.chooses:  # no object of its own for each of a thousand streams
+            if flat:
+                return EVERYTHING_FLAT
             return EVERYTHING if aware else PLAIN
-        return Wanted(aware, choice.collections, choice.scope)
+        return Wanted(aware, choice.collections, choice.scope, modifications=flat)
 
     def _encoding(self, entry: ProducerStream) -> Encoding:
         """Return the encoding for a new stream: that of the last stream, or a new one after a CONTROL."""

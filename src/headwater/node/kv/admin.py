@@ -102,9 +102,10 @@ def start_persistence(session: Session, request: admin.StartPersistence) -> Done
 
 @handles(admin.SetParam, lasts=True)
 async def set_param(session: Session, request: admin.SetParam) -> Done:
-    """Set a limit of the selected bucket: `max_size` of the group flush, its quota in bytes, or
-    `history_retention_seconds` and `history_retention_bytes`, its retention of superseded versions; 0 for none. These
-    are the names of Couchbase's tools.
+    """Set a limit of the selected bucket: `max_size` of the group flush, its quota in bytes;
+    `history_retention_seconds` and `history_retention_bytes`, its retention of superseded versions; 0 for none; or
+    `history_retention_collection_default`, 1 if new collections have a history, else 0. These are the names of
+    Couchbase's tools.
 
     There are no other parameters. A user who administers only this bucket may not change them: they take disk space
     from other buckets.
@@ -138,6 +139,12 @@ class _Limit:
     set: Callable[[BucketCatalog, Bucket, int], Awaitable[None]]
 
 
+async def _give_collections_history(catalog: BucketCatalog, bucket: Bucket, number: int) -> None:
+    if number > 1:
+        raise CommandRefused(Status.EINVAL, "new collections have a history, 1, or none, 0")
+    await catalog.give_collections_history(bucket, history=bool(number))
+
+
 _LIMITS = {
     b"max_size": _Limit(
         "a quota", "bytes", 1 << 20, lambda catalog, bucket, size: catalog.set_quota(bucket.name, size >> 20)
@@ -147,6 +154,9 @@ _LIMITS = {
     ),
     b"history_retention_bytes": _Limit(
         "a history", "bytes", 1, lambda catalog, bucket, size: catalog.keep_history(bucket, size=size)
+    ),
+    b"history_retention_collection_default": _Limit(
+        "a history for new collections", "(1: yes, 0: no)", 1, _give_collections_history
     ),
 }
 

@@ -174,6 +174,9 @@ class BucketCatalog(Protocol):
             CommandRefused: a number is invalid.
         """
 
+    async def give_collections_history(self, bucket: Bucket, *, history: bool) -> None:
+        """Set whether collections that are made in a bucket have a history; otherwise as `keep_history`."""
+
 
 class Services(Protocol):
     """The node with one of its buckets, as handlers and sessions see it (node/served.py).

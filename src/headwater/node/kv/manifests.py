@@ -17,6 +17,7 @@ from headwater.wire.privilege import LOGIN
 from headwater.wire.status import Status
 
 if TYPE_CHECKING:
+    from headwater.node.buckets.bucket import Bucket
     from headwater.node.kv.api import Session
 
 
@@ -35,14 +36,19 @@ async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
     """
     bucket = session.store_bucket
     try:
-        manifest = CollectionsManifest.decode(request.value, most=COLLECTIONS_MAX)
-        await bucket.collections.change(lambda _: manifest)
+        manifest = await bucket.collections.change(lambda known: _read(bucket, known, request.value))
     except ManifestRefused as error:
         raise CommandRefused(status_of(error), str(error)) from None
     except StorageError as error:
         raise CommandRefused(Status.ETMPFAIL, str(error)) from None
     session.server.record(session, f"set the collections of bucket {bucket.name!r}, manifest {manifest.uid:x}")
     return Done()
+
+
+def _read(bucket: Bucket, known: CollectionsManifest, data: bytes) -> CollectionsManifest:
+    """Read a manifest; who sends it may know nothing of histories."""
+    flags = known.flags(default=bucket.store.declarations.collections_have_history)
+    return CollectionsManifest.decode(data, most=COLLECTIONS_MAX, flags=flags)
 
 
 def status_of(error: ManifestRefused) -> Status:

@@ -188,6 +188,7 @@ def _collections(session: Session, arguments: list[str]) -> Pairs:
         yield f"{name}:name", collection.name
         if collection.max_ttl is not None:
             yield f"{name}:maxTTL", str(collection.max_ttl)
+        yield f"{name}:history", str(collection.history).lower()
         for statistic, count in zip(("items", "data_size", "tombstones"), counts, strict=True):
             yield f"{name}:{statistic}", str(count)
 

@@ -62,6 +62,7 @@ EVENTS: Mapping[str, str] = {
     "bucket.created": "a bucket was made, and is served",
     "bucket.dropped": "a bucket was dropped, and its files are removed",
     "bucket.quota": "a bucket has another quota",
+    "bucket.collections_history": "collections that are made in a bucket from now on have a history, or none",
     "bucket.history": "a bucket keeps old versions for another time, or of another size",
     "bucket.unflushed": "a bucket was to be flushed by now, and damage keeps it from that",
     "bucket.left": "files of a bucket that is gone are still there; the next start tries to remove them again",

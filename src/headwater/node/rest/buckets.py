@@ -1,8 +1,7 @@
 """The HTTP pages with which SDKs create and drop buckets, and the page that changes a quota or a history.
 
 Of a form only the name and the history are used, and headwater's own fields `quotaMiB` and `vbuckets`: Couchbase's
-settings of memory, replicas and eviction have no counterpart in a node, and no effect. Every collection has the history
-of its bucket, so `historyRetentionCollectionDefault` may have no other value.
+settings of memory, replicas and eviction have no counterpart in a node, and no effect.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from headwater.wire.status import Status
 if TYPE_CHECKING:
     from headwater.node.kv.api import Services
 
-__all__ = ["STAYS", "alter", "create", "drop"]
+__all__ = ["STAYS", "TRUTHS", "alter", "create", "drop"]
 
 _QUOTAS = ("ramQuota", "ramQuotaMB", "quotaMiB")
 STAYS = "a bucket stays as it was made: drop it and make another (headwater bucket)"
@@ -29,6 +28,7 @@ _SECONDS, _BYTES, _DEFAULT = (
     "historyRetentionSeconds", "historyRetentionBytes", "historyRetentionCollectionDefault"
 )  # fmt: skip
 _DIGITS_MAX = 18
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _STATUS: dict[int, int] = {Status.KEY_ENOENT: 404}
 _OF_SEVERAL = "Not allowed on this version of cluster: of several nodes, use headwater bucket, which tells all of them"
 
@@ -72,13 +72,15 @@ async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
         if _is_of_several(server):
             return _refused(_OF_SEVERAL, 400)
         form = _form(body)
-        history = _history(form)
-        # Both are read before either is changed: a form with a mistake changes nothing.
-        quota = _quota(form, may_lack=any(each is not None for each in history))
+        history, default = _history(form), _default_of(form)
+        # All are read before one is changed: a form with a mistake changes nothing.
+        quota = _quota(form, may_lack=default is not None or any(each is not None for each in history))
         if quota is not None:
             await server.catalog.set_quota(server.bucket.name, quota)
         if any(each is not None for each in history):
             await server.catalog.keep_history(server.bucket, *history)
+        if default is not None:
+            await server.catalog.give_collections_history(server.bucket, history=default)
     except CommandRefused as refused:
         return Made(json.dumps({"errors": {"ramQuota": refused.context, "_": refused.context}}).encode(), 400)
     except StorageError as error:
@@ -92,8 +94,6 @@ def _history(form: dict[str, str]) -> tuple[int | None, int | None]:
     """Remove the history from a form and return it: seconds and bytes, None for a missing field; ValueError for invalid
     ones.
     """
-    if form.pop(_DEFAULT, "true") not in ("true", "1"):
-        raise ValueError(f"{_DEFAULT} is true here: each collection has the history of its bucket")
     numbers = {name: form.pop(name) for name in (_SECONDS, _BYTES) if name in form}
     for name, text in numbers.items():
         if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
@@ -102,12 +102,25 @@ def _history(form: dict[str, str]) -> tuple[int | None, int | None]:
     return (None if seconds is None else int(seconds), None if size is None else int(size))
 
 
+def _default_of(form: dict[str, str]) -> bool | None:
+    """Take out of a form whether new collections have a history; None if it does not say; ValueError if it says
+    neither.
+    """
+    if _DEFAULT not in form:
+        return None
+    text = form.pop(_DEFAULT)
+    if text not in TRUTHS:
+        raise ValueError(f"{_DEFAULT} is true or false")
+    return TRUTHS[text]
+
+
 def _quota(form: dict[str, str], *, may_lack: bool) -> int | None:
     """Return the quota in a form in MiB; ValueError if it is missing (unless `may_lack`), or there are other fields."""
     numbers = [form.pop(name) for name in _QUOTAS if name in form]
     if form or len(numbers) > 1 or not (numbers or may_lack):
         raise ValueError(
-            f"{STAYS}; only its quota can change, one of {', '.join(_QUOTAS)}, and its history, {_SECONDS} and {_BYTES}"
+            f"{STAYS}; only its quota can change, one of {', '.join(_QUOTAS)}, and its history, {_SECONDS}, {_BYTES}"
+            f" and {_DEFAULT}"
         )
     if not numbers:
         return None
@@ -146,5 +159,9 @@ def _wish(body: bytes) -> NewBucket:
     vbuckets = int(numbers["vbuckets"]) if numbers["vbuckets"] else None
     seconds, size = _history(form)
     return NewBucket(
-        form.get("name", ""), vbuckets, int(numbers["quotaMiB"] or 0), history=Retention(seconds or 0, size or 0)
+        form.get("name", ""),
+        vbuckets,
+        int(numbers["quotaMiB"] or 0),
+        history=Retention(seconds or 0, size or 0),
+        collections_have_history=_default_of(form) is not False,
     )

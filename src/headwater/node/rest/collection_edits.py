@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from headwater.errors import StorageError
+from headwater.node.rest.buckets import TRUTHS
 from headwater.node.rest.made import Made
 from headwater.wire.manifest import CollectionsManifest, ManifestRefused, NoSuchName
 
@@ -25,6 +26,8 @@ OF_SEVERAL = (
 """The pages change one node; which node a client asks is chance, so two could give one id twice."""
 
 STAYS = "Not allowed on this version of cluster: the maxTTL of a collection is given when it is made, and stays"
+
+_TTLS = ("maxTTL", "maxExpiry")
 
 Edit = Callable[["Collections", tuple[str, ...], dict[str, str]], Callable[[CollectionsManifest], CollectionsManifest]]
 Change = Callable[["Services", tuple[str, ...], bytes], Awaitable[Made]]
@@ -59,7 +62,7 @@ def _form(body: bytes) -> dict[str, str]:
 
 def _seconds(form: dict[str, str]) -> int | None:
     """Return maxTTL in seconds; None if it is absent or 0 (the bucket's, which has none), or -1 (none)."""
-    text = form.get("maxTTL", form.get("maxExpiry", ""))
+    text = next((form[name] for name in _TTLS if name in form), "")
     if text in ("", "-1"):
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 10):
@@ -67,9 +70,39 @@ def _seconds(form: dict[str, str]) -> int | None:
     return int(text) or None
 
 
+def _history_in(form: dict[str, str]) -> bool | None:
+    """Return whether the collection has a history; None if the form does not say."""
+    if "history" not in form:
+        return None
+    if form["history"] not in TRUTHS:
+        raise ManifestRefused(f"history {form['history'][:20]!r} is neither true nor false")
+    return TRUTHS[form["history"]]
+
+
+def _altered(names: tuple[str, ...], form: dict[str, str]) -> Callable[[CollectionsManifest], CollectionsManifest]:
+    """Return the edit that gives a collection a history or takes it away; its maximum TTL stays, so a form may name it
+    only as it is.
+    """
+    history, seconds = _history_in(form), _seconds(form)
+    names_ttl = not form.keys().isdisjoint(_TTLS)
+
+    def edit(manifest: CollectionsManifest) -> CollectionsManifest:
+        known = manifest.collection(*names)
+        if names_ttl and known is not None and known.max_ttl != seconds:
+            raise ManifestRefused(STAYS)
+        if history is None and not names_ttl:
+            raise ManifestRefused("a collection can be given a history, history=true, or none, history=false")
+        return manifest if known and history is None else manifest.with_history(*names, history=history is not False)
+
+    return edit
+
+
 create_scope: Change = _changing(lambda known, _, form: known.with_scope(form.get("name", "")))
 drop_scope: Change = _changing(lambda _, names, __: lambda manifest: manifest.without_scope(names[0]))
 create_collection: Change = _changing(
-    lambda known, names, form: known.with_collection(names[0], form.get("name", ""), _seconds(form))
+    lambda known, names, form: known.with_collection(
+        names[0], form.get("name", ""), _seconds(form), history=_history_in(form)
+    )
 )
+alter_collection: Change = _changing(lambda _, names, form: _altered(names, form))
 drop_collection: Change = _changing(lambda _, names, __: lambda manifest: manifest.without_collection(*names))

@@ -119,6 +119,13 @@ PAGES = (
         collection_edits.drop_collection,
     ),
     Page(
+        "/pools/default/buckets/{}/scopes/([^/]+)/collections/([^/]+)",
+        ADMINISTER,
+        None,
+        ("PATCH",),
+        collection_edits.alter_collection,
+    ),
+    Page(
         "/settings/rbac/roles",
         ADMINISTER,
         lambda *_: _roles(),
@@ -135,12 +142,6 @@ REFUSED = (
         "Flush is disabled by HTTP: send FLUSH, opcode 0x08",
     ),
     PageRefusal(("PUT",), "/pools/default/buckets/{}", ADMINISTER, buckets.STAYS),
-    PageRefusal(
-        ("PATCH",),
-        "/pools/default/buckets/{}/scopes/[^/]+/collections/[^/]+",
-        ADMINISTER,
-        collection_edits.STAYS,
-    ),
     PageRefusal(("PUT", "PATCH"), "/settings/rbac/(?:users|groups)/.*", ADMINISTER, _USERS_ARE),
 )
 
@@ -350,7 +351,7 @@ def _bucket(server: Services) -> dict[str, Any]:
     history = {
         "historyRetentionSeconds": kept.seconds,
         "historyRetentionBytes": kept.bytes,
-        "historyRetentionCollectionDefault": True,  # each collection has the history of its bucket
+        "historyRetentionCollectionDefault": server.bucket.store.declarations.collections_have_history,
     }
     bucket = {"replicaNumber": replicas, "quota": {"ram": quota, "rawRAM": quota}, "nodes": _nodes(config)}
     return {**config, **_SETTINGS, **history, **bucket}

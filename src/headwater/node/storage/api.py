@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headwater.node.storage.scrub import Damage
     from headwater.node.storage.slots import Slots
     from headwater.node.storage.staging import Staging
-    from headwater.node.storage.views import Shown, View
+    from headwater.node.storage.views import PlainSpan, Shown, View
 
 
 class Storage(Protocol):
@@ -89,6 +89,7 @@ class Storage(Protocol):
         shown: Shown = ...,
         *,
         every_version: bool = ...,
+        plain: Sequence[PlainSpan] = ...,
     ) -> View:
         """Return a view of the present durable changes between two seqnos; close it when done."""
 

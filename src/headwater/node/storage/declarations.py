@@ -50,6 +50,15 @@ class Declarations:
         if not self._log.manifest.content.collections:
             self._log.declare(lambda manifest: replace(manifest, collections=True))
 
+    def use_flags(self) -> None:
+        """Declare that system events of version 2 may come; otherwise as `use_collections`."""
+        if not self._log.manifest.content.flags:
+            self._log.declare(lambda manifest: replace(manifest, collections=True, flags=True))
+
+    def use_event(self, *, is_flat: bool) -> None:
+        """Declare that a system event may come, `is_flat` of version 2."""
+        self.use_flags() if is_flat else self.use_collections()
+
     def join(self) -> None:
         """Declare that the node is a member of a cluster. Any thread."""
         if not self.is_member:
@@ -74,3 +83,12 @@ class Declarations:
             return replace(manifest, history=kept)
 
         self._log.declare(edit)
+
+    @property
+    def collections_have_history(self) -> bool:
+        """True if a collection that is made has a history unless that is denied of it."""
+        return not self._log.manifest.content.plain_collections
+
+    def give_collections_history(self, *, history: bool) -> None:
+        """Set whether collections that are made have a history. Any thread."""
+        self._log.declare(lambda manifest: replace(manifest, plain_collections=not history))

@@ -10,10 +10,11 @@ it must not be missing. It is null for the last segment, which is open. `clean` 
 the store was closed, null while the store is in use. `member` is true if a cluster map that contains this node is kept
 next to the log (format 1 lacks it: it is read as false, and written as format 2). `collections` is true if the log may
 have frames with marks, which programs for format 2 would misread, so the file then has format 3; before, the word is
-missing. `prepares` is true if the log may have prepares of durable writes, in format 4. `users` is true if there is a
-list of users next to the log; programs that do not know the word drop it. `history` is the retention of superseded
-versions, [seconds, bytes], if there is one; programs that do not know the word drop it, too. A new manifest replaces
-the old one by rename, with both file and folder synced.
+missing. `prepares` is true if the log may have prepares of durable writes, in format 4, and `flags` if it may have
+system events of version 2, in format 5. `users` is true if there is a list of users next to the log; programs that do
+not know the word drop it. `history` is the retention of superseded versions, [seconds, bytes], if there is one, and
+`plain_collections` is true if new collections have no history by default; programs that do not know these words drop
+them, too. A new manifest replaces the old one by rename, with both file and folder synced.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ __all__ = ["NAME", "Entry", "Manifest", "ManifestFile"]
 NAME: Final = "MANIFEST"
 NEXT_NAME: Final = "MANIFEST.new"
 _TITLE: Final = "headwater-store"
-_FORMATS: Final = ("1", "2", "3", "4")
-_WITHOUT_MARKS, _WITHOUT_PREPARES, _WITH_PREPARES = "2", "3", "4"
+_FORMATS: Final = ("1", "2", "3", "4", "5")
+_WITHOUT_MARKS, _WITHOUT_PREPARES, _WITH_PREPARES, _WITH_FLAGS = "2", "3", "4", "5"
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,6 +66,8 @@ class Manifest:
     prepares: bool = False
     users: bool = False
     history: Retention = Retention()  # noqa: RUF009 - a constant
+    flags: bool = False
+    plain_collections: bool = False
 
     def encode(self) -> bytes:
         """Return the file's bytes."""
@@ -80,10 +83,12 @@ class Manifest:
             "member": self.member,
             **({"collections": True} if self.collections else {}),
             **({"prepares": True} if self.prepares else {}),
+            **({"flags": True} if self.flags else {}),
+            **({"plain_collections": True} if self.plain_collections else {}),
             **({"users": True} if self.users else {}),
             **({"history": [self.history.seconds, self.history.bytes]} if self.history else {}),
         }
-        version = _format_of(collections=self.collections, prepares=self.prepares)
+        version = _format_of(collections=self.collections, prepares=self.prepares, flags=self.flags)
         return encode_text_file(_TITLE, version, json.dumps(content, sort_keys=True).encode())
 
     @classmethod
@@ -96,7 +101,8 @@ class Manifest:
         """
         content = json.loads(decode_text_file(data, path, _TITLE, _FORMATS, "manifest"))
         collections, prepares = content.get("collections", False), content.get("prepares", False)
-        needed = _format_of(collections=collections, prepares=prepares)
+        flags = content.get("flags", False) is True
+        needed = _format_of(collections=collections, prepares=prepares, flags=flags)
         # A manifest whose format promises fewer marks than its facts would let an older program misread the log.
         if max(data.split(b" ", 2)[1].decode(), _WITHOUT_MARKS) != needed:
             raise CorruptStore(path, 0, "the manifest is not of the format that it names")
@@ -113,11 +119,15 @@ class Manifest:
             prepares,
             content.get("users", False) is True,
             Retention(*map(int, content.get("history", ()))),
+            flags,
+            content.get("plain_collections", False) is True,
         )
 
 
-def _format_of(*, collections: bool, prepares: bool) -> str:
+def _format_of(*, collections: bool, prepares: bool, flags: bool) -> str:
     """Return the title line of the oldest format that can describe such a log."""
+    if flags:
+        return _WITH_FLAGS
     if prepares:
         return _WITH_PREPARES
     return _WITHOUT_PREPARES if collections else _WITHOUT_MARKS

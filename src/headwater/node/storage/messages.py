@@ -9,8 +9,8 @@ import numpy as np
 
 from headwater.kernels import index, sweep
 from headwater.node.storage.records import event_apart, message_in
-from headwater.wire.dcp import SystemEvent
-from headwater.wire.manifest import EventKind, ManifestEvent
+from headwater.wire.header import Frame
+from headwater.wire.system_events import event_of, read_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headwater.node.storage.columns import Index
     from headwater.node.storage.slots import Slots
     from headwater.wire.dcp import Abort, Prepare
+    from headwater.wire.manifest import ManifestEvent
 
 ROWS_FIRST: Final = 16
 EVENTS_KEPT: Final = 1 << 14
@@ -32,7 +33,8 @@ class StoredEvent(NamedTuple):
 
 
 def events_of(of: Index, slots: Slots, vbucket: int) -> Iterator[StoredEvent]:
-    """Yield the newest system event of each collection and scope, durable or not, in the order of their seqnos.
+    """Yield the newest system event of each collection and scope, and each modification, durable or not, in the order
+    of their seqnos.
 
     Reads every row of a mixed vbucket.
     """
@@ -65,30 +67,4 @@ def _rows(of: Index, slots: Slots, vbucket: int) -> list[int]:
 
 @lru_cache(EVENTS_KEPT)
 def _event(message: bytes) -> ManifestEvent:
-    return event_of(SystemEvent.decode(message))
-
-
-def event_of(message: SystemEvent) -> ManifestEvent:
-    """Return the manifest event in a message."""
-    return ManifestEvent(
-        EventKind(message.event),
-        message.manifest_uid,
-        message.scope_id,
-        message.collection_id,
-        message.key.decode("utf-8", "replace"),
-        message.max_ttl,
-    )
-
-
-def message_of(event: ManifestEvent) -> SystemEvent:
-    """Return the message of a manifest event, without its seqno; of version 1 if there is a maximum TTL."""
-    return SystemEvent(
-        by_seqno=0,
-        event=int(event.kind),
-        version=0 if event.max_ttl is None else 1,
-        key=event.name.encode(),
-        manifest_uid=event.manifest_uid,
-        scope_id=event.scope_id,
-        collection_id=event.collection_id,
-        max_ttl=event.max_ttl,
-    )
+    return event_of(read_message(Frame.decode(message)))

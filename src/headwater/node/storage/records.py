@@ -5,11 +5,11 @@ replaces the opaque by its own; in a stored frame the opaque has three facts (ke
 that the change has passed by TAP (hops); the hour of arrival of a tombstone that is much older; and two marks, for a
 key that begins with the id of a named collection, and for a frame that is a system event. A system event is stored as a
 document of the reserved collection 1, whose value is the SYSTEM_EVENT frame that streams send: it takes a seqno,
-replaces the last event of the same collection, and is rolled back and compacted like any other change. A prepare of a
-durable write is stored in the same way: as a document with a separate key, whose value is the PREPARE frame. A deletion
-of that key ends the prepare: with the ABORT frame as its value, or empty and with the seqno of the document that the
-prepare became. A control frame has the same 24-byte header and an opcode that DCP does not use (`ControlOpcode`); it is
-never sent.
+replaces the last event of the same collection (a modification replaces nothing: which collections had a history is
+known for each seqno), and is rolled back and compacted like any other change. A prepare of a durable write is stored in
+the same way: as a document with a separate key, whose value is the PREPARE frame. A deletion of that key ends the
+prepare: with the ABORT frame as its value, or empty and with the seqno of the document that the prepare became. A
+control frame has the same 24-byte header and an opcode that DCP does not use (`ControlOpcode`); it is never sent.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from enum import IntEnum
 from struct import Struct, error
 from typing import Any, Final, NamedTuple
 
-from headwater.kernels.choices import OF_COLLECTION, OF_PREPARE, OF_SCOPE, SYSTEM_COLLECTION
+from headwater.kernels.choices import OF_COLLECTION, OF_MODIFIED, OF_PREPARE, OF_SCOPE, SYSTEM_COLLECTION
 from headwater.kernels.index import HOUR_SECONDS, NAMED_MARK, SINCE_MASK, SINCE_SHIFT, SYSTEM_MARK
 from headwater.wire import dcp, leb128
-from headwater.wire.header import HEADER, HEADER_BYTES, Magic
+from headwater.wire.header import HEADER, HEADER_BYTES, Frame, Magic
+from headwater.wire.manifest import EventKind, ManifestEvent
 from headwater.wire.opcodes import Opcode
+from headwater.wire.system_events import AnySystemEvent, oldest_message, read_message
 
 __all__ = [
     "ControlOpcode",
@@ -224,7 +226,8 @@ class EventParts(NamedTuple):
     a thousand vbuckets.
 
     Attributes:
-        key: the key of the row. before, between, behind: the parts of the message around the two numbers.
+        key: the key of the row; behind that of a modification its seqno follows. before, between, behind: the parts of
+            the message around the two numbers.
     """
 
     key: bytes
@@ -233,21 +236,27 @@ class EventParts(NamedTuple):
     behind: bytes
 
 
-def event_parts(event: dcp.SystemEvent) -> EventParts:
+def event_parts(event: ManifestEvent) -> EventParts:
     """Return the parts of a system event in its stored form, without seqno, vbucket and opaque."""
-    is_scope = event.collection_id is None
     number = event.scope_id if event.collection_id is None else event.collection_id
-    kind = bytes([SYSTEM_COLLECTION, OF_SCOPE if is_scope else OF_COLLECTION])
-    message = replace(event, opaque=0).encode()
+    kind = bytes([SYSTEM_COLLECTION, _kind_of(event)])
+    message = oldest_message(event).encode()
     parts = message[:_VBUCKET_AT], message[_VBUCKET_END:_SEQNO_AT], message[_SEQNO_END:]
     return EventParts(kind + leb128.join_key(number, b"\0"), *parts)
+
+
+def _kind_of(event: ManifestEvent) -> int:
+    if event.kind is EventKind.MODIFY_COLLECTION:
+        return OF_MODIFIED
+    return OF_SCOPE if event.collection_id is None else OF_COLLECTION
 
 
 def event_frame(vbucket: int, event: EventParts, *, seqno: int, cas: int) -> bytes:
     """Return a system event in its stored form, with this vbucket, seqno and CAS."""
     extras = _MUTATION.pack(seqno, 1, 0, 0, 0, 0, 0)
+    key = event.key + seqno.to_bytes(8) if event.key[1] == OF_MODIFIED else event.key
     message = b"".join((event.before, vbucket.to_bytes(2), event.between, seqno.to_bytes(8), event.behind))
-    return _frame(MUTATION, vbucket, extras, event.key, message, cas=cas, hops=NAMED_MARK | SYSTEM_MARK)
+    return _frame(MUTATION, vbucket, extras, key, message, cas=cas, hops=NAMED_MARK | SYSTEM_MARK)
 
 
 def event_apart(frame: bytes | memoryview) -> tuple[int, bytes] | None:
@@ -265,7 +274,7 @@ def event_apart(frame: bytes | memoryview) -> tuple[int, bytes] | None:
     return int.from_bytes(message[_SEQNO_AT:_SEQNO_END]), head + bytes(8) + message[_SEQNO_END:]
 
 
-def told_in(frame: bytes | memoryview) -> dcp.SystemEvent | dcp.Prepare | dcp.Abort | None:
+def told_in(frame: bytes | memoryview) -> AnySystemEvent | dcp.Prepare | dcp.Abort | None:
     """Return the message in a stored frame with the mark SYSTEM; None for a document, and for a frame without message.
 
     Keys of prepares and aborts begin with the id of their collection.
@@ -274,7 +283,7 @@ def told_in(frame: bytes | memoryview) -> dcp.SystemEvent | dcp.Prepare | dcp.Ab
     if not message_at:
         return None
     if frame[key_at + 1] != OF_PREPARE:
-        return dcp.SystemEvent.decode(memoryview(frame)[message_at:])
+        return read_message(Frame.decode(memoryview(frame)[message_at:]))
     return message_in(frame)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
@@ -49,7 +49,7 @@ from headwater.node.storage.retention import HistoryLimits, begin
 from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.slots import Slots
 from headwater.node.storage.staging import ArenaFull, Staging
-from headwater.node.storage.views import DEFAULT_ONLY, Shown, View
+from headwater.node.storage.views import DEFAULT_ONLY, PlainSpan, Shown, View
 
 __all__ = ["ArenaFull", "Store"]
 
@@ -243,6 +243,7 @@ class Store:
         shown: Shown = DEFAULT_ONLY,
         *,
         every_version: bool = False,
+        plain: Sequence[PlainSpan] = (),
     ) -> View:
         """Return a view of the present durable changes after `after_seqno` and up to `end_seqno`. Close it when done.
 
@@ -250,6 +251,7 @@ class Store:
             shown: the choice of changes, if the vbucket has other collections than the default one, or system events.
             every_version: True for all versions of a key in the log, of which none is missing above
                 `VBucket.versions_after`; False for the newest one.
+            plain: the collections of which the newest one is shown all the same.
 
         Raises:
             CorruptStore: some of the changes were in a damaged batch.
@@ -269,7 +271,7 @@ class Store:
         last = self._newest.seqno(vbucket, shown) if is_whole else None
         durable = self.index.durable_seqno(vbucket)
         node_invariant(last is None or last <= durable, "vbucket {}: seqno {} above {}", vbucket, last, durable)
-        return View(self.slots, vbucket, columns, first, rows, after_seqno, shown, last, every_version)
+        return View(self.slots, vbucket, columns, first, rows, after_seqno, shown, last, every_version, plain)
 
     def gather_live(  # noqa: PLR0917 - as the kernel has them
         self,

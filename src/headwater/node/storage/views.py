@@ -8,6 +8,7 @@ until the view is closed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,12 +21,24 @@ from headwater.node.storage.columns import Columns
 from headwater.node.storage.slots import Slots
 from headwater.wire.header import cas_of
 
-__all__ = ["DEFAULT_ONLY", "Filled", "Shown", "View"]
+__all__ = ["DEFAULT_ONLY", "Filled", "PlainSpan", "Shown", "View"]
 
 Shown: TypeAlias = "NDArray[np.uint64]"
 """Sorted choices of the changes that a reader sees of a vbucket with collections; see kernels/choices.py."""
 DEFAULT_ONLY: Final[Shown] = np.zeros(1, np.uint64)
 _ALL: Final[Shown] = np.zeros(0, np.uint64)
+
+
+class PlainSpan(NamedTuple):
+    """A range of seqnos, from behind `after` up to `last`, in which some collections have no history.
+
+    Attributes:
+        collections: their ids, sorted, uint64.
+    """
+
+    after: int
+    last: int
+    collections: NDArray[np.uint64]
 
 
 class Filled(NamedTuple):
@@ -58,9 +71,21 @@ def _nothing_superseded(rows: int) -> NDArray[np.uint32]:
     return _unlinked
 
 
+def _newest_superseded(
+    spans: Sequence[PlainSpan], columns: Columns, slots: Slots, first: int, rows: int
+) -> NDArray[np.uint32]:
+    """Return the same where of some collections the newest version alone is shown; rows before `first` are not read."""
+    links = np.empty(rows, np.uint32)
+    links[first:rows] = index.NIL
+    for after, last, collections in spans:
+        begin, end = columns.seq[:rows].searchsorted(np.array([after, last], np.uint64), "right").tolist()
+        choices.link_newest(columns.loc, columns.next, max(begin, first), end, slots.table, collections, links)
+    return links
+
+
 class View:
     """The changes of one vbucket after one seqno and up to another, in seqno order: the newest of each key, or all of
-    them that the log has.
+    them that the log has, of collections that have a history.
 
     Close it: it keeps memory and disk space that compaction could free.
 
@@ -81,6 +106,7 @@ class View:
         shown: Shown | None = None,
         last_seqno: int | None = None,
         every_version: bool = False,
+        plain: Sequence[PlainSpan] = (),
     ) -> None:
         self.vbucket = vbucket
         self.cursor: int = after_seqno
@@ -88,7 +114,11 @@ class View:
         self._slots = slots
         self._columns: Columns | None = columns
         self._rows = max(rows, first)
-        self._nexts = _nothing_superseded(self._rows) if every_version else columns.next
+        self._nexts = columns.next
+        if every_version and plain:
+            self._nexts = _newest_superseded(plain, columns, slots, first, self._rows)
+        elif every_version:
+            self._nexts = _nothing_superseded(self._rows)
         self._first, self._after_seqno = first, after_seqno
         # Known without a look at the rows: ten million changes of other collections may lie behind `after_seqno`.
         is_empty = last_seqno is not None and last_seqno <= after_seqno

@@ -20,10 +20,11 @@ from headwater.node.streams.outlet import Pieces
 from headwater.node.vbucket.prepares import key_of
 from headwater.wire import snappy, xattr
 from headwater.wire.datatype import Datatype
-from headwater.wire.dcp import Abort, Commit, OpenFlag, Prepare, SystemEvent, seqno_of
+from headwater.wire.dcp import Abort, Commit, OpenFlag, Prepare, SystemEvent, SystemEventV2, seqno_of
 from headwater.wire.dialect import Dialect
 from headwater.wire.header import Frame, Magic, lengths
 from headwater.wire.opcodes import Opcode
+from headwater.wire.system_events import event_of, flat_message, old_message
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from headwater.node.streams.outlet import Outlet
     from headwater.protocol.dcp.controls import ControlSettings, Negotiated
+    from headwater.wire.system_events import AnySystemEvent
 
 _NUMBERS_BYTES = 16  # by_seqno and rev_seqno, where the extras of every change begin
 _DELETE_TIME_END = 20
@@ -54,6 +56,7 @@ class Encoding:
         framing: the stream id in encoded form; None on most connections.
         upr: the layouts of UPR, which has none of the above except expirations.
         collections: keys begin with the id of their collection, and there are system events.
+        flat_events: these in version 2, else in 0 and 1.
         bits: these choices as flags for the kernel that copies frames in bulk.
         slow: datatype bits of frames that the kernel must leave to `encode`.
     """
@@ -69,6 +72,7 @@ class Encoding:
     framing: bytes | None = None
     upr: bool = False
     collections: bool = False
+    flat_events: bool = False
     bits: int = field(init=False)
     slow: int = field(init=False)
 
@@ -140,13 +144,27 @@ class Encoding:
         ).head()
         return Pieces(head, value)
 
-    def _message(self, message: SystemEvent | Prepare | Abort, opaque: int) -> Pieces:
+    def _message(self, message: AnySystemEvent | Prepare | Abort, opaque: int) -> Pieces:
         """Return a message that is stored as such; prepares and aborts have the collection in front of their key."""
+        if isinstance(message, SystemEvent | SystemEventV2):
+            event = self._event(message)
+            frame = replace(event, opaque=opaque, framing=self.framing).frame()
+            return Pieces(frame.head(), frame.value)
         if isinstance(message, Prepare) and message.datatype:
             message = self._readable(message)
-        key = message.key if isinstance(message, SystemEvent) or self.collections else key_of(message.key).key
+        key = message.key if self.collections else key_of(message.key).key
         frame = replace(message, opaque=opaque, framing=self.framing, key=key).frame()
         return Pieces(frame.head(), frame.value)
+
+    def _event(self, message: AnySystemEvent) -> AnySystemEvent:
+        """Return a system event in the version that the consumer knows; who knows only the old ones is shown no
+        modification.
+        """
+        if isinstance(message, SystemEventV2) == self.flat_events:
+            return message
+        event = event_of(message)
+        other = flat_message(event) if self.flat_events else old_message(event)
+        return replace(other, vbucket=message.vbucket, by_seqno=message.by_seqno)
 
     def _readable(self, message: Prepare) -> Prepare:
         """Return a prepare with its value as the connection would get it in a document."""
@@ -261,4 +279,5 @@ def encoding_of(
         compress=settings.force_value_compression or settings.value_compression,
         framing=framing,
         collections=negotiated.collections,
+        flat_events=settings.flat_events,
     )

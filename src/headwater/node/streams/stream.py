@@ -8,9 +8,10 @@ durable seqnos at one point in time. The first goes up to the durable seqno when
 from disk; each later one has the changes written meanwhile: the slower the reader, the more at once, only the newest of
 each key. No changes wait in queues; bytes are copied when the connection can take them.
 
-A consumer that asked for change_streams gets every version instead, as far back as the log has them: its snapshots
-carry the flags History and MayContainDuplicates (dcp 2.7). What lies before comes first, as a snapshot from disk
-without these flags that ends where they begin: "Disk|Checkpoint, plus 0x30 when history is included" (dcp 8.2).
+A consumer that asked for change_streams gets every version instead, as far back as the log has them, of collections
+that have a history: its snapshots carry the flags History and MayContainDuplicates (dcp 2.7). What lies before comes
+first, as a snapshot from disk without these flags that ends where they begin: "Disk|Checkpoint, plus 0x30 when history
+is included" (dcp 8.2).
 
 A takeover (handover.py) sends until nothing is left, then asks the other side to become pending, and so on:
 
@@ -138,9 +139,8 @@ class Stream:
         self._snapshot: SnapshotSender | None = None
         # A consumer takes a COMMIT for a PREPARE of the same stream only (dcp 8.2, 10).
         self._prepared: set[int] | None = set() if wanted.prepares else None
-        asks, speaks = producer.settings.every_version, entry.dialect is not _UPR
-        self._asks_versions = asks and speaks
-        self._every_version = False
+        self._asks_versions = producer.settings.every_version and entry.dialect is not _UPR
+        self._every_version, self._has_history = False, True
         self._lacked_versions = False
         # Where the next snapshot is announced from: the newest seqno at which the consumer holds a consistent state. It
         # is told to go back there if it comes to another history inside of that snapshot (failover 2, rule 8).
@@ -364,11 +364,23 @@ class Stream:
         leave, up to twice the bytes.
         """
         self._every_version = not self._wanted.prepares or bool(self._store.declarations.history)
+        vbucket = self.vbucket
+        self._has_history = self._is_copy or vbucket.collections.has_history(
+            self._wanted, self.position, vbucket.durable_seqno
+        )
+
+    @property
+    def _is_copy(self) -> bool:
+        """True if a node of headwater follows. It gets the versions of all collections: it may own the vbucket one day,
+        and must be able to show the state at each seqno.
+        """
+        return self._producer.settings.deleted_revs
 
     @property
     def _has_versions(self) -> bool:
-        """True if the next snapshot can have every version that the consumer lacks."""
-        return not self._leaves_out_deletions and self.position >= self.vbucket.versions_after
+        """True if the next snapshot can have every version that the consumer lacks, of a collection with a history."""
+        is_reached = self.position >= self.vbucket.versions_after
+        return self._has_history and is_reached and not self._leaves_out_deletions
 
     @property
     def _leaves_out_deletions(self) -> bool:
@@ -472,7 +484,8 @@ class Stream:
         upto, vb = self._snapshot_end(), self.vbucket.id
         shown = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
         every_version = self._every_version and self._has_versions
-        view = self._store.view(vb, self.position, upto, shown, every_version=every_version)
+        plain = self.vbucket.collections.plain_spans(self.position, upto) if every_version and not self._is_copy else ()
+        view = self._store.view(vb, self.position, upto, shown, every_version=every_version, plain=plain)
         # A copy: commits that come while this snapshot is sent belong to the next one.
         commits = dict(self.vbucket.prepares.committed(self.position, upto)) if self._wanted.prepares else None
         return SnapshotSender(

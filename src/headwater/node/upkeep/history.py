@@ -48,7 +48,12 @@ class KeptHistory:
     @property
     def bytes(self) -> int:
         """The superseded versions that it keeps, as last measured, by a run of compaction or before one."""
-        return self._bytes if self.retention else 0
+        return self._bytes if self._keeps else 0
+
+    @property
+    def _keeps(self) -> bool:
+        """True if it keeps any: those of a bucket whose collections have no history are for nobody."""
+        return bool(self.retention) and self._bucket.collections.has_history
 
     def note(self, size: int) -> None:
         """Learn what a run of compaction kept."""
@@ -60,7 +65,7 @@ class KeptHistory:
         The bytes are for all vbuckets of the bucket; those that are on this node have their part of them.
         """
         kept, bucket = self.retention, self._bucket
-        if not kept:
+        if not self._keeps:
             return None
         since = bucket.clock.time_ns() - kept.seconds * NANOSECONDS
         here = kept.bytes * len(bucket.vbuckets) // bucket.vbucket_count

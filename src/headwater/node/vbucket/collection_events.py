@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Container, Iterable
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES, PREPARES
-from headwater.node.storage.messages import StoredEvent, message_of
+from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES, MODIFICATIONS, PREPARES
+from headwater.node.storage.messages import StoredEvent
 from headwater.node.storage.records import EventParts, event_parts
+from headwater.node.storage.views import PlainSpan
 from headwater.wire import manifest
 from headwater.wire.manifest import CollectionsManifest, EventKind, ManifestEvent
 
@@ -38,12 +41,14 @@ class Wanted:
         collections: the ids of the chosen collections; None: no such choice.
         scope: the id of the scope whose collections are wanted, future ones too; None: no such choice.
         prepares: True for prepares and aborts of durable writes, too.
+        modifications: True for the events of modified collections, too, which only version 2 has.
     """
 
     aware: bool = False
     collections: frozenset[int] | None = None
     scope: int | None = None
     prepares: bool = False
+    modifications: bool = False
 
     @property
     def is_everything(self) -> bool:
@@ -53,6 +58,8 @@ class Wanted:
 
 PLAIN: Final = Wanted()
 EVERYTHING: Final = Wanted(aware=True)
+EVERYTHING_FLAT: Final = Wanted(aware=True, modifications=True)
+"""The choice of a stream of the whole bucket, with events of version 0 and 1, or of version 2."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -61,12 +68,14 @@ class FoldedEvents:
 
     Attributes:
         manifest: the existing collections. alive: the same by id, with the maximum TTL of each in seconds.
+        plain: the ids of those without a history, sorted.
         choices: the choices of readers, by their wishes and the number of events that they may see.
         next: the manifest of the last call of `steps_to`, and the events that lead to it.
     """
 
     manifest: CollectionsManifest
     alive: dict[int, int | None]
+    plain: NDArray[np.uint64]
     choices: dict[tuple[Wanted, int], Shown] = field(default_factory=dict)
     next: tuple[CollectionsManifest, list[tuple[ManifestEvent, EventParts]]] | None = None
 
@@ -126,7 +135,9 @@ class EventHistory:
                 base = base.before
             start = base._known if base is not None else None
             last_manifest = (start.manifest if start is not None else manifest.EMPTY).after(*self._behind(base))
-            result = FoldedEvents(last_manifest, {each.id: each.max_ttl for _, each in last_manifest.each_collection()})
+            collections = [each for _, each in last_manifest.each_collection()]
+            plain = _sorted_ids(each.id for each in collections if not each.history)
+            result = FoldedEvents(last_manifest, {each.id: each.max_ttl for each in collections}, plain)
             self._folded = ref(result)
         return result
 
@@ -146,6 +157,12 @@ class EventHistory:
 
 
 NO_EVENTS: Final = EventHistory()
+_GIVING: Final = (EventKind.CREATE_COLLECTION, EventKind.MODIFY_COLLECTION)
+"""The kinds of events that say whether a collection has a history."""
+
+
+def _sorted_ids(ids: Iterable[int]) -> NDArray[np.uint64]:
+    return np.array(sorted(ids), np.uint64)
 
 
 class VBucketCollections:
@@ -163,6 +180,7 @@ class VBucketCollections:
         self._row = NO_EVENTS
         self._seqnos: array[int] = array("Q")
         self._folded: tuple[EventHistory, FoldedEvents] | None = None
+        self._has_plain = False
         self.default_dropped_seqno: int = 0
         for event in events:
             self.add(event.seqno, event.event)
@@ -171,6 +189,7 @@ class VBucketCollections:
         """Add an event that was staged."""
         self._seqnos.append(seqno)
         self._row = self._row.then(event)
+        self._has_plain |= not event.history
         # "`_default` collection may be dropped and is never re-created" (kv.md 4), so this seqno can't be outdated by a
         # later event.
         if event.kind is EventKind.DROP_COLLECTION and event.collection_id == 0:
@@ -214,7 +233,7 @@ class VBucketCollections:
         # vbucket.
         if folded.next is None or folded.next[0] is not following:
             events = folded.manifest.events_to(following)
-            folded.next = following, [(event, event_parts(message_of(event))) for event in events]
+            folded.next = following, [(event, event_parts(event)) for event in events]
         return folded.next[1]
 
     def choice(self, wanted: Wanted, seqno: int) -> Shown:
@@ -226,6 +245,44 @@ class VBucketCollections:
         if choice is None:
             choice = choices[wanted, length] = self._choose(wanted, seqno)
         return choice
+
+    def plain_spans(self, after: int, last: int) -> tuple[PlainSpan, ...]:
+        """Return the collections that have no history when a change is written, for the changes behind one seqno and up
+        to another.
+        """
+        if not self._has_plain:
+            return ()
+        if after >= self._seqnos[-1]:
+            plain = self._all_events.plain
+            return (PlainSpan(after, last, plain),) if len(plain) else ()
+        return tuple(self._spans(after, last))
+
+    def _spans(self, after: int, last: int) -> Iterator[PlainSpan]:
+        plain, begin = set[int](), after
+        for seqno, event in zip(self._seqnos, self._row.events(), strict=True):
+            if seqno >= last:
+                break
+            if event.kind not in _GIVING or event.collection_id is None:
+                continue
+            if seqno > begin:
+                if plain:
+                    yield PlainSpan(begin, seqno, _sorted_ids(plain))
+                begin = seqno
+            (plain.discard if event.history else plain.add)(event.collection_id)
+        if plain:
+            yield PlainSpan(begin, last, _sorted_ids(plain))
+
+    def has_history(self, wanted: Wanted, after: int, last: int) -> bool:
+        """Return True if one of the wanted collections has a history in some of the changes behind `after` and up to
+        `last`.
+        """
+        if not (spans := self.plain_spans(after, last)):
+            return True
+        plain = Counter[int]()
+        for each in spans:
+            plain.update(dict.fromkeys(each.collections.tolist(), each.last - each.after))
+        documents = [each for each in self.choice(wanted, last).tolist() if each < EVENTS_OF_COLLECTIONS]
+        return not documents or any(plain[each] < last - after for each in documents)
 
     def is_over(self, wanted: Wanted, seqno: int) -> bool:
         """Return True if none of the wanted collections exists at a seqno, or can ever come."""
@@ -280,6 +337,7 @@ class VBucketCollections:
         # documents are gone (dcp 2.16).
         chosen = documents | {EVENTS_OF_COLLECTIONS + each for each in collections}
         chosen |= {PREPARES + each for each in documents if wanted.prepares}
+        chosen |= {MODIFICATIONS + each for each in documents if wanted.modifications}
         return np.array(sorted(chosen | {EVENTS_OF_SCOPES + each for each in scopes}), np.uint64)
 
     def _ever(self, scope: int | None = None) -> tuple[set[int], set[int]]:

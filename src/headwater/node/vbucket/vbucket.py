@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Protocol
 from headwater.errors import StorageError
 from headwater.invariants import node_invariant
 from headwater.kernels import index
-from headwater.node.storage.messages import event_of
 from headwater.node.storage.records import EventParts, VBucketRecord, event_parts
 from headwater.node.vbucket.collection_events import VBucketCollections
 from headwater.node.vbucket.gap import Gap
@@ -30,11 +29,11 @@ from headwater.node.vbucket.history import ConsistentSeqnos
 from headwater.node.vbucket.prepares import Key, VBucketPrepares
 from headwater.protocol.dcp.failover import FailoverTable
 from headwater.protocol.dcp.position import ENDLESS, Position
+from headwater.wire.system_events import is_expressible
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.storage.api import Storage
-    from headwater.wire.dcp import SystemEvent
     from headwater.wire.manifest import CollectionsManifest, ManifestEvent
 
 
@@ -208,12 +207,14 @@ class VBucket:
         self.collections = VBucketCollections(sorted(events, key=lambda event: event.seqno))
         self.prepares.read()
 
-    def add_event(self, event: SystemEvent, cas: int) -> int:
-        """Stage a system event, with its own seqno or the next one; return the seqno. Raises ArenaFull, DiskFull."""
-        # The manifest says durably that marks are in use before the first of them is staged: an older program would
-        # read such a key as a bare one.
-        self._store.declarations.use_collections()
-        return self._stage_event(event_of(event), event_parts(event), event.by_seqno or None, cas)
+    def add_event(self, event: ManifestEvent, seqno: int, cas: int) -> int:
+        """Stage a system event, with its own seqno, or with 0 the next one; return the seqno. Raises ArenaFull,
+        DiskFull.
+        """
+        # The manifest says durably that marks, or events of version 2, are in use before the first of them is staged:
+        # an older program would misread them.
+        self._store.declarations.use_event(is_flat=not is_expressible(event))
+        return self._stage_event(event, event_parts(event), seqno or None, cas)
 
     def become(self, manifest: CollectionsManifest, next_cas: Callable[[], int]) -> bool:
         """Stage the events that lead from the collections here to those of a manifest; return True if there
@@ -224,7 +225,7 @@ class VBucket:
         """
         steps = self.collections.steps_to(manifest)
         if steps:
-            self._store.declarations.use_collections()
+            self._store.declarations.use_event(is_flat=not all(is_expressible(event) for event, _ in steps))
         for event, parts in steps:
             self._stage_event(event, parts, None, next_cas())
         return bool(steps)

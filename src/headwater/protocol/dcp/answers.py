@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from headwater.errors import BadMessage, RemoteProtocolError
 from headwater.kernels.scan import Stop
 from headwater.kernels.tracker import StreamTable  # not by way of columns: a node needs no pyarrow
 from headwater.protocol.dcp.position import FailoverLog
 from headwater.wire import dcp
-from headwater.wire.flatbuffer import FlatTable
 from headwater.wire.header import HEADER, HEADER_BYTES, Frame
 from headwater.wire.manifest import EventKind
 from headwater.wire.opcodes import name_of
 from headwater.wire.records import LOG_ENTRY_BYTES
 from headwater.wire.status import Status
+from headwater.wire.system_events import flat_event, old_message, read_message
 
 _ROLLBACK_BYTES = dcp.StreamRollback.layout.value_bytes
-_OF_COLLECTIONS = (EventKind.CREATE_COLLECTION, EventKind.DROP_COLLECTION)
-
 _KINDS = frozenset(EventKind)
 _SYSTEM_EVENT = dcp.SystemEventV2.layout.extras_struct
-MODIFY_COLLECTION = 5
-"""The kind of event that only version 2 has (dcp 2.16)."""
 
 LOG_ENTRIES_MAX = 1024
 """The longest log that is accepted. Real failover logs hold 25 entries at most, and each position keeps its log."""
@@ -55,18 +52,6 @@ def read_rollback(frame: Frame) -> int:
     return dcp.StreamRollback.decode(replace(frame, extras=b"", value=body)).rollback_seqno
 
 
-def read_system_event(frame: Frame) -> dcp.SystemEvent:
-    """Read a system event, of a collection or of a scope (dcp 2.16).
-
-    Raises:
-        BadMessage: the event is malformed, or is an event of a collection without the collection's id.
-    """
-    message = dcp.SystemEvent.decode(frame)
-    if message.event in _OF_COLLECTIONS and message.collection_id is None:
-        raise BadMessage("SystemEvent", frame.opcode, "an event of a collection names none")
-    return message
-
-
 @dataclass(frozen=True, slots=True)
 class SystemNews:
     """A system event that versions 0 and 1 can't express: a modified collection, or an event unknown here.
@@ -93,57 +78,53 @@ class SystemNews:
     history: bool | None = None
 
 
-def read_any_system_event(frame: Frame) -> dcp.SystemEvent | SystemNews:
-    """Read a system event of any version.
+class KnownEvent(NamedTuple):
+    """A system event that older versions express: as they would, and whether a created collection has a history; None
+    where that is not said.
+    """
 
-    An event of version 2 that versions 0 and 1 can express becomes a SystemEvent. An unknown event becomes a SystemNews
-    with its bytes, because its seqno counts too.
+    message: dcp.SystemEvent
+    history: bool | None = None
+
+
+def read_any_system_event(frame: Frame) -> KnownEvent | SystemNews:
+    """Read a system event of any version. An event of version 2 that older versions have too becomes a SystemEvent; an
+    unknown event is kept whole, for its seqno counts all the same.
 
     Raises:
         BadMessage: an event of version 0 or 1 is malformed.
     """
     if len(frame.extras) != _SYSTEM_EVENT.size:
-        return read_system_event(frame)
+        return KnownEvent(_read_old(frame))
     by_seqno, event, version = _SYSTEM_EVENT.unpack(frame.extras)
-    if version < 2 and event in _KINDS:
-        return read_system_event(frame)
+    if version < 2 and event in _KINDS and event != EventKind.MODIFY_COLLECTION:
+        return KnownEvent(_read_old(frame))
     try:
         return _of_version_2(by_seqno, event, frame) if version == 2 else _unread(by_seqno, event, version, frame)
     except ValueError:
         return _unread(by_seqno, event, version, frame)
 
 
+def _read_old(frame: Frame) -> dcp.SystemEvent:
+    message = read_message(frame)
+    if not isinstance(message, dcp.SystemEvent):
+        raise BadMessage("SystemEvent", frame.opcode, "its extras are not those of its version")
+    return message
+
+
 def _unread(by_seqno: int, event: int, version: int, frame: Frame) -> SystemNews:
     return SystemNews(by_seqno, event, version, frame.key, frame.value)
 
 
-def _of_version_2(by_seqno: int, event: int, frame: Frame) -> dcp.SystemEvent | SystemNews:
-    """Read the flatbuffer table of a version 2 event: uid, scope id, then fields by kind (kv_engine's events.fbs)."""
-    if event != MODIFY_COLLECTION and event not in _KINDS:
+def _of_version_2(by_seqno: int, event: int, frame: Frame) -> KnownEvent | SystemNews:
+    if event not in _KINDS:
         return _unread(by_seqno, event, 2, frame)
-    table = FlatTable(frame.value)
-    uid, scope_id = table.number(0, 8), table.number(1, 4)
-    of_collection = event == MODIFY_COLLECTION or event in _OF_COLLECTIONS
-    collection_id = table.number(2, 4) if of_collection else None
-    brings_name = {MODIFY_COLLECTION: 5, EventKind.CREATE_COLLECTION: 5, EventKind.CREATE_SCOPE: 2}.get(event)
-    name = frame.key if brings_name is None else table.text(brings_name) or frame.key
-    has_ttl = event in (MODIFY_COLLECTION, EventKind.CREATE_COLLECTION) and table.number(3, 1) == 1
-    max_ttl = table.number(4, 4) if has_ttl else None
-    if event == MODIFY_COLLECTION:
-        values = (uid, scope_id, collection_id, name, max_ttl, table.number(6, 1) == 1)
+    step = flat_event(EventKind(event), frame.value, frame.key)
+    if step.kind is EventKind.MODIFY_COLLECTION:
+        values = (step.manifest_uid, step.scope_id, step.collection_id, step.name.encode(), step.max_ttl, step.history)
         return SystemNews(by_seqno, event, 2, frame.key, frame.value, *values)
-    version = 0 if max_ttl is None else 1
-    return dcp.SystemEvent(
-        vbucket=frame.vbucket,
-        by_seqno=by_seqno,
-        event=event,
-        version=version,
-        manifest_uid=uid,
-        scope_id=scope_id,
-        collection_id=collection_id,
-        max_ttl=max_ttl,
-        key=name,
-    )
+    known = replace(old_message(step), vbucket=frame.vbucket, by_seqno=by_seqno)
+    return KnownEvent(known, step.history if step.kind is EventKind.CREATE_COLLECTION else None)
 
 
 def label(opcode: int) -> str:

@@ -36,10 +36,10 @@ from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
     Changed,
-    CollectionsChanged,
     DurabilityChanged,
     Ended,
     Event,
+    ManifestChanged,
     Opened,
     PositionNeeded,
     Refused,
@@ -152,7 +152,7 @@ class Consumer:
         events = self.receive_frame(frame, now)
         for event in events:
             # Within the loop over frames: the next frame is checked against the last seqno that this one sets.
-            if isinstance(event, Changed | Advanced | CollectionsChanged | DurabilityChanged):
+            if isinstance(event, Changed | Advanced | ManifestChanged | DurabilityChanged):
                 self.applied(event)
         return events
 
@@ -299,7 +299,7 @@ class Consumer:
         state, last, end = (int(self.table.rows[vbucket, field]) for field in (STATE, LAST, END))
         return end - last if state == IN_SNAPSHOT and last < end < WIRE_SEQNO_MAX else 0
 
-    def applied(self, change: Changed | Advanced | CollectionsChanged | DurabilityChanged) -> None:
+    def applied(self, change: Changed | Advanced | ManifestChanged | DurabilityChanged) -> None:
         """Report that a change returned as an event is staged; its seqno becomes the last seqno of the stream."""
         vb, seqno = change.stream.vbucket, change.seqno
         last = self._core.last(vb)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headwater.errors import BadMessage
-from headwater.protocol.dcp.answers import read_system_event
 from headwater.protocol.dcp.consumer_changes import check_change, check_durable, read_marker
 from headwater.protocol.dcp.consumer_core import ends_whole
 from headwater.protocol.dcp.consumer_stream import Phase, Step
@@ -17,11 +16,11 @@ from headwater.protocol.dcp.events import (
     Advanced,
     Boundary,
     Changed,
-    CollectionsChanged,
     DurabilityChanged,
     Ended,
     Event,
     Flushed,
+    ManifestChanged,
     Marked,
     StateWanted,
 )
@@ -33,6 +32,7 @@ from headwater.wire.header import Frame
 from headwater.wire.numbers import HELD_MAX
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.system_events import event_of, read_message
 from headwater.wire.vbucket import State
 
 
@@ -40,6 +40,8 @@ def _marker(live: LiveStreams, frame: Frame) -> list[Event]:
     if live.core.dialect is Dialect.UPR and not frame.extras:
         return _boundary(live, frame)
     start, end, flags, purged, prepared = read_marker(frame)
+    if not live.tells_deleted_rev:  # no node of headwater: versions of collections without a history are left out
+        flags &= ~SnapshotFlag.HISTORY
     stream = live.enter_snapshot(frame, start, end, ack=bool(flags & SnapshotFlag.ACK))
     # Of what lies above the end nothing is missing yet; a number without bounds would send readers back for ever.
     return [
@@ -77,11 +79,11 @@ def _advance(live: LiveStreams, frame: Frame) -> list[Event]:
 def _system_event(live: LiveStreams, frame: Frame) -> list[Event]:
     if not live.knows_collections:
         return _not_negotiated(live, frame)
-    message = read_system_event(frame)
+    message = read_message(frame)
     stream = live.open_for(frame)
     # "Seqnos of system events count like documents" (dcp 2.16).
     live.judged(frame, message.by_seqno)
-    return [CollectionsChanged(stream, message)]
+    return [ManifestChanged(stream, message.by_seqno, event_of(message))]
 
 
 def _prepare(live: LiveStreams, frame: Frame) -> list[Event]:

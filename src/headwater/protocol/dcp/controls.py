@@ -19,6 +19,7 @@ PURGE_SEQNOS = "headwater_purge_seqno"
 MARKER_VERSION grants to Collections only. Others answer EINVAL, which is "feature absent" (dcp 4)."""
 
 CHANGE_STREAMS = "change_streams"
+FLAT_EVENTS = "flatbuffers_system_events"
 """A key with which a consumer gets every version of a document that the producer still keeps, not the last one of each
 snapshot."""
 
@@ -81,6 +82,7 @@ class ControlSettings:
     consumer_name: str = ""
     sync_writes: bool = False
     every_version: bool = False
+    flat_events: bool = False
 
     @property
     def acknowledges(self) -> bool:
@@ -219,15 +221,6 @@ def _max_marker_version(settings: ControlSettings, negotiated: Negotiated, value
     return Status.SUCCESS
 
 
-def _flatbuffers(settings: ControlSettings, negotiated: Negotiated, value: str) -> Status:
-    """Refuse system events of version 2 on connections with Collections ("feature absent", dcp 4); this node sends
-    versions 0 and 1.
-
-    Without Collections there are no system events, and `true` is accepted.
-    """
-    return Status.EINVAL if negotiated.collections or value != TRUE else Status.SUCCESS
-
-
 def _not_supported(_: ControlSettings, __: Negotiated, ___: str) -> Status:
     """Refuse a key that is known but not supported here."""
     return Status.NOT_SUPPORTED
@@ -278,7 +271,7 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     ),
     "include_deleted_user_xattrs": ControlRule("true; needs OPEN flag 0x100", _deleted_user_xattrs),
     "v7_dcp_status_codes": ControlRule("true", _one_way("v7_status_codes", Status.EINVAL)),
-    "flatbuffers_system_events": ControlRule("true; not with Collections: events come as 0 and 1", _flatbuffers),
+    FLAT_EVENTS: ControlRule("true; one-way", _one_way("flat_events", Status.EINVAL)),
     CHANGE_STREAMS: ControlRule("true; one-way", _one_way("every_version", Status.EINVAL)),
     MARKER_VERSION: ControlRule("2.2; needs Collections", _max_marker_version),
     "cache_transfer": ControlRule("nothing: no cache to transfer", _not_supported),

@@ -431,7 +431,7 @@ class Drain:
         if isinstance(message, SystemNews):
             self.events.append((row, CollectionsTold(stream, message, snapshot)))
         else:
-            self.events.append((row, CollectionsChanged(stream, message, snapshot)))
+            self.events.append((row, CollectionsChanged(stream, message.message, snapshot, message.history)))
 
     def _succeed(self, head: Head, view: memoryview, row: int, now: float) -> None:
         self._core.succeed(_frame(view))

@@ -17,6 +17,7 @@ from headwater.protocol.end import PeerGone
 from headwater.wire.dcp import Abort, Commit, Prepare, SystemEvent
 from headwater.wire.header import Frame
 from headwater.wire.json_text import context_of
+from headwater.wire.manifest import ManifestEvent
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -123,10 +124,13 @@ class Advanced(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class CollectionsChanged(StreamEvent):
-    """A collection or scope was created or dropped, by the event `message` (dcp 2.16); `snapshot` as in Advanced."""
+    """A collection or scope was created or dropped, by the event `message` (dcp 2.16); `snapshot` as in Advanced.
+    `history`: True if readers of every version get those of a created one; None where the event does not tell.
+    """
 
     message: SystemEvent
     snapshot: tuple[int, int] = (0, 0)
+    history: bool | None = None
 
     @property
     def seqno(self) -> int:
@@ -176,6 +180,14 @@ class Rows:
 
 
 # --- of a node's consumer alone -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestChanged(StreamEvent):
+    """A collection or scope was created, modified or dropped: `event`, at `seqno`."""
+
+    seqno: int
+    event: ManifestEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headwater.errors import RemoteProtocolError
-from headwater.protocol.dcp.controls import CHANGE_STREAMS, DELETED_REVS, PURGE_SEQNOS
+from headwater.protocol.dcp.controls import CHANGE_STREAMS, DELETED_REVS, FLAT_EVENTS, PURGE_SEQNOS
 from headwater.protocol.dcp.noop import IDLE_TIMEOUT_SECONDS, INTERVAL_SECONDS_DEFAULT
 from headwater.wire import dcp
 from headwater.wire.dialect import Dialect
@@ -54,8 +54,8 @@ class ConsumerSettings:
 def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
     """Return the keys and values of the controls to request, in the order of dcp 4.
 
-    The list has no keys whose messages this node could not handle: system events of version 2, cache transfer. The last
-    two keys are headwater's own; other servers refuse them.
+    The list has no keys whose messages this node could not handle: cache transfer. The last two keys are headwater's
+    own; other servers refuse them.
     """
     durable = ((SYNC_WRITES, "true"), ("consumer_name", settings.consumer_name)) if settings.consumer_name else ()
     return (
@@ -70,6 +70,7 @@ def wanted_controls(settings: ConsumerSettings) -> tuple[tuple[str, str], ...]:
         *durable,
         *((("include_deleted_user_xattrs", "true"),) if settings.deleted_user_xattrs else ()),
         *(((CHANGE_STREAMS, "true"),) if settings.every_version else ()),
+        (FLAT_EVENTS, "true"),
         (V7_CODES, "true"),
         (PURGE_SEQNOS, "true"),
         (DELETED_REVS, "true"),
