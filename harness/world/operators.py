@@ -27,6 +27,10 @@ from headwater.errors import ClusterError, HeadwaterError
 
 BUCKET = "default"
 SECOND_BUCKET = "orders"
+WITHOUT_HISTORY = "c1"
+"""One of the collections that come and go: readers of every version get the last versions of it."""
+HISTORY_SECONDS = (0, 1, 5, 30, 86_400)
+HISTORY_BYTES = (0, 0, 1 << 20, 1 << 30)
 ANSWER_SECONDS = 2.0
 AGAIN_SECONDS = 2.0
 CLASH = "are not of one bucket"
@@ -47,6 +51,7 @@ class Work(Enum):
     MAKE_BUCKET = "bucket create"
     DROP_BUCKET = "bucket drop"
     PURGE = "purge"
+    HISTORY = "bucket history"
 
 
 _ACCEPTED: dict[Work, Collection[FailoverRefusal]] = {
@@ -152,6 +157,10 @@ async def _once(work: Work, connected: Members, seeds: Sequence[Address], node: 
         await buckets.create(connected, others, buckets.BucketWish(SECOND_BUCKET))
     elif work is Work.DROP_BUCKET:
         await buckets.drop(connected, others, SECOND_BUCKET)
+    elif work is Work.HISTORY:
+        await buckets.keep_history(
+            connected, others, BUCKET, random.choice(HISTORY_SECONDS), random.choice(HISTORY_BYTES)
+        )
     else:
         await _purge(connected, node)
 
@@ -159,7 +168,8 @@ async def _once(work: Work, connected: Members, seeds: Sequence[Address], node: 
 async def _collection(connected: Members, seeds: Sequence[Address], random: Random) -> None:
     path = collections.CollectionPath("shop", f"c{random.randrange(3)}")
     known = await collections.current(connected, seeds)
-    edit = collections.removal(path) if path.is_in(known) else collections.creation(path)
+    making = collections.creation(path, history=path.collection != WITHOUT_HISTORY)
+    edit = collections.removal(path) if path.is_in(known) else making
     await collections.change(connected, seeds, edit)
 
 

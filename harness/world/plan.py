@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from harness.world.steps import Fault, Step, anew_of, duplicates_of, flips_of, owners_of, rights_of, steps_of
+from harness.world.steps import (
+    Fault,
+    Step,
+    anew_of,
+    duplicates_of,
+    flips_of,
+    histories_of,
+    owners_of,
+    rights_of,
+    steps_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,9 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     has_history = Random(f"history {seed}").random() < 0.5  # noqa: S311 - must be repeatable
     chance = Random(f"duplicates {seed}")  # noqa: S311 - must be repeatable
     twice = duplicates_of(chance, nodes, seconds)
-    found = (*steps_of(random, nodes, seconds), *flips, *changes, *anew, *owners, *twice)
+    chance = Random(f"kept {seed}")  # noqa: S311 - must be repeatable
+    kept = histories_of(chance, nodes, seconds) if chance.random() < 0.5 else ()
+    found = (*steps_of(random, nodes, seconds), *flips, *changes, *anew, *owners, *twice, *kept)
     steps = tuple(sorted(found, key=lambda step: step.at))
     return WorldPlan(
         seed,

@@ -41,6 +41,7 @@ class Fault(Enum):
     DROP_BUCKET = ("a bucket is dropped", 1)
     PURGE = ("a node's log is compacted, its tombstones go", 2)
     DUPLICATED = ("connections end for who called, and what he had sent arrives when he has asked again", 0)
+    HISTORY = ("the bucket keeps old versions for another time, or of another size", 0)
     FLIP = ("a bit flips on a disk, in a batch that is synced", 0)
     RIGHTS = ("the rights of a guest change", 0)
     ANEW = ("the second bucket is dropped and made anew", 0)
@@ -61,6 +62,7 @@ WORKS = {
     Fault.MAKE_BUCKET: Work.MAKE_BUCKET,
     Fault.DROP_BUCKET: Work.DROP_BUCKET,
     Fault.PURGE: Work.PURGE,
+    Fault.HISTORY: Work.HISTORY,
 }
 
 
@@ -109,6 +111,20 @@ def duplicates_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...
     count = random.choice([0, 0, 1 + int(seconds / 3)])
     steps = (_step(random, random.uniform(0.5, seconds), Fault.DUPLICATED, nodes) for _ in range(count))
     return tuple(steps)
+
+
+def histories_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
+    """Choose when an operator says how far back the bucket keeps old versions, the first time soon after the beginning,
+    and when a node's log is compacted meanwhile: otherwise nothing is dropped that a history could keep.
+    """
+    mean = random.choice([1.0, 4.0, 12.0])
+    found, at = [], random.choice([0.01, 0.01, 3.0])
+    while at < seconds:
+        step = _step(random, at, Fault.HISTORY, nodes)
+        found.append(replace(step, lasts=random.choice([0.0, 0.0, step.lasts])))
+        at += random.expovariate(1 / mean)
+    purges = (_step(random, random.uniform(1.0, seconds), Fault.PURGE, nodes) for _ in range(int(seconds / 2)))
+    return (*found, *(replace(step, lasts=0.0) for step in purges))
 
 
 def flips_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
