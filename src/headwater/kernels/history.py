@@ -1,4 +1,4 @@
-"""Operations on whole ranges of rows: growing, becoming durable, being taken back, being replayed.
+"""Operations on whole ranges of rows: growing, becoming durable, being undone, being replayed.
 
 index.py has layout and field names. Each kernel here handles all vbuckets, or all of one vbucket, in one call: called
 per vbucket and batch, the calls would cost more than the work itself. The kernels read only the columns, except when a

@@ -1,10 +1,10 @@
 """Builds kernels by numba, and caches them on disk: in a checkout, and on machines without a wheel of their own.
 
 The build is numba's `njit(nogil=True)` with another cache. numba's own cache does not notice that a function inlined
-from *another* file has changed: after an upgrade (or an edit) a caller could run the old function for ever. So the name
-of the cache folder contains a hash of every source whose constants or code can become machine code (this package and
-`headwater.wire`), and a hash of compiler, Python and processor. A change of any of these leads to another folder: no
-stale kernel is loaded, and all environments share one cache.
+from *another* file has changed: after an upgrade (or an edit) a caller could run the old function indefinitely. So the
+name of the cache folder contains a hash of every source whose constants or code can become machine code (this package
+and `headwater.wire`), and a hash of compiler, Python and processor. A change of any of these leads to another folder:
+no stale kernel is loaded, and all environments share one cache.
 
     HEADWATER_CACHE          the folder for caches; else XDG_CACHE_HOME/headwater, else ~/.cache/headwater, else
                              a folder of this user among the system's temporary files

@@ -49,7 +49,7 @@ def skip_spaces(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def _after_string(at: Any, end: Any) -> Any:
-    """Return the address behind the closing quote; `at` is at the opening one."""
+    """Return the address after the closing quote; `at` is at the opening one."""
     at = at + _ONE
     while at < end:
         while end - at >= _EIGHT and not has_special(U(load64_native(at))):
@@ -66,7 +66,7 @@ def _after_string(at: Any, end: Any) -> Any:
 
 @inline_kernel
 def after_value(at: Any, end: Any) -> Any:
-    """Return the address behind the value that begins at `at`."""
+    """Return the address after the value that begins at `at`."""
     first = U(load8(at))
     if first == QUOTE:
         return _after_string(at, end)

@@ -165,7 +165,7 @@ class ServedBucket:
         self.pager: Pager = Pager(bucket, node.loop, interval_seconds=config.expiry_pager_seconds)
 
     def _run_begins(self) -> None:
-        """End the work of an older run, because another operator's run has the lease."""
+        """Stop what an operator's older run began, because another operator's run has the lease."""
         self.dcp.end_hand_overs()
         self.membership.run_over()
 

@@ -1,8 +1,8 @@
 """Reads and checks a cluster map for a node: it must belong to the node's bucket and have its number of vbuckets.
 
 An orchestrator sends each node its own copy, with `thisNode` in the node's entry of `nodesExt`; `seen_from` converts a
-copy that was fetched from another node. All checks are here: a node that accepted a broken map would give up vbuckets
-that no other node owns.
+copy that was fetched from another node. All checks are here: a node that accepted a broken map would drop vbuckets that
+no other node owns.
 """
 
 from __future__ import annotations

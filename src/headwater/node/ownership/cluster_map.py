@@ -55,7 +55,7 @@ class ServedMap:
     def map_in_refusals(self) -> bool:
         """True if NOT_MY_VBUCKET contains the map: if it was set.
 
-        This node's own map would send the client here again for ever (kv.md 5, "NMVB with a map that still points to
+        This node's own map would send the client here again and again (kv.md 5, "NMVB with a map that still points to
         you").
         """
         return self._set is not None

@@ -10,7 +10,7 @@ Possible failures:
 
 The sizes of the room for a batch, of the reserve and of a segment depend on the size of the disk and of the log: an
 empty store takes little of a large disk, and on a small one no segment is so large that there may be no room to write
-it anew.
+it again.
 
 * A write or sync fails. It is unknown then which bytes of the batch are on disk, and another sync proves nothing (the
   kernel drops pages it could not write). The batch is lost; its segment is sealed at its last durable batch, and the

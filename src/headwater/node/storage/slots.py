@@ -95,8 +95,8 @@ class Slots:
 
     @property
     def oldest_retired(self) -> int | None:
-        """The time, by a rising counter, at which the oldest retired segment that is still kept was retired; None if
-        there is none.
+        """The number of the retirement of the oldest retired segment still kept (each retirement has a higher number);
+        None without any.
         """
         return self._retired[0][0] if self._retired else None
 

@@ -463,7 +463,7 @@ class Store:
 
     @property
     def damaged_batches(self) -> int:
-        """The number of damaged ranges found in the files of the log, which the next start will meet."""
+        """The number of damaged ranges found in the files of the log; the next start will meet them too."""
         if not self.quarantine.damage:
             return 0
         return self.quarantine.count({str(segment.path) for segment in self.log.segments})
@@ -480,22 +480,22 @@ class Store:
         history: HistoryLimits | None = None,
         drops: Callable[[int], tuple[int, int]] = no_drop,
     ) -> Compaction | None:
-        """Begin to compact the sealed segments, all of them or as many as the disk has room for; the steps are in
-        compaction.py. None if there are none, or a compaction runs.
+        """Begin to compact the sealed segments: all of them, or as many as the disk has room for; the steps are in
+        compaction.py. Returns None if there are none, or a compaction is under way.
 
         Args:
             part: the sealed segments that may be rewritten.
-            spare: numbers of segments that were just written, and so are not worth it.
-            purge_before: tombstones made before this Unix second go; 0: none.
-            purge_limit: for a vbucket, the seqno above which no tombstone may go: the position of the slowest stream
-                that must still send it. The newest change of a collection never goes: its seqno shows a reader of that
-                collection alone whether a purge concerns it.
-            history_rows: for a vbucket, the number of its newest changes that a rollback may take back: the versions
-                that they superseded stay, and so do tombstones among them.
-            dropped: for a vbucket, the collections whose documents go: (id, seqno of the drop), by id.
-            history: the limits of the versions that retention keeps, beside those that `history_rows` keep; None for no
-                others.
-            drops: for a vbucket, the seqno of the newest drop and the bytes of the documents that go with it: these
+            spare: numbers of segments that are left alone because they have just been written.
+            purge_before: tombstones made before this Unix second are purged; 0: none.
+            purge_limit: for a vbucket, the seqno above which no tombstone is purged: the position of the slowest stream
+                that must still send it. The newest change of a collection is never purged: its seqno shows a reader of
+                that collection alone whether a purge concerns it.
+            history_rows: for a vbucket, the number of its newest changes that a rollback may undo: the versions that
+                they superseded are kept, and so are the tombstones among them.
+            dropped: for a vbucket, the collections whose documents are removed: (id, seqno of the drop), by id.
+            history: the limits of the versions that retention keeps, besides those that `history_rows` keep; None for
+                no others.
+            drops: for a vbucket, the seqno of the newest drop and the bytes of the documents that it removes: these
                 count as versions that it superseded.
 
         Raises:
@@ -529,8 +529,10 @@ class Store:
     def history(
         self, limits: HistoryLimits, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = no_drop
     ) -> Iterator[Callable[[], int]]:
-        """Lend a function, for any thread, that returns the superseded bytes which a compaction would keep; the
-        arguments are `history`, `history_rows` and `drops` of `compact`.
+        """Yield a function, which any thread may call and which returns the bytes of superseded versions that a
+        compaction would keep.
+
+        The arguments are `history`, `history_rows` and `drops` of `compact`. The files stay while the block runs.
         """
         ticket, rows = self.slots.enter(), histories(self.index, least, drops)
         try:
@@ -545,10 +547,10 @@ class Store:
         """Close the store; may be called again.
 
         Args:
-            clean: commit the staged changes and write down that the store was closed cleanly. Not after an error.
+            clean: commit the staged changes and record that the store was closed cleanly. Must be False after an error.
 
         Raises:
-            DiskFull, StorageError: this could not be written; the store is closed all the same.
+            DiskFull, StorageError: this could not be written; the store is closed nevertheless.
         """
         if self._closed:
             return

@@ -1,9 +1,9 @@
 """The point up to which the log was synced: a note in a file of its own after each batch.
 
 A log that lost its end looks, by itself, like one whose last write was cut off before it was acknowledged. The note
-tells the two apart. It is written after the sync of its batch returned, and not synced itself, for that would cost as
-much as the batch: after kill -9 it names the last acknowledged batch, after a power cut some batch before that one. So
-it never claims too much, and a batch that it claims and that is missing was lost later.
+distinguishes the two. It is written after the sync of its batch has returned, and is not synced itself, because that
+would cost as much as the batch: after kill -9 it names the last acknowledged batch, after a power cut some earlier
+batch. So it never claims too much: if a batch that it claims is missing, the batch was lost later.
 
     two notes of 64 bytes, at 0 and 512, written in turn, so that one of them is whole whatever happens
 
@@ -39,11 +39,11 @@ APART_BYTES: Final = 512  # a sector is written whole or not at all
 
 @dataclass(slots=True, frozen=True)
 class Note:
-    """A note: the batches up to byte `end` of a segment are on disk, and the next one will have the number
+    """A note: the batches before byte `end` of a segment are on disk, and the next batch will have the number
     `next_number`.
 
     Attributes:
-        store: the store's id. sequence: rises with each note.
+        store: the store's id. sequence: increases with each note.
     """
 
     store: bytes
@@ -59,7 +59,7 @@ class Note:
 
     @classmethod
     def decode(cls, data: bytes) -> Note | None:
-        """Read 64 bytes; return None if they are no note."""
+        """Parse 64 bytes; return None if they are not a note."""
         if len(data) < NOTE_BYTES:
             return None
         magic, *fields = _LAYOUT.unpack_from(data)
@@ -68,7 +68,7 @@ class Note:
 
 
 class SyncedFile:
-    """The file in a store's folder. Call `load` first, `start` once everything else is right, then `write` after each
+    """The file in a store's folder. Call `load` first, `start` after all other checks, then `write` after each
     batch.
     """
 
@@ -80,7 +80,7 @@ class SyncedFile:
         self._file: File | None = None
 
     def load(self) -> Note | None:
-        """Return the last process's note; None in a folder of an older version without notes.
+        """Return the note of the last process; None in a folder of an older version without notes.
 
         Raises:
             CorruptStore: the file was changed since it was written.
@@ -100,10 +100,10 @@ class SyncedFile:
         return newest
 
     def start(self) -> None:
-        """Make ready to write; make the file if it is missing.
+        """Prepare for writing; create the file if it is missing.
 
-        On a full disk it is not made, and there are no notes until the next start. OSError if it fails for another
-        reason.
+        On a full disk it is not created, and there are no notes until the next start. Raises OSError if it fails for
+        another reason.
         """
         try:
             if NAME not in self._disk.names(self._folder):
@@ -122,7 +122,7 @@ class SyncedFile:
         self._disk.sync_directory(self._folder)
 
     def write(self, segment: int, end: int, next_number: int) -> None:
-        """Note that a batch is on disk, before it is acknowledged. If that fails, the note before stays true."""
+        """Note that a batch is on disk, before it is acknowledged. If that fails, the previous note stays valid."""
         last = self._last
         # Batches are synced one after the other, so a note can only move on; one that went back would let a start take
         # acknowledged batches for a torn end.

@@ -1,9 +1,9 @@
-"""Small files of text: a line with title, format and checksum, then the body.
+"""Small text files: a line with title, format and checksum, then the body.
 
     headwater-store 1 0123456789abcdef          XXH3-64 of the body, in hex
     {"clean": null, ...}                        the body; the line break at its end is not part of it
 
-Such a file is written whole and replaces the old one by a rename, so it is never there in part.
+Such a file is written whole and replaces the old one by a rename, so it is never partly there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def encode_text_file(title: str, version: str, body: bytes) -> bytes:
 
 
 def write_synced(disk: Disk, path: Path, data: bytes) -> None:
-    """Write a new file, to be renamed into its place; its bytes are on the disk on return. Raises OSError."""
+    """Write a new file, which will then be renamed; its bytes are on the disk on return. Raises OSError."""
     file = disk.create(path, 0)
     try:
         file.write([data], 0)
@@ -39,13 +39,13 @@ def write_synced(disk: Disk, path: Path, data: bytes) -> None:
 
 
 class WholeFile:
-    """A file that is replaced whole, or keeps its old content: a refused change must not come with a restart.
+    """A file that is replaced whole or keeps its old content: a restart must not bring back a refused change.
 
-    The sync of the folder may fail after the rename. Then the old file takes its place again; if the disk refuses that
-    as well, a crash may leave either, and the file is `unsure` until `settle` or another change succeeds.
+    The sync of the folder may fail after the rename. Then the old file is put back; if the disk refuses that too,
+    either file may be there after a crash, and the file is `unsure` until `settle` or another change succeeds.
 
     Args:
-        fresh: the name under which a file is written before it takes its place.
+        fresh: the name under which a new file is written before the rename.
         failpoints: the failpoint before the rename, and the one before the sync of the folder.
     """
 
@@ -58,18 +58,18 @@ class WholeFile:
 
     @property
     def unsure(self) -> bool:
-        """Return True if a change that was refused may be on disk."""
+        """True if a refused change may be on disk."""
         return bool(self._refused)
 
     def replace(self, data: bytes, check: Callable[[Path], None] | None = None) -> None:
         """Replace the file; durable on return. Blocking.
 
         Args:
-            check: looks at the new file before it takes its place, and refuses it by an error of its own.
+            check: reads the new file before the rename, and refuses it by an error of its own.
 
         Raises:
             DiskFull, StorageError: the old file is still there.
-            UnsureFile: one of the two is, now or after a restart.
+            UnsureFile: one of the two files is there, now or after a restart.
         """
         with self._lock:
             try:
@@ -84,7 +84,7 @@ class WholeFile:
             self._refused.clear()
 
     def settle(self) -> bool:
-        """Put the old file back, if a refused one may be there; return True if the old one is there for sure."""
+        """Put the old file back, if a refused one may be there; return True if the old one is certainly there."""
         with self._lock:
             if self._refused:
                 with suppress(OSError):
@@ -120,7 +120,7 @@ class WholeFile:
             self._refused.clear()
 
     def _before(self) -> bytes | None:
-        """Return the newest content that was not refused: another process (`headwater user`) may have written
+        """Return the newest content that was not refused: another process (`headwater user`) may have changed the file
         since.
         """
         content = self._content()
@@ -143,7 +143,7 @@ class WholeFile:
 
 
 def decode_text_file(data: bytes, path: Path, title: str, versions: Sequence[str], what: str) -> bytes:
-    """Return the body of the file at `path`, which must be `what` in one of the formats `versions`.
+    """Return the body of the file at `path`, which must be a `what` in one of the formats `versions`.
 
     Raises:
         CorruptStore: it is no such file, or was changed since it was written.

@@ -1,8 +1,8 @@
-"""The end of a node whose mapped log can't be read: one line that names file and byte, and status 1.
+"""The end of a node whose mapped log can't be read: one line that names the file and the byte, and status 1.
 
-If a file of the log is cut under a running node, or the disk fails a read, a mapping raises no error but a signal
-(SIGBUS), whose default is to end the process without a word. The node can't go on without these bytes. The next start
-verifies every file, and names the fault.
+If a file of the log is cut while the node runs, or the disk fails a read, access to mapped memory raises no error but a
+signal (SIGBUS), which by default ends the process without a message. The node can't continue without these bytes. The
+next start verifies every file, and names the damage.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ class _Action(ctypes.Structure):
 
 
 def end_with_a_line() -> None:
-    """End the process with a line when mapped memory can't be read, on systems that allow this."""
+    """Install the handler that ends the process with a line when mapped memory can't be read, on systems that allow
+    this.
+    """
     if sys.platform == "linux" and ctypes.sizeof(ctypes.c_void_p) == 8:
         action = _Action(_handler, bytes(_MASK_BYTES), _SIGINFO, None)
         ctypes.CDLL(None).sigaction(int(signal.SIGBUS), ctypes.byref(action), None)
 
 
 def line_of(address: int, maps: str) -> str:
-    """Return the line about an address that can't be read; `maps` is the text of /proc/self/maps."""
+    """Return the message for an address that can't be read; `maps` is the text of /proc/self/maps."""
     where = "a mapped file"
     for each in maps.splitlines():
         span, _, offset, _, _, *path = each.split(maxsplit=5)
@@ -54,7 +56,9 @@ def line_of(address: int, maps: str) -> str:
 
 
 def _end(_: int, size: int, __: int) -> None:
-    """Write the line and end; called within the thread that read, at its instruction: this must not return."""
+    """Write the line and end the process; called in the thread that read, at the instruction that failed: this must not
+    return.
+    """
     try:
         address = ctypes.c_uint64.from_address(size + _ADDRESS_AT).value
         line = line_of(address, Path("/proc/self/maps").read_text("utf-8", "replace"))

@@ -1,7 +1,7 @@
-"""Small files that may hold a refused change: the disk took neither the new file nor the old one for sure.
+"""Small files that may hold a refused change: the disk certainly took neither the new file nor the old one.
 
-The sender of the change got the error that it may be in force after a restart (UnsureFile). As long as the node runs it
-uses the old content, and writes it back as soon as the disk allows.
+The sender of the change got the error that it may take effect after a restart (UnsureFile). While the node runs it uses
+the old content, and writes it back as soon as the disk allows.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class KeptFile(Protocol):
         """True if a refused change may be on disk."""
 
     def settle(self) -> bool:
-        """Put the old file back, if need be; return True if it is there for sure. Blocking."""
+        """Put the old file back, if necessary; return True if it is certainly there. Blocking."""
 
 
 class UnsureFiles:
-    """Logs unsure files and settles them.
+    """Logs unsure files and puts their old content back.
 
     Args:
         files: returns the present files of the node.
@@ -47,7 +47,7 @@ class UnsureFiles:
         return sum(each.unsure for each in self._files())
 
     def look(self) -> None:
-        """Log files that have become unsure, and try again and again to put their old content back."""
+        """Log files that have become unsure, and try repeatedly to put their old content back."""
         unsure = [each for each in self._files() if each.unsure]
         for each in unsure:
             if each.path not in self._known:

@@ -1,8 +1,8 @@
 """A vbucket at one point in time, for streams.
 
-A view costs no copy: it keeps the columns as they are (no row that it can see changes) and the number of rows at that
-time. Versions that were superseded later still are the newest among those rows, so the view shows them. Growing,
-rollback and compaction give the vbucket other columns and leave the view its own; the segments they point into stay
+A view copies nothing: it keeps the columns as they are (no row that it can see changes) and the number of rows at that
+time. A version that was superseded later still is the newest among those rows, so the view shows it. Growth, rollback
+and compaction give the vbucket new columns, and the view keeps the old ones; the segments that these point into stay
 until the view is closed.
 """
 
@@ -45,10 +45,11 @@ class Filled(NamedTuple):
     """The result of View.fill.
 
     Attributes:
-        bytes: the bytes of `out` that were filled.
-        frames: the number of these frames.
+        bytes: the number of bytes written to `out`.
+        frames: the number of frames among them.
         done: no visible row is left.
-        plain: the next frame is for Python (`View.next_frame`): its datatype asks for it, or it is larger than `out`.
+        plain: the next frame must be encoded in Python (`View.next_frame`): its datatype has a bit of `slow`, or it is
+            larger than `out`.
     """
 
     bytes: int
@@ -61,9 +62,10 @@ _unlinked: NDArray[np.uint32] = np.zeros(0, np.uint32)
 
 
 def _nothing_superseded(rows: int) -> NDArray[np.uint32]:
-    """Return what kernels read in place of the column NEXT where every version is shown: no row has a newer one.
+    """Return the array that kernels read in place of the column NEXT if every version is shown: no row has a newer
+    version.
 
-    All views share one array, as long as the largest of them needs.
+    All views share one array, as large as the largest of them needs.
     """
     global _unlinked  # noqa: PLW0603 - nothing in it ever changes
     if len(_unlinked) < rows:
@@ -137,11 +139,11 @@ class View:
 
     @property
     def holds_removed_files(self) -> bool:
-        """True if the store keeps files for the view that a compaction has replaced."""
+        """True if the store keeps files for this view that a compaction has replaced."""
         return self._columns is not None and self._slots.is_held_by(self._ticket)
 
     def count(self) -> tuple[int, int]:
-        """Return (changes, bytes as stored) that lie ahead; looks at each of them."""
+        """Return the number of changes left and their stored bytes; reads the row of each of them."""
         columns, shown = self._open(), self._visible
         ahead = columns.loc, self._nexts, self._row, self._rows, self._slots.table
         frames, total = kernels.count_visible(*ahead) if shown is None else choices.count_shown(*ahead, shown)
@@ -154,12 +156,13 @@ class View:
 
         Args:
             out: the memory to fill, with as many whole frames as fit.
-            encoding: kernels.gather.DELETE_TIMES, EXPIRY_OPCODE, NO_VALUE or KEEP_DATATYPE, NO_DELETES, added up.
+            encoding: the sum of flags from kernels.gather: DELETE_TIMES, EXPIRY_OPCODE, NO_VALUE or KEEP_DATATYPE,
+                NO_DELETES.
             budget_bytes: stop after this many bytes; the frame that reaches the limit is still sent, so one may
                 overshoot.
             slow: a frame whose datatype has one of these bits is left to Python.
 
-        Returns: see Filled. With nothing filled, neither done nor plain, the budget was 0.
+        Returns: see Filled. If nothing was filled, and it is neither done nor plain, the budget was 0.
         """
         columns = self._open()
         row, count, frames, stop = kernels.gather(
@@ -183,7 +186,7 @@ class View:
     def next_frame(self) -> memoryview:
         """Return the next change in its stored form (DELETION in V2 form, hops as its opaque), and move past it.
 
-        It is not copied but lies in the segment: release it before the turn of the loop is over.
+        The result is not a copy but memory of the segment: release it before the present turn of the event loop ends.
 
         Raises:
             IndexError: at the end.
@@ -213,21 +216,19 @@ class View:
             return cas_of(frame)
 
     def rewind(self) -> None:
-        """Begin again with the first change."""
+        """Return to the first change."""
         columns = self._open()
         self.cursor = self._after_seqno
         self._row = self._next_visible(columns, self._first)
 
     def change(self, seqno: int) -> memoryview:
-        """Return the change of a seqno in the view, in its stored form, without moving; otherwise as
-        `next_frame`.
-        """
+        """Return the change with this seqno, in its stored form, without moving; otherwise like `next_frame`."""
         columns = self._open()
         row = int(columns.seq[: self._rows].searchsorted(np.uint64(seqno), "left"))
         return self._slots.frame(int(columns.loc[row]))
 
     def has(self, seqno: int) -> bool:
-        """Return True if the change of a seqno is the newest of its key among those that the view spans."""
+        """Return True if the change with this seqno is the newest of its key among those of the view."""
         columns = self._open()
         row = int(columns.seq[: self._rows].searchsorted(np.uint64(seqno), "left"))
         return row < self._rows and columns.seq.item(row) == seqno and columns.next.item(row) >= self._rows
@@ -251,7 +252,7 @@ class View:
         return self._columns
 
     def _move(self, columns: Columns, row: int) -> None:
-        """Move past the rows before `row`."""
+        """Move to the first visible row from `row` on."""
         if row > self._row:
             before, rows = self.cursor, self._rows
             invariant(row <= rows, "vbucket {}: row {} of a view of {}", self.vbucket, row, rows)
@@ -262,7 +263,7 @@ class View:
         self._row = self._next_visible(columns, row)
 
     def _next_visible(self, columns: Columns, row: int) -> int:
-        """Return the next visible row by the kernel; if no row was overwritten, it is the row itself."""
+        """Return the next visible row, found by the kernel; if no row was superseded, that is `row` itself."""
         rows = self._rows
         if self._visible is not None:
             ahead = columns.loc, self._nexts, row, rows, self._slots.table
@@ -272,7 +273,7 @@ class View:
         return int(kernels.next_visible(self._nexts, row, rows))
 
     def _last_seqno(self, columns: Columns, after_seqno: int) -> int:
-        """Return the seqno of the last change that will be handed over; the last row of a view is always visible."""
+        """Return the seqno of the last change that the view will return; the last row of a view is always visible."""
         if self.nothing:
             return after_seqno
         if self._visible is None:

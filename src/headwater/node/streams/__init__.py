@@ -1,1 +1,1 @@
-"""One reader's way through a vbucket: backfill, then what is written after it."""
+"""One reader's progress through a vbucket: the backfill, then the changes written after it."""

@@ -1,4 +1,4 @@
-"""The shared state of a bucket's DCP connections: their names, the arena that they fill by turns, the log of refusals.
+"""The shared state of a bucket's DCP connections: their names, the arena that they fill in turn, the log of refusals.
 
 Source: dcp 2.1 (names).
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NamedSession(Protocol):
-    """The part of a session, producer's or consumer's, that the hub needs."""
+    """The part that the hub needs of a producer's or consumer's session."""
 
     connection: Connection
     is_producer: bool
@@ -31,30 +31,32 @@ class NamedSession(Protocol):
 
     @property
     def user(self) -> str | None:
-        """The user who opened it."""
+        """The user who opened the session."""
 
     @property
     def named_at(self) -> int:
-        """The time at which the client took the name, monotonic nanoseconds: workers hear of names in any order."""
+        """The time at which the client took the name, in monotonic nanoseconds: the order in which workers get the
+        names varies.
+        """
 
     def stats(self) -> Iterable[tuple[str, str]]:
         """Return the session's part of STAT dcp."""
 
     def backlog(self) -> Iterable[int]:
-        """Yield the number of unsent changes of each stream on which the session sends."""
+        """Yield the number of unsent changes of each stream that the session sends."""
 
     def oldest_unsent_ns(self) -> int | None:
-        """Return the Unix time in ns of the oldest change that is not sent yet; None if there is none."""
+        """Return the Unix time in ns of the oldest unsent change; None if there is none."""
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
-        """Return the stream on which the session sends a vbucket, if it does."""
+        """Return the stream on which the session sends a vbucket; None if there is none."""
 
     def batch_lost(self, error: BaseException) -> None:
-        """Handle a lost batch: a session that staged changes in it is ahead of the disk."""
+        """React to a lost batch: a session that staged changes in it is ahead of the disk."""
 
 
 class DcpHub:
-    """The names of a bucket's DCP connections, and their shared parts."""
+    """The names of a bucket's DCP connections, and their shared resources."""
 
     def __init__(self, bucket: Bucket, takeover_seconds_max: float = TAKEOVER_SECONDS_MAX) -> None:
         self.bucket = bucket
@@ -82,7 +84,7 @@ class DcpHub:
             del self.sessions[name]
 
     def end_hand_overs(self) -> None:
-        """End the hand-overs of an older operator's mover, for another operator begins."""
+        """End the handovers of a previous operator's mover, because another operator begins."""
         for name, session in tuple(self.sessions.items()):
             if name.endswith(HAND_OVER):
                 session.connection.drop("another operator began to change who owns what", fault=False)
@@ -90,7 +92,7 @@ class DcpHub:
     def stats(self, _: list[str]) -> Iterable[tuple[str, str]]:
         """Return STAT dcp: each connection and its streams, as eq_dcpq:NAME:stat.
 
-        Calls of other workers are left out: the worker that has the client's connection reports it.
+        Connections from other workers are omitted: the worker with the client's connection reports it.
         """
         sessions = {key: each for key, each in self.sessions.items() if not each.connection.is_inner}
         yield "ep_dcp_count", str(len(sessions))

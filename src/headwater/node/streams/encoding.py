@@ -1,11 +1,10 @@
-"""The encoding of changes for a connection: its negotiated features decide which parts of a stored frame are
-sent.
+"""The encoding of changes for a connection: its negotiated features decide which parts of a stored frame are sent.
 
-Most frames leave as they are stored, or with other extras; a kernel copies them in bulk (`bits`). Those whose
-datatype has a bit of `slow`, or all of them if `plain`, are taken apart here, one by one: values to inflate or
-compress, extended attributes to strip, a stream id to add.
+Most frames are sent as they are stored, or with other extras; a kernel copies them in bulk (`bits`). Frames whose
+datatype has a bit of `slow`, or all frames if `plain`, are encoded here one by one: values are inflated or compressed,
+extended attributes removed, a stream id added.
 
-Source: dcp 2.9 and 2.10 (layouts), 2.21 (stream ids), 11 (what of xattrs, deletions and expiries is sent); wire 5.
+Source: dcp 2.9 and 2.10 (layouts), 2.21 (stream ids), 11 (which xattrs, deletions and expiries are sent); wire 5.
 """
 
 from __future__ import annotations
@@ -96,29 +95,28 @@ class Encoding:
 
     @property
     def plain(self) -> bool:
-        """Return True if all frames are left to `encode`."""
+        """True if every frame is encoded by `encode`."""
         return self.framing is not None or (self.compress and not self.no_value)
 
     def space(self, outlet: Outlet) -> NDArray[np.uint8]:
-        """Return the memory to which the kernel copies frames: here the outlet's own."""
+        """Return the memory to which the kernel copies frames: in this class, that of the outlet itself."""
         return outlet.free
 
     def emit(self, outlet: Outlet, frames: NDArray[np.uint8], *, is_last: bool) -> int:
         """Send the frames that the kernel copied to `space`; return the bytes on the wire.
 
-        A dialect with another layout for changes rewrites them here. `is_last`: the snapshot ends
-        with them.
+        A dialect with another layout of changes rewrites them here. `is_last`: the snapshot ends with them.
         """
         outlet.fill(len(frames))
         return len(frames)
 
     def emit_one(self, outlet: Outlet, change: Pieces, *, is_last: bool) -> int:
-        """Send one frame from `encode`; as `emit`."""
+        """Send one frame from `encode`; otherwise like `emit`."""
         outlet.write(*change)
         return len(change.head) + len(change.value)
 
     def encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
-        """Return one stored frame as the stream `opaque` sends it; its value may share the memory of `stored`."""
+        """Return a stored frame as the stream `opaque` sends it; its value may share the memory of `stored`."""
         if (message := told_in(stored)) is not None:
             return self._message(message, opaque)
         frame_lengths = lengths(stored)
@@ -145,7 +143,7 @@ class Encoding:
         return Pieces(head, value)
 
     def _message(self, message: AnySystemEvent | Prepare | Abort, opaque: int) -> Pieces:
-        """Return a message that is stored as such; prepares and aborts have the collection in front of their key."""
+        """Return a message that is stored as such; in prepares and aborts the collection precedes the key."""
         if isinstance(message, SystemEvent | SystemEventV2):
             event = self._event(message)
             frame = replace(event, opaque=opaque, framing=self.framing).frame()
@@ -167,14 +165,14 @@ class Encoding:
         return replace(other, vbucket=message.vbucket, by_seqno=message.by_seqno)
 
     def _readable(self, message: Prepare) -> Prepare:
-        """Return a prepare with its value as the connection would get it in a document."""
+        """Return a prepare, with its value as the connection would get it in a document."""
         opcode = Opcode.DCP_DELETION if message.deleted else Opcode.DCP_MUTATION
         document = Frame(Magic.CLIENT_REQUEST, opcode, datatype=message.datatype)
         value, datatype = self._value(document, memoryview(message.value))
         return replace(message, value=cast("bytes", value), datatype=datatype)  # which is measured, no more
 
     def commit(self, stored: bytes | memoryview, opaque: int, prepared_seqno: int) -> Pieces:
-        """Return the commit of a prepare that the consumer has, in place of the document that it became."""
+        """Return the commit of a prepare that the consumer has, to be sent in place of the document."""
         frame_lengths = lengths(stored)
         value_at = frame_lengths.frame - (frame_lengths.body - frame_lengths.extras - frame_lengths.key)
         frame = Frame.cut(memoryview(stored)[:value_at], frame_lengths)
@@ -186,7 +184,7 @@ class Encoding:
         return Pieces(committed.encode())
 
     def _layout(self, frame: Frame) -> tuple[int, bytes]:
-        """Return opcode and extras: V2 deletions only if OPEN asked for delete times, expirations only with the
+        """Return opcode and extras: V2 deletions only if OPEN requested delete times, expirations only with the
         control.
         """
         if self.upr:
@@ -200,7 +198,7 @@ class Encoding:
         return Opcode.DCP_DELETION, _numbers(frame)
 
     def _value(self, frame: Frame, stored: memoryview) -> tuple[memoryview | bytes, int]:
-        """Return value and datatype, by the decision table of dcp 11; `frame` has all but the value."""
+        """Return value and datatype, by the decision table of dcp 11; `frame` has everything but the value."""
         datatype, looks_inside = frame.datatype, self._looks_inside(frame)
         # The compression covers attributes and body together (wire 4), so a part can't be taken out of it.
         if datatype & Datatype.SNAPPY and (not self.snappy or self.no_value or looks_inside):

@@ -1,14 +1,14 @@
-"""The owner's side of a takeover: the steps by which a vbucket changes hands, and the way back if one fails.
+"""The owner's side of a takeover: the steps by which a vbucket moves to another node, and the way back if a step fails.
 
     CATCHING_UP --pending is sent--> ASKED_PENDING --answered: dead here--> DRAINING --active is sent--> ASKED_ACTIVE
                                                                                      --answered--> DONE
 
-Never two owners: the vbucket is dead here, and that is on disk, before the other side is told to be active. Nothing
-acknowledged is lost: all changes written up to then are sent before that, too. A refusal at either step puts everything
-back; a connection that breaks leaves the states as they are, for the mover to decide (failover 4, failures). So does a
-batch that is lost, or a fence, once the other side has answered that it is pending: it stays so till the mover decides.
+There are never two owners: the vbucket is dead here, and that is on disk, before the other node is told to become
+active. Nothing acknowledged is lost: all changes written until then are sent first. If either step is refused,
+everything is restored; if the connection breaks, the states stay as they are, and the mover decides (failover 4,
+failures). The same holds for a lost batch or a fence after the other node has answered that it is pending.
 
-Catching up can go on for ever under load: after `seconds_max` the vbucket refuses writes until the hand-over is over.
+Under load, catching up might never end: after `seconds_max` the vbucket refuses writes until the handover is over.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ANSWER_SECONDS_MAX = 10.0
 
 
 class HandoverStage(Enum):
-    """The stage of a hand-over."""
+    """The stage of a handover."""
 
     CATCHING_UP = "catching up"
     ASKED_PENDING = "asked to be pending"
@@ -44,27 +44,27 @@ class HandoverStage(Enum):
 
 
 class FormerOwner(Protocol):
-    """The part of a bucket that a hand-over needs."""
+    """The part of a bucket that a handover needs."""
 
     def may_hand_over(self, vbucket: int) -> bool:
-        """Return True if nothing has to be settled before the hand-over."""
+        """Return True if nothing has to be settled before the handover."""
 
     def hand_over(self, vbucket: int) -> None:
         """Stop serving the vbucket."""
 
 
 class Handover:
-    """One vbucket on its way to another node.
+    """The handover of one vbucket to another node.
 
     Args:
-        vbucket: the vbucket, which is marked as being handed over as long as this lives. bucket: its bucket.
+        vbucket: the vbucket, which is marked as being handed over until `close`. bucket: its bucket.
         clock: seconds of a monotonic clock.
-        hold_until: called with a batch number: later output leaves once that batch is durable.
+        hold_until: called with a batch number: later output is sent only once that batch is durable.
         seconds_max: the time after which writes are refused.
 
     Attributes:
         deadline: the time of the next `tick`; None for never.
-        on_silence: called when a state was not answered in time; None to wait for ever.
+        on_silence: called if a state was not answered in time; None to wait without limit.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Handover:
         vbucket.handover = self
 
     def begin(self) -> None:
-        """Start the clock of the hand-over, for the backfill is sent."""
+        """Start the clock of the handover, because the backfill is sent."""
         self.deadline = self._clock() + self._seconds_max
 
     def tick(self, now: float) -> None:
@@ -100,8 +100,8 @@ class Handover:
                 self._vbucket.back_up(True)
 
     def may_go_on(self, position: int) -> bool:
-        """Return True if the next state may be sent: all durable changes are sent (in the end all there are), and
-        earlier durable writes are settled.
+        """Return True if the next state may be sent: all durable changes are sent (for the last state, all changes),
+        and earlier durable writes are settled.
         """
         # The high seqno, durable or not: aborts that the hand-over itself has staged must be sent before the other side
         # serves.
@@ -112,7 +112,7 @@ class Handover:
         return self._bucket.may_hand_over(self._vbucket.id)
 
     def next_state(self) -> State:
-        """Return the state to be sent now: steps 6 and 10."""
+        """Return the state to send now: steps 6 and 10."""
         if self.stage is HandoverStage.CATCHING_UP:
             # The vbucket is still active here: should the answer never come, nothing has happened (failover 4, "lost
             # between 6 and 7").
@@ -128,13 +128,13 @@ class Handover:
         return State.ACTIVE
 
     def sent(self) -> None:
-        """Note that the state is on its way."""
+        """Note that the state has been sent."""
         if self.on_silence is not None:
             self.deadline = self._clock() + ANSWER_SECONDS_MAX
         failpoint("takeover.pending_sent" if self.stage is HandoverStage.ASKED_PENDING else "takeover.active_sent")
 
     def answered(self, status: int) -> EndReason | None:
-        """Handle the answer to the last state; return the reason to end the stream, None if it goes on.
+        """Handle the answer to the last state; return the reason to end the stream, None if it continues.
 
         "A careful implementation treats a non-success status as failed takeover: end the stream, restore."
         """
@@ -164,7 +164,7 @@ class Handover:
         return EndReason.OK
 
     def close(self) -> None:
-        """Undo or complete the hand-over, for its stream is over."""
+        """Undo or complete the handover, because its stream is over."""
         self.deadline = None
         if self._vbucket.handover is self:
             # Cleared before the streams hear of the end: whoever asks again at once must not find a hand-over under

@@ -1,7 +1,7 @@
-"""The output of streams: an arena shared by all connections, and the connection that it is emptied into.
+"""The output of streams: an arena shared by all connections, and the connection to which its content is sent.
 
-One turn of a connection fills the arena once and sends it; the connection keeps the bytes that the socket does not
-take. So a slow client costs one arena and at most one large frame, however many changes wait for it.
+In its turn a connection fills the arena once and sends it; the connection keeps the bytes that the socket does not
+accept. So a slow client costs one arena and at most one large frame, however many changes wait for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MARGIN_BYTES = 128
 
 
 class Pieces(NamedTuple):
-    """A message in two pieces, one behind the other: a value of 20 MiB is not copied before it leaves.
+    """A message in two pieces, one after the other, so that a value of 20 MiB is not copied before it is sent.
 
     Attributes:
         head: header, framing extras, extras and key.
@@ -35,15 +35,16 @@ class Sink(Protocol):
     """The part of a connection that an outlet needs."""
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:
-        """Queue bytes; the buffer is free again when the call returns."""
+        """Queue bytes; the caller may reuse the buffer when the call returns."""
 
 
 class Outlet:
     """The memory into which a connection's streams write while the connection has its turn to send.
 
     Attributes:
-        is_over: True if the turn is over, perhaps with room left: a message did not fit behind the others.
-        is_late: returns True if others have waited long enough for this turn; called after each step that takes time.
+        is_over: True if the turn is over, perhaps with room left: a message did not fit after the others.
+        is_late: returns True if others have waited long enough for this turn to end; called after each step that takes
+            time.
     """
 
     def __init__(self, arena: NDArray[np.uint8] | None = None) -> None:
@@ -60,7 +61,7 @@ class Outlet:
         self._sink, self._used, self.is_over, self.is_late = sink, 0, False, is_late
 
     def leave(self, sink: Sink) -> None:
-        """Forget a closed connection."""
+        """Forget a connection because it is closed."""
         if self._sink is sink:
             self._sink, self.is_late = None, bool
 
@@ -71,7 +72,7 @@ class Outlet:
 
     @property
     def is_low(self) -> bool:
-        """True if a frame that does not fit had better wait for the next turn, when the arena is empty."""
+        """True if a frame that does not fit should wait for the next turn, when the arena is empty."""
         return self.room < self._size // 8
 
     @property
@@ -81,18 +82,18 @@ class Outlet:
 
     @property
     def free(self) -> NDArray[np.uint8]:
-        """The free bytes of the arena, for a kernel; report to `fill` how many it used."""
+        """The free part of the arena, for a kernel; pass the number of bytes used to `fill`."""
         return self._arena[self._used :]
 
     def fill(self, size_bytes: int) -> None:
-        """Count `size_bytes` of the room as filled."""
+        """Count `size_bytes` of the free room as filled."""
         self._used += size_bytes
 
     def write(self, head: bytes, value: bytes | memoryview = b"") -> None:
         """Append a message, whole or in two pieces.
 
-        A message that does not fit goes out behind the others and ends the turn. One that is larger than the arena is
-        not copied: the sink takes its pieces from their place.
+        A message that does not fit is sent after the others and ends the turn. A message larger than the arena is not
+        copied: the sink gets its pieces directly.
         """
         size = len(head) + len(value)
         if size > self.room:

@@ -1,7 +1,7 @@
-"""STAT dcp-vbtakeover VB NAME: the progress of a vbucket's stream to a connection, which a mover watches.
+"""STAT dcp-vbtakeover VB NAME: the progress of a vbucket's stream to a connection, for a mover.
 
-The keys are those of failover.md 5. This node has no checkpoints, so `chk_items` counts the changes that are still to
-be sent once the backfill is over.
+The keys are those of failover.md 5. This node has no checkpoints, so `chk_items` counts the changes still to be sent
+once the backfill is over.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Sender(Protocol):
     """A connection on which vbuckets may be streamed."""
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
-        """Return the stream on which it sends a vbucket, if it does."""
+        """Return the stream on which it sends a vbucket; None if there is none."""
 
 
 def takeover_stats(
     bucket: Bucket, connections: Mapping[bytes, Sender], arguments: list[str]
 ) -> Iterable[tuple[str, str]]:
-    """Return the group; `arguments` are the vbucket and the words of the connection's name.
+    """Return the statistics; `arguments` are the vbucket and the words of the connection's name.
 
     Raises:
         CommandRefused: EINVAL without a number and a name, NOT_MY_VBUCKET if the vbucket is not here.
@@ -71,7 +71,7 @@ def _of_stream(stream: Stream) -> Iterable[tuple[str, str]]:
 
 
 def _without_stream(bucket: Bucket, vbucket: VBucket, missing: str) -> Iterable[tuple[str, str]]:
-    """Return the numbers of a vbucket without a stream: all changes are still to be sent."""
+    """Return the statistics of a vbucket without a stream: all changes are still to be sent."""
     yield "status", f"{missing}_does_not_exist"
     yield "estimate", str(bucket.store.index.items(vbucket.id) + _deletions(bucket, vbucket))
     yield "backfillRemaining", "0"

@@ -1,7 +1,7 @@
 """Round robin: readers with something to send take turns on a connection, in any dialect.
 
-A turn is one arena's worth. A reader that has more to say goes to the back of the queue, so that a vbucket with a
-million changes does not keep the others waiting for longer than it takes to send one arena.
+A turn is one arena's worth. A reader with more to send returns to the end of the queue, so that a vbucket with a
+million changes does not delay the others for longer than it takes to send one arena.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from headwater.node.streams.outlet import OUTLET_BYTES, Outlet
 
 
 class Turn(Protocol):
-    """A reader of one vbucket, on its way to one connection."""
+    """A reader that sends one vbucket on one connection."""
 
     @property
     def has_work(self) -> bool:
-        """Return True if another turn would send something."""
+        """True if another turn would send something."""
 
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
         """Send up to `quantum_bytes`; less if there is less room, or if the outlet is late."""
@@ -38,7 +38,7 @@ class RoundRobin(Generic[Reader]):
         return bool(self._waiting)
 
     def add(self, reader: Reader) -> None:
-        """Queue a reader that has something to send, behind the others; a queued reader keeps its turn."""
+        """Queue a reader with something to send after the others; a reader already in the queue keeps its place."""
         self._waiting[reader] = None
 
     def discard(self, reader: Reader) -> None:
@@ -46,11 +46,11 @@ class RoundRobin(Generic[Reader]):
         self._waiting.pop(reader, None)
 
     def clear(self) -> None:
-        """Take all readers out."""
+        """Remove all readers."""
         self._waiting.clear()
 
     def fill(self, outlet: Outlet, is_stopped: Callable[[], bool] = bool) -> None:
-        """Give turns until the outlet is full or late, no reader has more, or `is_stopped` returns True (at a full
+        """Give turns until the outlet is full or late, no reader is left, or `is_stopped` returns True (for a full
         window).
         """
         while self._waiting and not outlet.is_full and not outlet.is_late() and not is_stopped():

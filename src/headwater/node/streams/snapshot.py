@@ -1,7 +1,7 @@
-"""One snapshot while it is sent: a view of the store, whose frames are put into the outlet.
+"""One snapshot while it is sent: a view of the store, whose frames are copied into the outlet.
 
 A kernel copies frames that need no change, many at once; the others are encoded one by one (encoding.py). Either way
-the caller gets the number of bytes sent, for flow control counts the bytes on the wire.
+the caller gets the number of bytes sent, because flow control counts bytes on the wire.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ PREPARE_COUNTS_MORE = 2
 
 
 class SentAmount(NamedTuple):
-    """The result of one step of a snapshot: its bytes and changes in the outlet; `last_seqno` is that of its last
-    change.
-    """
+    """The result of one step of a snapshot: its bytes and changes in the outlet, and the seqno of its last change."""
 
     bytes: int
     changes: int
@@ -36,9 +34,10 @@ class SentAmount(NamedTuple):
 
 
 class UnreadableChange(Exception):  # noqa: N818 - a finding, which the reader judges
-    """A change on disk has a value that does not match its datatype, and the consumer wants it without a part.
+    """A change on disk has a value that contradicts its datatype, and the consumer wants the value without a part of
+    it.
 
-    Attributes: key (with its collection's id in front, if it is not the default one), seqno, why (the reason).
+    Attributes: key (after its collection's id, unless that is the default one), seqno, why (the reason).
     """
 
     def __init__(self, stored: bytes | memoryview, why: str) -> None:
@@ -62,13 +61,13 @@ class SnapshotSender:
         encoding: the encoding of each change.
         covers_seqno: the seqno up to which the consumer has everything once the view is sent.
         last_seqno: the seqno of the last change that will be sent.
-        without_deletions: True to leave deletions out, except for the last change, without which the end is no whole
-            state.
-        advances: True to leave out that deletion as well, for SEQNO_ADVANCED is sent in its place.
+        without_deletions: True to omit deletions, except for the last change: without it the end would not be a
+            consistent state.
+        advances: True to omit that deletion too, because SEQNO_ADVANCED is sent in its place.
         commits: the seqno of each prepare, by that of its commit; removed as they are sent.
-        prepared: the prepares that the consumer has and that are not over; kept up to date here.
-        hides_over: True to leave out prepares and aborts that are superseded in the view, which shows every version: a
-            prepare is none of a document.
+        prepared: the waiting prepares that the consumer has; kept up to date here.
+        hides_over: True to omit prepares and aborts that are superseded in a view that shows every version: a prepare
+            is not a version of a document.
     """
 
     def __init__(
@@ -111,11 +110,11 @@ class SnapshotSender:
 
     @property
     def left(self) -> int:
-        """The number of changes that lie ahead (also deletions that are left out); looks at each of them."""
+        """The number of changes left (also deletions that will be omitted); reads the row of each of them."""
         return self._view.count()[0]
 
     def move(self, outlet: Outlet, opaque: int, budget_bytes: int) -> SentAmount:
-        """Put changes into the outlet until `budget_bytes` are out (one may overshoot) or there is no room.
+        """Put changes into the outlet until `budget_bytes` are reached (one change may overshoot) or there is no room.
 
         Raises:
             UnreadableChange: the next change can't be sent in the form that the consumer wants.
@@ -146,7 +145,7 @@ class SnapshotSender:
         return self._moved(size + PREPARE_COUNTS_MORE * (encoded.head[OPCODE_AT] == Opcode.DCP_PREPARE), 1)
 
     def _close(self, outlet: Outlet, opaque: int) -> SentAmount:
-        """Send the last change, a deletion that was left out before."""
+        """Send the last change, a deletion that was omitted before."""
         encoded, self._closing = self._readable(self._closing, opaque), b""
         return SentAmount(self._encoding.emit_one(outlet, encoded, is_last=True), 1, self.last_seqno)
 
@@ -157,9 +156,7 @@ class SnapshotSender:
             raise UnreadableChange(stored, str(error)) from None
 
     def _encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
-        """Return one change in its sent form; a document that ends a prepare of this consumer is sent as its
-        commit.
-        """
+        """Return one change in its sent form; a document that ends a prepare of this consumer is sent as its commit."""
         if self._prepared is None:
             return self._encoding.encode(stored, opaque)
         seqno = seqno_of(memoryview(stored)[HEADER_BYTES:])

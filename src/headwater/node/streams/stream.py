@@ -54,7 +54,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class StreamPhase(StrEnum):
-    """The phases of a stream; the values are what STAT shows."""
+    """The phases of a stream; their values appear in STAT."""
 
     BACKFILLING = "backfilling"
     IN_MEMORY = "in-memory"
@@ -97,13 +97,13 @@ class Stream:
     Args:
         vbucket: the vbucket; the stream is one of its readers until it is dead.
         store: the store with its changes.
-        producer, entry: the connection's end of the protocol, and this stream in it.
+        producer, entry: the protocol object of the connection, and this stream in it.
         encoding: the encoding of each change.
         wanted: the collections whose changes are sent.
-        skip_deletes: leave deletions out of a backfill that starts from 0.
+        skip_deletes: omit deletions in a backfill that starts from 0.
         ready: called when there may be something to send.
         ended: called once, when the stream is dead.
-        handover: the hand-over of a takeover stream; None for any other stream.
+        handover: the handover of a takeover stream; None for any other stream.
     """
 
     def __init__(
@@ -159,11 +159,11 @@ class Stream:
     # --- what the vbucket tells -------------------------------------------------------------------------------------
 
     def advanced(self) -> None:
-        """Learn that more changes are durable."""
+        """Note that more changes are durable."""
         self._ready(self)
 
     def state_changed(self) -> None:
-        """End the stream, which does not outlive the state in which it was requested (failover 3)."""
+        """End the stream: it does not outlive the state in which it was requested (failover 3)."""
         self.end(EndReason.STATE_CHANGED)
 
     def rolled_back(self) -> None:
@@ -173,9 +173,7 @@ class Stream:
         self.end(EndReason.ROLLBACK)
 
     def damaged(self) -> None:
-        """End the stream, for the rest may be damaged; a consumer that asks again from behind the damage is
-        served.
-        """
+        """End the stream, because the rest may be damaged; a request from after the damage is served."""
         self.end(EndReason.BACKFILL_FAIL)
 
     @property
@@ -184,8 +182,9 @@ class Stream:
         return self._snapshot is not None and self._snapshot.holds_removed_files
 
     def let_go(self) -> None:
-        """End the stream, which was too slow. Its consumer may request the rest: it has the changes that it
-        acknowledged, and a place inside a snapshot to go on from.
+        """End the stream because it is too slow.
+
+        Its consumer may request the rest: it has the changes that it acknowledged, and can resume inside a snapshot.
         """
         self.end(EndReason.SLOW)
 
@@ -202,11 +201,11 @@ class Stream:
 
     @property
     def items_remaining(self) -> int:
-        """The most seqnos that the consumer lacks, for the statistics."""
+        """The largest possible number of changes that the consumer lacks, for the statistics."""
         return max(0, self.vbucket.durable_seqno - self.entry.last_seqno)
 
     def oldest_unsent_ns(self) -> int | None:
-        """Return the Unix time in ns of the first change that the consumer lacks, by its CAS; None if it
+        """Return the Unix time in ns of the first change that the consumer lacks, from its CAS; None if it
         lacks none.
         """
         if not self.items_remaining:
@@ -247,7 +246,7 @@ class Stream:
             self.close()
 
     def close(self) -> None:
-        """End the stream silently: the consumer closed it, or is gone."""
+        """End the stream silently: the consumer closed it, or its connection is closed."""
         if self.phase is _DEAD:
             return
         self._enter(_DEAD)
@@ -263,14 +262,12 @@ class Stream:
     # --- takeover ---------------------------------------------------------------------------------------------------
 
     def marker_answered(self) -> None:
-        """Note that the consumer has a whole snapshot: the hand-over may be able to go on."""
+        """Note that the consumer has a whole snapshot: the handover may be able to continue."""
         if self.phase is StreamPhase.TAKEOVER_SEND:
             self._ready(self)
 
     def state_answered(self, status: int) -> None:
-        """Handle the consumer's answer to a state; "responses that do not belong to the expected state are
-        ignored".
-        """
+        """Handle the consumer's answer to a state; "responses that do not belong to the expected state are ignored"."""
         # A late answer to an earlier state must not pass for the answer to this one: it could declare a consumer active
         # that never said so (failover 4).
         if self.handover is None or self.phase is not StreamPhase.TAKEOVER_WAIT:
@@ -316,7 +313,7 @@ class Stream:
         return self.position >= self.entry.accepted.end_seqno and self.entry.state is _BETWEEN
 
     def _begin_snapshot(self, outlet: Outlet) -> None:
-        """Take a view of the next changes and announce it; a range without any changes left is passed silently."""
+        """Take a view of the next changes and announce it; a range in which no change is left is passed silently."""
         snapshot = self._take_snapshot()
         vb, covers, durable = self.vbucket.id, snapshot.covers_seqno, self.vbucket.durable_seqno
         invariant(covers <= durable, "vbucket {}: seqno {} is sent, {} is durable", vb, covers, durable)
@@ -358,10 +355,10 @@ class Stream:
         self._next_flags = FIRST_IN_MEMORY if flags & SnapshotFlag.DISK else SnapshotFlag.MEMORY
 
     def _look_at_history(self) -> None:
-        """Decide for the next snapshot if it has every version, as far as the log does.
+        """Decide whether the next snapshot has every version, as far as the log has them.
 
-        A replica gets them of a bucket that keeps a history: otherwise each copy would get what compaction happens to
-        leave, up to twice the bytes.
+        A replica gets them if its bucket keeps a history; otherwise each copy would get the versions that compaction
+        happened to leave, which may double the bytes.
         """
         self._every_version = not self._wanted.prepares or bool(self._store.declarations.history)
         vbucket = self.vbucket
@@ -384,12 +381,13 @@ class Stream:
 
     @property
     def _leaves_out_deletions(self) -> bool:
-        """True in a first backfill that a consumer wants without deletions: of the others it has no versions either."""
+        """True in a first backfill if the consumer wants no deletions: then it gets no superseded versions either."""
         return self._skip_deletes and self.phase is _BACKFILLING
 
     def _flags_of_versions(self, flags: SnapshotFlag) -> SnapshotFlag:
-        """Return the flags of a snapshot to who asked for every version; where it lacks some, it is one from disk, and
-        so is the one that goes on from there.
+        """Return the flags of a snapshot for a consumer that requested every version.
+
+        A snapshot that lacks some versions counts as one from disk, and so does the next one after it.
         """
         after_gap, self._lacked_versions = self._lacked_versions, not self._has_versions
         # Without the flags a reader knows that versions are missing here; claimed once too often, History would be kept
@@ -402,7 +400,7 @@ class Stream:
         """Return the purged tombstones that the next marker reports; its seqno is 0 for none.
 
         A snapshot from disk reports all of them (dcp 2.7), another one only those that this consumer can't have: it has
-        what it had at first, and the snapshots announced since.
+        the tombstones up to its start, and those of the snapshots announced since.
         """
         settings, vbucket = self._producer.settings, self.vbucket
         if not settings.purge_seqnos or self.entry.dialect is _UPR:
@@ -416,8 +414,8 @@ class Stream:
         return Purged(purged, vbucket.deleted_rev if settings.deleted_revs else 0)
 
     def _visible(self, covers_seqno: int, flags: int) -> Visible:
-        """Return the numbers of durable writes for the next marker: the highest visible seqno, and for a snapshot from
-        disk the seqno up to which prepares are over (dcp 2.7, 8.2).
+        """Return the seqnos of durable writes for the next marker: the highest visible seqno, and for a snapshot from
+        disk the seqno up to which all prepares are over (dcp 2.7, 8.2).
         """
         vbucket = self.vbucket
         plain = vbucket.collections.choice(replace(self._wanted, prepares=False), covers_seqno)
@@ -430,8 +428,8 @@ class Stream:
         return Visible(seqno, min(vbucket.prepares.pending.values(), default=covers_seqno + 1) - 1)
 
     def _is_short(self, durable_seqno: int) -> bool:
-        """Return True if there is little to send: changes of a live stream, or a few that a returning
-        consumer lacks.
+        """Return True if there is little to send: changes of a live stream, or a few that a returning consumer
+        lacks.
         """
         if self._every_version and (self._lacked_versions or not self._has_versions):
             return False
@@ -440,10 +438,10 @@ class Stream:
         return durable_seqno - self.position <= SHORT_BACKFILL_SEQNOS
 
     def _send_at_once(self, outlet: Outlet, last_seqno: int) -> bool:
-        """Send marker and changes in one call; return False, and send nothing, if this short way can't be used.
+        """Send marker and changes in one call; return False, with nothing sent, if this shortcut is impossible.
 
-        It is for changes that this node wrote itself, where every durable seqno ends a snapshot, and for streams whose
-        changes need no inspection.
+        It requires changes that this node wrote itself, of which every durable seqno ends a snapshot, and a stream that
+        sends all of them as stored.
         """
         vbucket, entry, encoding = self.vbucket, self.entry, self._encoding
         # Elsewhere a durable seqno need not end a snapshot, and a marker that named it would declare half a state
@@ -504,8 +502,8 @@ class Stream:
     def _whole_seqno(self) -> int:
         """The newest consistent state that can be shown; 0 for none.
 
-        A state inside the snapshot that the consumer holds in part does not count: versions that were merged away in it
-        come with its rest only.
+        A state inside the snapshot that the consumer holds in part does not count: the consumer gets the versions that
+        were merged in that snapshot only with its rest.
         """
         vbucket = self.vbucket
         if (durable := vbucket.durable_seqno) >= vbucket.snapshot_end:
@@ -516,12 +514,12 @@ class Stream:
 
     @property
     def _sendable_seqno(self) -> int:
-        """The seqno up to which changes can be sent now; the stream has changes to send only if it is above its
+        """The seqno up to which changes can be sent now; there is something to send only if it is above the stream's
         position.
 
-        A replica sends its part of a snapshot under the end that was announced to itself. Without Collections a
-        consumer can't get that end if the change there is not for it (dcp 2.18), so it gets whole states only; so does
-        every consumer if the producer announces no end (UPR).
+        A replica sends the part of a snapshot that it has, under the end that its own producer announced. Without
+        Collections a consumer can't reach that end if the change there is not for it (dcp 2.18), so it gets only whole
+        states; so does every consumer if the producer announces no end (UPR).
         """
         durable, announced = self.vbucket.durable_seqno, self.vbucket.snapshot_end
         if durable >= announced or (self._wanted.aware and announced < ENDLESS):
@@ -531,12 +529,12 @@ class Stream:
     def _snapshot_end(self) -> int:
         """Return the seqno at which the next snapshot ends.
 
-        That is the requested end, if its state can still be told from later changes; else the durable seqno, which
-        includes it. A consumer that holds a part of a snapshot which ends behind the requested end is led to the end of
-        that snapshot: versions that were merged away in it come no sooner (dcp 8.5).
+        That is the requested end, if the store can still show the state there; otherwise the durable seqno, whose state
+        includes it. If a consumer holds a part of a snapshot that ends after the requested end, the end of that
+        snapshot counts: only the rest of that snapshot has the versions that were merged in it (dcp 8.5).
 
         A replica does not know the ends of its old snapshots, only that of the last one: it sends the whole state
-        first, and then that one under the end that was announced to itself.
+        first, and then that snapshot under the end that its own producer announced.
         """
         durable, accepted = self.vbucket.durable_seqno, self.entry.accepted
         if self._goes_on_inside:
@@ -551,11 +549,11 @@ class Stream:
         return self._end_without_versions(end_seqno) if in_parts else end_seqno
 
     def _end_without_versions(self, end_seqno: int) -> int:
-        """Return the end of the next snapshot to who asked for every version: where versions begin, if they do so on
-        the way to `end_seqno`.
+        """Return the end of the next snapshot for a consumer that requested every version: the seqno where versions
+        begin, if that comes before `end_seqno`.
 
-        Not within a snapshot that the consumer holds in part: the rest of that leads to its end (dcp 8.5), and versions
-        come behind it.
+        A snapshot that the consumer holds in part is not cut: its rest leads to its end (dcp 8.5), and versions come
+        after it.
         """
         begun = self.vbucket.versions_after
         if self.position >= begun:
@@ -567,7 +565,7 @@ class Stream:
         """True if the next changes belong to the snapshot that was announced.
 
         False if this node's own producer has meanwhile replaced that snapshot by a longer one, or if compaction has
-        dropped versions of it: its end is no consistent state here any more, and must not look like one at the
+        dropped versions of it: its end is no longer a consistent state here, and must not look like one to the
         consumer.
         """
         vbucket, announced = self.vbucket, self.entry.snapshot_end_seqno

@@ -1,1 +1,1 @@
-"""TAP on this node: sessions that produce, and the commands of a mover that feeds it."""
+"""TAP on this node: sessions that send, and the commands of a mover that feeds the node."""

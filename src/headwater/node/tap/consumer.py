@@ -1,8 +1,8 @@
 """This node fed by TAP: a mover pipes a producer's messages into an ordinary connection.
 
 The vbuckets are replicas or pending. Changes get their seqnos here, in the order of arrival, so the vbucket has a
-history of its own: "from scratch" is a new vbucket, and becoming active begins a new branch. The answer to a change
-leaves when the change is durable. Source: tap.md 4 (consumer behaviour), 5 (steps 2, 6), 5.3 (applying).
+history of its own: "from scratch" gives a new vbucket, and becoming active begins a new branch. A change is answered
+once it is durable. Source: tap.md 4 (consumer behaviour), 5 (steps 2, 6), 5.3 (applying).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FED = (State.REPLICA, State.PENDING)
 
 @passes(*MESSAGES)
 def take(session: Session, frame: Frame) -> None:
-    """Obey one message, then answer it if it asks for an answer."""
+    """Carry out one message, then answer it if it requests an answer."""
     consumer = session.state_of(TapFed)
     status = Status.SUCCESS
     try:
@@ -62,7 +62,7 @@ class TapFed(TapConsumer):
         """Carry out a message.
 
         Raises:
-            CommandRefused: with the status to answer. NoRoom, ArenaFull: obey it again after the next commit.
+            CommandRefused: with the status to answer. NoRoom, ArenaFull: repeat the message after the next commit.
         """
         bucket = session.store_bucket
         # Temporary, with acknowledgements: the producer sends the same message again later (tap.md 4).
@@ -86,8 +86,8 @@ class TapFed(TapConsumer):
                 self._reset(bucket, message.vbucket)
 
     def _check(self, bucket: Bucket, vb: int) -> None:
-        """Check the vbucket. "Unknown vb or wrong state (data arriving for an active vb): 07, which ends the
-        stream".
+        """Check the state of the vbucket. "Unknown vb or wrong state (data arriving for an active vb): 07, which ends
+        the stream".
         """
         if bucket.state(vb) not in _FED:
             raise CommandRefused(Status.NOT_MY_VBUCKET, f"vbucket {vb} is not a replica here")
@@ -119,8 +119,8 @@ class TapFed(TapConsumer):
     def _set_state(self, session: Session, message: tap.VbucketSet) -> None:
         """Set a state. "Set the state (creating the vb if needed)"; active "creates a new failover entry".
 
-        A replica that lacks changes, or whose disk lost some, does not become active: TAP can't force that, as
-        SET_VBUCKET can. A replica that is fed from scratch lacks nothing.
+        A replica that lacks changes, or whose disk lost some, does not become active: unlike SET_VBUCKET, TAP can't
+        force that. A replica that is fed from scratch lacks nothing.
         """
         vb, bucket = message.vbucket, session.store_bucket
         try:
@@ -138,7 +138,7 @@ class TapFed(TapConsumer):
         """Open or close a checkpoint. "The consumer opens a checkpoint with the same id; on END it closes it" (tap.md
         5.1).
 
-        The last closed checkpoint may come again, for an answer may be lost; an earlier one would take the vbucket
+        The last closed checkpoint may be repeated, because an answer may be lost; an earlier one would move the vbucket
         back.
         """
         vb, number = message.vbucket, message.checkpoint_id
@@ -153,9 +153,7 @@ class TapFed(TapConsumer):
             bucket.vbuckets[vb].close_checkpoint(number)
 
     def _reset(self, bucket: Bucket, vb: int) -> None:
-        """Drop all documents of a vbucket; the next changes have seqnos from 1 again, so its history is a new
-        one.
-        """
+        """Drop all documents of a vbucket; the next changes have seqnos from 1 again, so a new history begins."""
         vbucket = bucket.vbuckets.get(vb)
         if vbucket is not None and (vbucket.high_seqno or vbucket.checkpoint):
             state = vbucket.state
@@ -165,7 +163,7 @@ class TapFed(TapConsumer):
 
 
 def _cas(message: tap.Mutation | tap.Delete) -> int:
-    """Return the message's CAS; 0 for one with all bits set. CommandRefused: it is too high to be stored."""
+    """Return the message's CAS; 0 if all its bits are set. CommandRefused: it is too high to be stored."""
     if HELD_MAX < message.cas < CAS_ALL_ONES:
         raise CommandRefused(Status.EINVAL, f"a CAS of {message.cas}, the highest taken is {HELD_MAX}")
     return 0 if message.cas == CAS_ALL_ONES else message.cas

@@ -1,8 +1,8 @@
-"""TAP's encoding of changes: the shared cursor copies them out of the log, and they are rewritten as TAP_MUTATION and
+"""TAP's encoding of changes: the shared cursor copies them from the log, and they are rewritten as TAP_MUTATION and
 TAP_DELETE.
 
-TAP adds to a stream of the log: the layout (kernels/tap.py), a number for each message, and the choice of the messages
-that ask for an acknowledgement. Source: tap.md 2, 3.1, 4.
+TAP adds three things to a stream of the log: the layout (kernels/tap.py), a number for each message, and the choice of
+the messages that request an acknowledgement. Source: tap.md 2, 3.1, 4.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FLAGS_LOW = 27
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapEncoding(Encoding):
-    """The encoding of one stream's changes; each run of them is entered in the session's ledger.
+    """The encoding of one stream's changes; each run of them is recorded in the session's ledger.
 
     Attributes:
         producer, stream: the session in the protocol object, and this vbucket in it.
@@ -49,8 +49,8 @@ class TapEncoding(Encoding):
     datatypes: int
 
     def space(self, outlet: Outlet) -> Frames:
-        """Return a buffer apart from the outlet; a TAP message is smaller than its change in the log, so all of them
-        will fit.
+        """Return a buffer separate from the outlet; a TAP message is smaller than its change in the log, so all will
+        fit in the outlet.
         """
         return _BUFFER[: outlet.room]
 
@@ -61,7 +61,7 @@ class TapEncoding(Encoding):
         return size
 
     def emit_one(self, outlet: Outlet, change: Pieces, *, is_last: bool) -> int:
-        """Write one change, however large: the kernel writes its head, and its value follows unchanged."""
+        """Write one change of any size: the kernel writes its head, and its value follows unchanged."""
         head, out = np.zeros(len(change.head), np.uint8), np.zeros(len(change.head), np.uint8)
         head[:] = np.frombuffer(change.head, np.uint8)
         put_body_bytes(head.data, len(head) - HEADER_BYTES)
@@ -74,7 +74,7 @@ class TapEncoding(Encoding):
         return size + len(value)
 
     def encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
-        """Return one stored frame; its opaque is needed until it becomes a message (kernels/tap.py)."""
+        """Return a stored frame in pieces; its opaque is needed until it is rewritten as a message (kernels/tap.py)."""
         # super() knows no class of slots that was made anew.
         return Encoding.encode(self, stored, opaque_of(stored))
 
@@ -111,7 +111,7 @@ class TapEncoding(Encoding):
 def encoding_of(producer: TapProducer, stream: TapProducerStream, datatypes: int) -> TapEncoding:
     """Return the encoding of a stream of a session.
 
-    Attributes are not sent, and TAP has no compressed values; expirations are deletions (tap.md 6).
+    Attributes are not sent, and TAP has no compressed values; expirations are sent as deletions (tap.md 6).
     """
     no_value = producer.options.keys_only
     return TapEncoding(no_value=no_value, delete_times=True, producer=producer, stream=stream, datatypes=datatypes)

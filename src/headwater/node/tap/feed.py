@@ -1,8 +1,8 @@
 """A TAP session of this node: its protocol object, its readers, and its present connection.
 
-The session may outlive the connection (tap.md 1.2): then it keeps its places, and its readers keep the tombstones that
-it still needs, but nothing is sent. Readers with something to send take turns. Readers that wait for an answer of the
-client are in a queue for each kind of wait, and the whole queue is passed over until the answer is there: so the cost
+The session may outlive the connection (tap.md 1.2): then it keeps its positions, and its readers keep the tombstones
+that it still needs, but nothing is sent. Readers with something to send take turns. Readers that wait for an answer of
+the client are in one queue for each kind of wait, and the whole queue is skipped until the answer arrives: so the cost
 of an answer does not depend on the number of readers that wait for another.
 """
 
@@ -37,7 +37,7 @@ class Feed:
     Args:
         name: the client's name for the session, or a generated one.
         bucket: the bucket whose changes it sends.
-        producer: the protocol's end.
+        producer: the session's protocol object.
 
     Attributes:
         connection: the client's connection; None while it is away. user: the user who opened the session.
@@ -58,13 +58,13 @@ class Feed:
 
     @property
     def memory_bytes(self) -> int:
-        """About the memory that the session takes, in bytes: its readers, and the unacknowledged changes."""
+        """The approximate memory of the session in bytes: its readers, and the unacknowledged changes."""
         return SESSION_BYTES + READER_BYTES * len(self.readers) + ENTRY_BYTES * self.producer.ledger.unacked
 
     # --- the client comes and goes ----------------------------------------------------------------------------------
 
     def attach(self, connection: Connection, datatypes: int) -> None:
-        """Begin, or go on, over the client's connection."""
+        """Begin, or continue, on the client's connection."""
         self.connection, self.datatypes = connection, datatypes
         self.refilter()
         for reader in self.readers.values():
@@ -74,7 +74,7 @@ class Feed:
         connection.wake()
 
     def detach(self) -> None:
-        """Keep the session for its client's return, for the connection is closed."""
+        """Keep the session until its client returns, because the connection is closed."""
         self.connection = None
 
     def close(self) -> None:
@@ -86,17 +86,17 @@ class Feed:
             turns.clear()
 
     def refilter(self) -> None:
-        """Have a reader for every wanted vbucket on this node, and for no other."""
+        """Create the missing readers of wanted vbuckets on this node, and remove all others."""
         for reader in tuple(self.readers.values()):
             if self.producer.streams.get(reader.vbucket.id) is not reader.stream:
                 self._drop(reader)
         self._follow(self.producer.options.vbuckets or sorted(self.bucket.vbuckets))
 
     def look(self, vbuckets: Iterable[int]) -> None:
-        """Look at vbuckets that were made, dropped or changed.
+        """React to vbuckets that were created, dropped or changed.
 
-        A session without an end follows vbuckets that are made or activated later; a session with an end keeps to those
-        at its begin.
+        A session without an end follows vbuckets that are created or activated later; a session with an end keeps to
+        those that existed when it began.
         """
         options = self.producer.options
         for vb in vbuckets:
@@ -128,8 +128,8 @@ class Feed:
             self.ready(reader)
 
     def _is_wanted(self, state: State, vb: int) -> bool:
-        """Return True if the vbucket is wanted. "DUMP covers the active vbuckets of the filter that hold items"; other
-        sessions want all live ones.
+        """Return True if the session wants a vbucket in this state. "DUMP covers the active vbuckets of the filter that
+        hold items"; other sessions want all vbuckets that are not dead.
         """
         if self.producer.options.dump:
             return state is State.ACTIVE and self.bucket.store.index.durable_seqno(vb) > 0
@@ -138,7 +138,7 @@ class Feed:
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def pump(self, outlet: Outlet) -> None:
-        """Fill the outlet: readers take turns, as far as the connection's turn goes."""
+        """Fill the outlet: readers take turns until the connection's turn ends."""
         for wait, turns in self._turns.items():
             turns.fill(outlet, partial(self.producer.stops, wait))
 
@@ -153,13 +153,13 @@ class Feed:
         return encoding_of(self.producer, stream, self.datatypes)
 
     def hold(self, reader: TapReader) -> None:
-        """Put a reader with nothing to send now into the line for the answers that it waits for, if any."""
+        """Queue a reader with nothing to send now for the answers that it waits for, if any."""
         wait = self.producer.wait(reader.stream, reader.vbucket.high_seqno)
         if wait is not None and self.producer.stops(wait):
             self._turns[wait].add(reader)
 
     def heard(self) -> None:
-        """Let the readers go on that waited for the client's answer or the end of a suspension."""
+        """Resume the readers that waited for the client's answer or for the end of a suspension."""
         for stream in self.producer.take_released():
             reader = self.readers.get(stream.vbucket)
             if reader is not None and reader.stream is stream:
@@ -172,8 +172,8 @@ class Feed:
             self.connection.wake()
 
     def leave(self, reader: TapReader) -> None:
-        """Remove the reader of a dropped vbucket. A dump or a takeover lacks it now, and must not end as if it were
-        whole.
+        """Remove the reader of a dropped vbucket. A dump or a takeover that has not sent all of it fails: it must not
+        end as if it were whole.
         """
         vb = reader.vbucket.id
         self._drop(reader)
@@ -183,7 +183,7 @@ class Feed:
         self._wake()
 
     def fail(self, cause: str) -> None:
-        """End a session that can't go on, and is not resumed."""
+        """End a session that can't continue; it will not be resumed."""
         self.producer.fate = Fate.FAILED
         if self.connection is not None:
             self.connection.drop(cause)
@@ -201,7 +201,7 @@ class Feed:
             self.connection.send(message, gate)
 
     def when_room(self, reader: TapReader) -> None:
-        """Let a reader go on after the next commit."""
+        """Resume a reader after the next commit."""
         self.bucket.committer.when_room(lambda: self.ready(reader))
 
     # --- statistics -------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class Waiting:
-    """A session whose client is away, as the memory budget sees it."""
+    """A session whose client is away, as an entry in the memory budget."""
 
     def __init__(self, hub: TapHub, feed: Feed) -> None:
         self.feed = feed
@@ -58,8 +58,8 @@ class TapHub:
     """The TAP sessions of a bucket.
 
     Args:
-        keep_alive_seconds: the time that a named session waits for its client to come back; 0: none.
-        budget: the memory budget of all connections, which counts waiting sessions, too.
+        keep_alive_seconds: the time that a named session waits for its client to return; 0: no time at all.
+        budget: the memory budget of all connections, which counts waiting sessions too.
     """
 
     def __init__(
@@ -83,20 +83,20 @@ class TapHub:
         bucket.on_changed.append(self._changed)
 
     def fenced(self, options: TapOptions) -> list[int]:
-        """Return the vbuckets that a session with an end would silently lack because it is not known yet whether this
-        node owns them.
+        """Return the vbuckets that a session with an end would silently lack because it is not known whether this node
+        owns them.
         """
         fenced = self._bucket.fenced
         return sorted(fenced.intersection(options.vbuckets or fenced)) if options.ends else []
 
     def left_behind(self, options: TapOptions) -> list[str]:
-        """Return the collections that a takeover would leave in a dead vbucket, for TAP has none."""
+        """Return the collections that a takeover would leave in a dead vbucket, because TAP has no collections."""
         here = self._bucket.vbuckets
         wanted = [here[vb] for vb in options.vbuckets if vb in here] if options.takeover else []
         return sorted({name for each in wanted for name in each.collections.named_paths})
 
     def connect(self, kv: Session, options: TapOptions) -> TapSession:
-        """Return the session for a client: a new one, or the waiting one of its name.
+        """Return the session of a client: a new one, or the existing one of its name.
 
         Raises:
             CommandRefused: EACCESS if the name belongs to another user.
@@ -139,34 +139,34 @@ class TapHub:
 
     @property
     def kept_bytes(self) -> int:
-        """About the memory of the sessions that wait for their clients, in bytes."""
+        """The approximate memory, in bytes, of the sessions that wait for their clients."""
         return sum(each.feed.memory_bytes for each in self._waiting.values())
 
     def let_go(self, feed: Feed, cause: str) -> None:
-        """End a waiting session, whose memory is needed."""
+        """End a waiting session because its memory is needed."""
         fields = event("tap.dropped", session=feed.name.decode("latin-1"))
         log.warning("the TAP session %r, whose client is away, is over: %s", feed.name, cause, extra=fields)
         self._forget(feed)
 
     def forget(self) -> None:
-        """End all sessions that wait for their clients: the bucket is dropped."""
+        """End all sessions, because the bucket is dropped."""
         for feed in tuple(self.feeds.values()):
             self._forget(feed)
 
     def _is_kept(self, feed: Feed) -> bool:
-        """Return True if a session waits for its client after the connection is closed."""
+        """Return True if a session waits for its client after its connection was closed."""
         options, lives = feed.producer.options, feed.producer.fate is Fate.LIVE
         return bool(options.name and self._keep_alive_seconds and lives and not options.dump)
 
     def deregister(self, name: bytes) -> bool:
-        """Drop a session; False if there is none of that name."""
+        """Drop a session; return False if there is none of that name."""
         feed = self.feeds.get(name)
         if feed is not None:
             self._forget(feed)
         return feed is not None
 
     def change_filter(self, name: bytes, checkpoints: dict[int, int]) -> bool:
-        """Let a live session follow other vbuckets; False if there is none of that name."""
+        """Change the vbuckets of a live session; return False if there is none of that name."""
         feed = self.feeds.get(name)
         if feed is None or feed.connection is None:
             return False
@@ -192,7 +192,7 @@ class TapHub:
                 yield f"eq_tapq:{name.decode('latin-1')}:{key}", value
 
     def _changed(self, vb: int) -> None:
-        """Let the sessions look at a vbucket that was made, dropped or changed, once that is done."""
+        """Tell the sessions that a vbucket was created, dropped or changed, once that is done."""
         is_first = not self._to_see
         if self.feeds:
             self._to_see.add(vb)
@@ -217,8 +217,8 @@ class TapHub:
         feed.close()
 
     def _cut(self, feed: Feed) -> None:
-        """Close the socket of a live session, and stop waiting for its client. "Same name as a live session: the old
-        socket is closed".
+        """Close the connection of a live session, and stop waiting for its client. "Same name as a live session: the
+        old socket is closed".
         """
         if (expiry := self._expiries.pop(feed.name, None)) is not None:
             expiry.cancel()
@@ -255,7 +255,7 @@ def connect(session: Session, frame: Frame) -> None:
 
 
 def _merge(session: Session, frame: Frame, options: TapOptions) -> None:
-    """Have the sessions of all workers as one: each judges the request for itself."""
+    """Begin one session that merges those of all workers: each worker checks the request for itself."""
     try:
         session.connection.session = TapMerge(session, frame, acknowledges=options.acknowledge)
     except OSError:
@@ -263,7 +263,7 @@ def _merge(session: Session, frame: Frame, options: TapOptions) -> None:
 
 
 def _refuse(session: Session, frame: Frame, status: Status, cause: str) -> None:
-    """Refuse the stream, with the reason for clients that understand one; the connection ends."""
+    """Refuse the stream, with the reason if the client understands one; the connection ends."""
     session.server.warn(session.connection.peer, cause)
     words = error_body(cause) if session.has(Feature.XERROR) else b""
     session.reply(frame, Failure(status=status, value=words))
@@ -272,7 +272,7 @@ def _refuse(session: Session, frame: Frame, status: Status, cause: str) -> None:
 
 @handles(Deregister)
 def deregister(session: Session, request: Deregister) -> Done:
-    """Drop the session of a name."""
+    """Drop the session of this name."""
     session.server.tap.deregister(request.key)
     return Done()
 

@@ -1,13 +1,13 @@
-"""A TAP session at the address that workers have in common: one stream of the sessions that all workers have.
+"""A TAP session at the shared address of the workers: one stream that merges the sessions of all workers.
 
-    TAP_CONNECT     --as it came--> each worker, this one included, over its unix socket
-    their messages  --numbered anew--> the client
+    TAP_CONNECT     --unchanged--> each worker, this one included, over its unix socket
+    their messages  --renumbered--> the client
     its answers     --by their numbers--> each worker, for the messages that it sent
 
-An answer counts for all messages up to its number, so each worker gets one for its last of those. A refusal goes to all
-workers: each sends again what it sent behind that message, as one process would. A worker says when its dump or
-takeover is complete; one that hangs up before, or is lost, ends the client's connection, for what is left would look
-like all there is.
+An answer counts for all messages up to its number, so each worker gets one answer for its last message among those. A
+refusal is sent to all workers: each repeats the messages that it sent after the refused one, as a single process would.
+A worker reports when its dump or takeover is complete; if one hangs up before, or is lost, the client's connection
+ends, because the remaining messages would look complete.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ _REQUESTS: Final = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
 
 
 def complete() -> bytes:
-    """Return the frame with which a worker ends a session that has sent all."""
+    """Return the frame by which a worker ends a session that has sent everything."""
     return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO).encode()
 
 
 @dataclass(slots=True)
 class _Run:
-    """Messages of one worker with consecutive numbers: the first one's here and there, and how many they are."""
+    """Messages of one worker with consecutive numbers: the numbers of the first one here and at the worker, and their
+    count.
+    """
 
     first: int
     count: int
@@ -58,7 +60,7 @@ class _Run:
 
 
 class TapMerge:
-    """The session of such a connection.
+    """The merged session of a connection.
 
     Raises:
         OSError: one of the workers can't be called, so none is.
@@ -89,13 +91,13 @@ class TapMerge:
 
     @property
     def is_whole(self) -> bool:
-        """True as long as each worker that the bucket's map names has a part of the session."""
+        """True as long as every worker in the bucket's map takes part in the session."""
         return {*others_of(self._kv)} <= self._called
 
     # --- what the connection calls ------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Pass every whole answer on; return the bytes consumed."""
+        """Pass on every whole answer; return the bytes consumed."""
         offset, connection = 0, self.connection
         while not connection.is_paused and not connection.is_closed and (size := whole_frame(data, offset)):
             frame = Frame.decode(data[offset : offset + size])
@@ -110,24 +112,24 @@ class TapMerge:
         return offset
 
     def pump(self) -> None:
-        """Read on: the client has taken all."""
+        """Resume reading from the workers: the client has accepted everything."""
         for call in self._calls:
             call.watch()
 
     def tick(self, now: float) -> None:
-        """Do nothing: no-ops and silence are the workers' matter."""
+        """Do nothing: the workers handle no-ops and silence."""
 
     @property
     def written_gate(self) -> int:
-        """The newest batch with a key-value write that came over this connection."""
+        """The newest batch with a key-value write from this connection."""
         return self._kv.written_gate
 
     def users_changed(self) -> None:
-        """Close the connection of a user who was removed, or may stream no more."""
+        """Close the connection if its user was removed, or may no longer stream."""
         end_without_right(self._kv)
 
     def closed(self) -> None:
-        """Hang up: a session that is to be kept waits at each worker."""
+        """Hang up: each worker keeps a session that waits for its client."""
         for call in self._calls:
             call.close()
         self._calls.clear()
@@ -153,7 +155,7 @@ class TapMerge:
             call.answer(frame.opcode, there, frame.status)
 
     def _acknowledge(self, number: int, opcode: int) -> None:
-        """Tell each worker of its last message up to a number."""
+        """Acknowledge the messages up to a number: each worker gets one answer for its last message among them."""
         last: dict[_Call, int] = {}
         while self._runs and self._runs[0].first <= number:
             run = self._runs[0]
@@ -169,7 +171,7 @@ class TapMerge:
     # --- what the workers send ----------------------------------------------------------------------------------------
 
     def pass_on(self, call: _Call, messages: bytearray, offsets: list[int]) -> None:
-        """Send consecutive messages of a worker, numbered anew."""
+        """Send consecutive messages of a worker, with new numbers."""
         if self._acknowledges:
             self._runs.append(_Run(self._sent + 1, len(offsets), call, opaque_of(messages, offsets[0])))
         for offset in offsets:
@@ -179,7 +181,7 @@ class TapMerge:
         self._weigh()
 
     def is_heard(self, message: Frame) -> bool:
-        """Return True if the client gets a message: of messages that every worker sends, it gets one of all."""
+        """Return True if the client gets a message: of the messages that every worker sends, only one is passed on."""
         code = Opaque.decode(message).code if message.opcode == Opcode.TAP_OPAQUE else None
         if code == OpaqueCode.COMPLETE_VB_FILTER_CHANGE:
             self._filters_changed += 1
@@ -191,20 +193,20 @@ class TapMerge:
         return is_new
 
     def read_on(self) -> None:
-        """Read no more of the workers than the client takes."""
+        """Stop reading from the workers while the client does not keep up."""
         if not self.connection.writable:
             for call in self._calls:
                 call.unwatch()
 
     def refused(self, answer: Frame) -> None:
-        """A worker has refused the session: the client hears it, and the connection ends."""
+        """Pass a worker's refusal of the session on to the client, and end the connection."""
         if not self._is_refused:
             self._is_refused = True
             self._kv.reply(self._request, Failure(status=Status(answer.status), value=answer.value))
             self.connection.finish()
 
     def over(self, call: _Call) -> None:
-        """A worker has hung up."""
+        """React to a worker that has hung up."""
         self._calls = [each for each in self._calls if each is not call]
         # What is left would look like all there is: only a session that broke off is begun anew.
         if not call.is_complete and not self._is_refused:
@@ -226,7 +228,7 @@ class _Call(WorkerCall):
     """A worker's session for one client.
 
     Attributes:
-        is_complete: True once it has said that it has sent all.
+        is_complete: True once it has reported that it has sent everything.
     """
 
     def __init__(self, merge: TapMerge, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
@@ -236,7 +238,7 @@ class _Call(WorkerCall):
         self._write()
 
     def answer(self, opcode: int, opaque: int, status: int) -> None:
-        """Answer its message with this number."""
+        """Answer the worker's message with this number."""
         self._out += Frame(Magic.CLIENT_RESPONSE, opcode, vbucket=status, opaque=opaque).encode()
         self._write()
 
@@ -265,7 +267,7 @@ class _Call(WorkerCall):
             self._merge.pass_on(self, data[begin:end], offsets)
 
     def _heard(self, message: Frame) -> None:
-        """Handle a message that is no part of the stream: an answer, a no-op, or one the client has already."""
+        """Handle a message outside the stream: an answer, a no-op, or one that the client has already."""
         if message.is_response and message.opcode == Opcode.HELLO and message.status == Status.SUCCESS:
             self.is_complete = True
         elif message.is_response:
@@ -282,11 +284,11 @@ class _Call(WorkerCall):
         self._merge.over(self)
 
     def _wrote(self) -> None:
-        """Do nothing: nobody waits until a worker has read what was sent to it."""
+        """Do nothing: nothing waits until a worker has read what was sent to it."""
 
 
 def end_without_right(kv: Session) -> None:
-    """Look up the user of a TAP connection again; close it if the user was removed, or may stream no more."""
+    """Check the user of a TAP connection again; close it if the user was removed, or may no longer stream."""
     kv.users_changed()
     may_stream = kv.bucket is not None and kv.access.rights & STREAM  # without one: in other buckets
     if not may_stream and not kv.connection.is_closed:

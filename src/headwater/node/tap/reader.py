@@ -1,8 +1,8 @@
-"""One vbucket's reader for a TAP connection: the cursor of all dialects, moved by TAP's protocol object.
+"""One vbucket's reader for a TAP connection: the cursor of all dialects, controlled by TAP's protocol object.
 
 In a turn that object returns the next step: a message, which is sent as it is, or a range of seqnos, of which a
-snapshot is taken and sent in TAP's encoding, as a DCP stream sends its own. If the position was put back (a resend),
-the snapshot begins anew. Source: tap.md 5 and 6.
+snapshot is taken and sent in TAP's encoding, like a snapshot of a DCP stream. If the position was moved back (to send
+again), the snapshot begins again. Source: tap.md 5 and 6.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OWNED = frozenset({State.ACTIVE, State.DEAD})
 
 
 def takes_not(named: Sequence[str]) -> str:
-    """Return the reason why a takeover can't have vbuckets with these collections, and the alternatives."""
+    """Return the reason why a takeover can't move vbuckets with these collections, and the alternatives."""
     shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
     return (
         f"a TAP takeover would leave {shown} behind: TAP has no collections; `headwater move --takeover` moves by DCP"
@@ -37,31 +37,31 @@ def takes_not(named: Sequence[str]) -> str:
 
 
 class Readers(Protocol):
-    """The session of a reader, which takes its output and its decisions."""
+    """The session of a reader, which handles its output and its decisions."""
 
     bucket: Bucket
     producer: TapProducer
 
     def ready(self, reader: TapReader) -> None:
-        """Give a reader that may have something to send its turn."""
+        """Queue a reader that may have something to send."""
 
     def encoding(self, stream: TapProducerStream) -> TapEncoding:
         """Return the encoding in which the present client gets the changes of a stream."""
 
     def hold(self, reader: TapReader) -> None:
-        """Let a reader wait for the answers that it needs, if it needs any."""
+        """Queue a reader for the answers that it waits for, if any."""
 
     def when_room(self, reader: TapReader) -> None:
-        """Let a reader go on after the next commit."""
+        """Resume a reader after the next commit."""
 
     def send(self, message: bytes, gate: int) -> None:
         """Send a message once a batch is durable."""
 
     def leave(self, reader: TapReader) -> None:
-        """Remove a reader whose vbucket is gone."""
+        """Remove a reader whose vbucket was dropped."""
 
     def fail(self, cause: str) -> None:
-        """End the session, which is not to be resumed."""
+        """End the session; it will not be resumed."""
 
 
 class TapReader:
@@ -94,21 +94,21 @@ class TapReader:
         self._close_snapshot()
 
     def begin(self) -> None:
-        """Begin anew for a client that has come (back), and may want other parts of each change."""
+        """Begin again because a client has come (back), which may want other parts of each change."""
         self._close_snapshot()
         self._encoding = None
 
     # --- what the vbucket tells -------------------------------------------------------------------------------------
 
     def advanced(self) -> None:
-        """Learn that more changes are durable."""
+        """Note that more changes are durable."""
         self._feed.ready(self)
 
     def state_changed(self) -> None:
-        """Send the changes of a dead vbucket, for perhaps no other node has them; then stay silent until it comes back
-        to life.
+        """Send the changes of a dead vbucket, which perhaps no other node has; then stay silent until its state
+        changes.
 
-        If the vbucket is gone, the next one of its number has another history, and another reader.
+        If the vbucket was dropped, the next one with its number has another history, and another reader.
         """
         if self._feed.bucket.vbuckets.get(self.vbucket.id) is not self.vbucket:
             self._feed.leave(self)
@@ -125,11 +125,11 @@ class TapReader:
         return self._snapshot is not None and self._snapshot.holds_removed_files
 
     def let_go(self) -> None:
-        """Read the rest from the present files: TAP announces no snapshot that would have to stay as it was."""
+        """Read the rest from the present files: TAP announces no snapshot that would have to stay unchanged."""
         self._close_snapshot()
 
     def rolled_back(self) -> None:
-        """Send the vbucket from scratch, for the client may hold changes that no longer exist."""
+        """Send the vbucket from scratch, because the client may hold changes that no longer exist."""
         self._close_snapshot()
         self._feed.producer.restart(self.stream)
         self._feed.ready(self)
@@ -173,15 +173,15 @@ class TapReader:
 
     @property
     def _readable_seqno(self) -> int:
-        """The newest seqno that may be sent: on disk, and on a replica before the first change that it refused, which
-        the client would never get.
+        """The newest seqno that may be sent: it is on disk, and on a replica before the first change that it refused,
+        which the client would never get.
         """
         vbucket = self.vbucket
         durable = vbucket.durable_seqno
         return min(durable, vbucket.gap.whole_seqno) if vbucket.has_gap else durable
 
     def _say(self, outlet: Outlet, message: bytes, gate: int) -> None:
-        """Send a message that is no change; the last message of a hand-over waits until this node's own state is
+        """Send a message that is not a change; the last message of a handover waits until this node's own state is
         durable.
         """
         if gate:
@@ -191,14 +191,14 @@ class TapReader:
             outlet.write(message)
 
     def _fail_as_given(self, outlet: Outlet) -> None:
-        """End the session, whose vbucket is not as it left it."""
+        """End the session, because the vbucket's state is not the one in which the session left it."""
         outlet.flush()  # nothing goes out once the connection is gone
         state = self.vbucket.state.name.lower()
         self._feed.fail(f"vbucket {self.vbucket.id} became {state} here meanwhile: another node may own it by now")
 
     def _hand_over(self, outlet: Outlet) -> bool:
-        """Make this node's vbucket dead; return False if the record has no room before the next commit, or if it can't
-        be.
+        """Make this node's vbucket dead; return False if the record has no room before the next commit, or if it must
+        not be handed over.
         """
         if self._own_state in _OWNED and self.vbucket.state not in (State.ACTIVE, self._own_state):
             self._fail_as_given(outlet)
@@ -243,8 +243,8 @@ class TapReader:
         return moved.bytes
 
     def _snapshot_to(self, upto: int) -> SnapshotSender:
-        """Return a snapshot from the stream's position to `upto`, if the store can still show that state;
-        else further.
+        """Return a snapshot from the stream's position to `upto`; to a later seqno if the store can no longer show that
+        state.
         """
         if self._snapshot is None or self._place != self.stream.place:
             self._close_snapshot()

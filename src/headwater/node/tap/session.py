@@ -1,7 +1,7 @@
-"""The session of a TAP connection on which this node produces.
+"""The session of a TAP connection on which this node sends.
 
-"After TAP_CONNECT the client may only send responses": they go to the protocol object. Output is pulled, an arena at a
-time, as on a DCP connection. Source: tap.md 1, 4, 5.
+"After TAP_CONNECT the client may only send responses": they are passed to the protocol object. Output is pulled, an
+arena at a time, as on a DCP connection. Source: tap.md 1, 4, 5.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class Hub(Protocol):
-    """The bucket's TAP sessions, as one connection sees them; all fill one arena by turns."""
+    """The bucket's TAP sessions, as one connection sees them; all fill one arena in turn."""
 
     outlet: Outlet
 
     def left(self, feed: Feed, connection: Connection) -> None:
-        """Learn that the connection of a session is closed."""
+        """Note that the connection of a session is closed."""
 
 
 class TapSession:
-    """One connection.
+    """The session of one TAP connection on which this node sends.
 
     Attributes:
-        feed: the session itself, which may outlive this connection.
+        feed: the TAP session itself, which may outlive this connection.
         deadline: the time at which `tick` must be called.
     """
 
@@ -66,7 +66,7 @@ class TapSession:
         return offset
 
     def pump(self) -> None:
-        """Send at most an arena's worth."""
+        """Send at most one arena."""
         outlet = self._hub.outlet
         outlet.begin(self.connection, self.connection.turn_is_over)
         outlet.write(self.feed.producer.data_to_send())
@@ -86,15 +86,15 @@ class TapSession:
 
     @property
     def written_gate(self) -> int:
-        """The newest batch with a key-value write over this connection."""
+        """The newest batch with a key-value write from this connection."""
         return self._kv.written_gate
 
     def users_changed(self) -> None:
-        """Close the connection of a user who was removed, or may stream no more."""
+        """Close the connection if its user was removed, or may no longer stream."""
         end_without_right(self._kv)
 
     def closed(self) -> None:
-        """Leave the session, which stays if it is to be kept, for the socket is closed."""
+        """Leave the session because the socket is closed; the session may wait for its client."""
         self._hub.left(self.feed, self.connection)
         self._hub.outlet.leave(self.connection)
         self._kv.closed()

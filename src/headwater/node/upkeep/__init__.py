@@ -1,3 +1,3 @@
-"""The upkeep of a bucket's files: compaction, the readers that it waits for, the documents that it leaves out, and the
+"""The upkeep of a bucket's files: compaction, the readers that it waits for, the documents that it omits, and the
 scrubber.
 """

@@ -1,12 +1,12 @@
-"""The times of compactions, and the order of their steps: long ones run in a thread, those that change the index on the
-loop.
+"""The times of compactions, and the order of their steps: long steps run in a thread, those that change the index on
+the event loop.
 
-Compaction begins by itself when more than a given part of the log is dead and that is worth the work, and on
-COMPACT_DB. Documents of dropped collections are dead as well (dropped.py). A tombstone that a stream has yet to send
-stays: its reader's position is the limit.
+Compaction begins by itself if more than a given part of the log is dead and the work is worthwhile, and on COMPACT_DB.
+Documents of dropped collections are dead too (dropped.py). A tombstone that a stream has yet to send is kept: its
+reader's position is the limit.
 
-What retention keeps (history.py) counts as live. How much that is, is measured before a run that begins by itself; a
-full disk keeps none of it.
+Versions that retention keeps (history.py) count as live. Their size is measured before a run that begins by itself; on
+a full disk none are kept.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log: Final = logging.getLogger(__name__)
 
 
 def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_percent: int = 50) -> bool:
-    """Return True if more than `dead_percent` of the log is dead, with more than DEAD_BYTES_MIN beyond the dead bytes
+    """Return True if more than `dead_percent` of the log is dead, and at least DEAD_BYTES_MIN more than the dead bytes
     that the last run had to leave.
     """
     dead = log_bytes - live_bytes
@@ -94,11 +94,11 @@ class Compactor:
         return self._run_lock.locked()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to check regularly whether a compaction is due."""
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     async def stop(self) -> None:
-        """Stop looking, and wait for a run under way, which ends after its present stretch."""
+        """Stop checking, and wait for a run under way, which ends after its present stretch."""
         self._stopping = True
         self.dropped.stop()
         if self._timer is not None:
@@ -111,8 +111,8 @@ class Compactor:
     async def purge(self, vbucket: int, *, before_seconds: int, before_seqno: int, everything: bool) -> None:
         """Drop tombstones of one vbucket now: those before a time and up to a seqno (0: no bound), or of any age.
 
-        The purge seqno rises to that of the highest purged one. Tombstones that retention keeps stay. Raises
-        StorageError if the disk has no room.
+        The purge seqno rises to that of the highest purged tombstone. Tombstones that retention keeps, or that a stream
+        has yet to send, are not dropped. Raises StorageError if the disk has no room.
         """
         before = SECONDS_MAX if everything or not before_seconds else min(before_seconds, SECONDS_MAX)
         highest = before_seqno or WIRE_SEQNO_MAX
@@ -132,8 +132,8 @@ class Compactor:
     ) -> None:
         """Compact everything written so far in one run; the arguments are those of Store.compact.
 
-        If the disk has no room for all rows that stay, one stretch of the log is compacted after the other, the one
-        that frees the most first: that is room for the next. Raises DiskFull if no worthwhile stretch fits.
+        If the disk has no room for all rows that are kept, one stretch of the log is compacted after another, beginning
+        with the one that frees the most: that makes room for the next. Raises DiskFull if no worthwhile stretch fits.
 
         Args:
             enough: called after each stretch; True ends the run.
@@ -191,8 +191,8 @@ class Compactor:
             await self._wait_until_forgotten()
 
     async def _readers_let_go(self) -> bool:
-        """Wait until readers that keep replaced files are done with them, or have had their time; return True if there
-        is more room now.
+        """Wait until the readers of replaced files have finished, or their time is over; return True if there is more
+        room now.
         """
         store = self._bucket.store
         held = store.slots.retired_bytes
@@ -202,7 +202,7 @@ class Compactor:
         return held > 0 and not self._stopping
 
     async def _work(self, job: Compaction) -> bool:
-        """Do all steps up to the new files; cancel the job when one fails, or when there is nothing to do (returns
+        """Do all steps up to the new files; cancel the job if one fails, or if there is nothing to do (returns
         False).
         """
         committer = self._bucket.committer
@@ -241,17 +241,17 @@ class Compactor:
         self.runs += 1
 
     async def _wait_until_forgotten(self) -> None:
-        """Wait until the files of the last run are really gone."""
+        """Wait until the files of the last run are deleted."""
         if self._forgetting is not None:
             await asyncio.wait([self._forgetting])  # who gives up waiting does not end it; its failure is not ours
 
     def _dropped(self, vb: int) -> Dropped:
-        """Return the dropped collections of a vbucket, whose documents are not shown any more."""
+        """Return the dropped collections of a vbucket, whose documents are no longer shown."""
         vbucket = self._bucket.vbuckets.get(vb)
         return vbucket.collections.dropped() if vbucket else NONE_DROPPED
 
     def _needed(self, vb: int) -> int:
-        """Return the highest seqno whose tombstone all streams of the vbucket have sent."""
+        """Return the highest seqno up to which all readers of the vbucket need no tombstone any more."""
         vbucket = self._bucket.vbuckets.get(vb)
         return (
             min((reader.position for reader in vbucket.readers), default=WIRE_SEQNO_MAX) if vbucket else WIRE_SEQNO_MAX
@@ -266,20 +266,21 @@ class Compactor:
         return self._bucket.store.index.live_bytes - self.dropped.bytes
 
     def _is_worthwhile(self, kept_bytes: int = 0) -> bool:
-        """Return True if enough is dead beside `kept_bytes` of superseded versions."""
+        """Return True if enough is dead, with `kept_bytes` of superseded versions counted as live."""
         live = self._live_bytes + kept_bytes
         return is_worthwhile(self._bucket.store.log.bytes, live, self._dead_left, self._dead_percent)
 
     @property
     def _may_be_worthwhile(self) -> bool:
-        """True if enough is dead, whatever retention keeps of it, and how much that is may be measured again."""
+        """True if enough is dead without regard to retention, and the bytes that retention keeps may be
+        measured again.
+        """
         return self._is_worthwhile() and (not self.history.retention or self.history.is_due(self._loop.time()))
 
     def _history_rows(self, vb: int) -> int:
-        """Return the number of a vbucket's changes that a rollback may still take back after a run that begins by
-        itself.
+        """Return the number of a vbucket's changes that a rollback may still undo after a run that begins by itself.
 
-        They do not include a drop whose documents the run is to leave out.
+        They do not include a drop whose documents the run is to remove.
         """
         since = self.dropped.rows_since(vb)
         return HISTORY_ROWS if since is None else min(HISTORY_ROWS, since)
@@ -295,9 +296,7 @@ class Compactor:
         self._timer = self._loop.call_later(URGENT_SECONDS if urgent else LOOK_SECONDS, self._look)
 
     def _is_urgent(self) -> bool:
-        """Return True if there is something to free, and the disk is full, at least for large documents, or
-        nearly so.
-        """
+        """Return True if there is something to free, and the disk is full, full for large documents, or nearly full."""
         store = self._bucket.store
         dead, live = self._dead_bytes, self._live_bytes
         urgent = store.staging.lacks_room and dead > live // GAIN_PARTS  # which keeps nothing for readers of versions
@@ -306,8 +305,8 @@ class Compactor:
     def _is_time(self) -> bool:
         """Return True if a run may succeed.
 
-        After a run that found no room there must be more to free, as once nothing is kept for rollbacks. Or some time
-        must have passed, for a disk has other users, too.
+        After a run that found no room there must be more to free, for example once nothing is kept for rollbacks. Or
+        some time must have passed, because others may have freed room on the disk.
         """
         more = self._dead_bytes - self._again_dead
         if self._gave_up_with_history and self._bucket.store.staging.lacks_room:

@@ -1,9 +1,8 @@
-"""Documents of dropped collections that are still in the log: no reader is shown them, and compaction may leave them
-out.
+"""Documents of dropped collections that are still in the log: no reader is shown them, and compaction may remove them.
 
-They count as dead, like overwritten versions, once a drop is SETTLED_SECONDS old: until then a replica may lack the
-drop, become the owner, and so take it back. They are counted when the collections of a vbucket have changed and after
-each compaction, one vbucket in each turn of the loop.
+They count as dead, like superseded versions, once a drop is SETTLED_SECONDS old: until then a replica may lack the
+drop, become the owner, and so undo it. They are counted after the collections of a vbucket have changed and after each
+compaction, one vbucket in each turn of the event loop.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class DroppedDocuments:
         self._counting: asyncio.Task[None] | None = None
 
     def look(self, now: float) -> None:
-        """Count the documents in a task if there is a drop that has settled; to be called every few seconds."""
+        """Count the documents in a task if a drop has settled; to be called every few seconds."""
         known = sum(vbucket.collections.uid for vbucket in self._bucket.vbuckets.values())
         # The sum of the manifests' uids changes with each drop in any vbucket; the clock begins anew with the last of
         # them.
@@ -46,7 +45,7 @@ class DroppedDocuments:
             self._counting = asyncio.get_running_loop().create_task(self.count())
 
     def compacted(self) -> None:
-        """Reset the counts after a compaction, which left documents out; the remaining ones are counted anew."""
+        """Reset the counts after a compaction, which removed documents; the remaining ones are counted again."""
         self.bytes, self._known = 0, None
         self._drops.clear()
 
@@ -56,7 +55,7 @@ class DroppedDocuments:
             self._counting.cancel()
 
     async def count(self) -> None:
-        """Look at every change of the vbuckets that know of a drop."""
+        """Count the dropped documents of all vbuckets that know of a drop."""
         store, total, drops = self._bucket.store, 0, dict[int, tuple[int, int]]()
         for vb, vbucket in tuple(self._bucket.vbuckets.items()):
             dropped = vbucket.collections.dropped()

@@ -1,8 +1,8 @@
-"""The superseded versions that a bucket's retention keeps: what a compaction may drop now, and how much it may not.
+"""The superseded versions that a bucket's retention keeps: which versions a compaction may drop now, and the bytes of
+the others.
 
-How far back history goes moves with the time and with each write, and to find it the rows of all histories must be
-looked at. So it is measured in a thread when a compaction may be worth its work, and at most for a hundredth of the
-time.
+The beginning of the history moves with time and with each write, and to find it the rows of all histories must be read.
+So it is measured in a thread when a compaction may be worthwhile, and for at most a hundredth of the time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ class KeptHistory:
     """The history of one bucket.
 
     Args:
-        drops, least: for a vbucket, the drop and the newest rows that `Store.compact` is given.
-
+        drops, least: for a vbucket, the arguments `drops` and `history_rows` of `Store.compact`.
     """
 
     def __init__(self, bucket: Bucket, drops: Callable[[int], tuple[int, int]], least: Callable[[int], int]) -> None:
@@ -47,7 +46,7 @@ class KeptHistory:
 
     @property
     def bytes(self) -> int:
-        """The superseded versions that it keeps, as last measured, by a run of compaction or before one."""
+        """The bytes of superseded versions that it keeps, as last measured, by a run of compaction or before one."""
         return self._bytes if self._keeps else 0
 
     @property
@@ -56,13 +55,13 @@ class KeptHistory:
         return bool(self.retention) and self._bucket.collections.has_history
 
     def note(self, size: int) -> None:
-        """Learn what a run of compaction kept."""
+        """Note the bytes that a run of compaction kept."""
         self._bytes = size
 
     def limits(self) -> HistoryLimits | None:
-        """Return what retention keeps now; None if it keeps nothing.
+        """Return the present limits of retention; None if it keeps nothing.
 
-        The bytes are for all vbuckets of the bucket; those that are on this node have their part of them.
+        The limit in bytes is for all vbuckets of the bucket; the vbuckets on this node have their share of it.
         """
         kept, bucket = self.retention, self._bucket
         if not self._keeps:

@@ -1,9 +1,9 @@
 """The readers that keep files which compaction has replaced, and the limit of their time.
 
 A stream sends a snapshot as it was announced, so the files that it reads stay on the disk, without a name, until the
-snapshot is sent. A consumer that never acknowledges would keep them for ever, and fill the disk. So there is a limit,
-in time or in bytes, whichever is reached first. Beyond it a DCP stream ends (reason 4, too slow) and can be requested
-again from its position; a TAP session goes on with the present files.
+snapshot is sent. A consumer that never acknowledges would keep them without end, and fill the disk. So there is a limit
+on the time, which is shorter while they take much room. After it a DCP stream ends (reason 4, too slow) and can be
+requested again from its position; a TAP session continues with the present files.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ log: Final = logging.getLogger(__name__)
 
 
 class Holds:
-    """Looks after one bucket's streams. Attributes: ended, the number of streams that had to give up their files.
+    """Limits the time for which one bucket's readers keep replaced files.
+
+    Attributes: ended, the number of readers that had to give up their files.
 
     Args:
         seconds: the time for which replaced files may be kept; SECONDS_MIN while they take more than all live documents
-            (and BYTES_MIN), SECONDS_FULL while the disk is full: writes stop then, or compaction lacks room.
+            (and BYTES_MIN), SECONDS_FULL while the disk is full: then writes stop, or compaction lacks room.
     """
 
     def __init__(self, bucket: Bucket, seconds: float) -> None:

@@ -1,10 +1,10 @@
 """Verification of the log while the node runs: its times, its speed, and the handling of damage.
 
-A pass begins `interval_seconds` after the one before it has ended, and reads `bytes_per_second` at the most. It shares
-the thread that writes and syncs batches, a slice at a time: a commit waits for one slice, and nothing reads the disk
-beside it. Damage is reported in one line with file and offset, counted in STAT, and the changes in that batch are
-served no more: keys answer an error, streams end and are refused (storage/quarantine.py). Everything else is served as
-before.
+A pass begins `interval_seconds` after the previous one has ended, and reads at most `bytes_per_second`. It shares the
+thread that writes and syncs batches, a slice at a time: a commit waits for at most one slice, and the two never use the
+disk at the same time. Damage is reported in one line with file and offset and counted in STAT, and the changes in that
+batch are no longer served: requests for their keys are answered with an error, streams end and are refused
+(storage/quarantine.py). Everything else is served as before.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ log: Final = logging.getLogger(__name__)
 
 
 class Scrubber:
-    """Verifies one bucket's store, one pass after the other.
+    """Verifies one bucket's store, one pass after another.
 
     Args:
         interval_seconds: the time from the end of a pass to the next; 0: never.
-        bytes_per_second: the most it reads.
+        bytes_per_second: the highest reading speed.
         sleep: waits for a time; tests pass their own.
 
     Attributes:
-        runs, bytes: the number of whole passes, and the bytes that they and the present one have read.
+        runs, bytes: the number of whole passes, and the bytes read by them and the present one.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Scrubber:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, with the first pass after one interval: opening the store has just verified all of it."""
+        """Begin, with the first pass after one interval: opening the store has just verified everything."""
         if self._interval_seconds:
             self._timer = self._loop.call_later(self._interval_seconds, self._begin)
 

@@ -1,6 +1,6 @@
-"""The binding of a login with the members' secret to the connection that it is made for.
+"""The binding of a login with the members' secret to the connection for which it is made.
 
-A machine that a member calls could pass the member's login on to another node, or back to the member itself, and keep
+A machine that a member calls could pass the member's login on to another node, or back to the member itself, and use
 the session: SCRAM alone proves knowledge of the password, but not to which node. So a member binds its proof to the
 node that it has called:
 
@@ -10,8 +10,7 @@ node that it has called:
 The called node accepts the proof only if this is its own certificate, or if one of the two is its own: the name in its
 map, or the address at which the connection came in (which an address translation may have changed).
 
-Without TLS this is as safe as the network: a machine that answers at a member's own address is between the two all the
-time.
+Without TLS this is as safe as the network: a machine that answers at a member's own address is always between the two.
 
 Source: RFC 5802, 6; docs/decisions/0095.
 """
@@ -40,11 +39,11 @@ _MAPPED = "::ffff:"
 
 
 def bound(login: Login, sock: socket.socket | TlsSocket, called: Address) -> Login:
-    """Return a login whose proof counts only for the node at the other end of a socket, if it is the members' own
-    login.
+    """Return a login whose proof is valid only for the node at the other end of a socket, if it is the members' own
+    login; return any other login unchanged.
 
     Args:
-        called: the node's name, as the map has it.
+        called: the node's name in the map.
     """
     if login.user != CLUSTER_USER:
         return login
@@ -55,10 +54,10 @@ def bound(login: Login, sock: socket.socket | TlsSocket, called: Address) -> Log
 
 
 def sees(sock: TlsSocket | None, called_at: object, names: Container[str], kind: str, data: bytes) -> bool:
-    """Return True if a proof that is bound to `data` is for the connection that it came over.
+    """Return True if a proof bound to `data` is for the connection over which it came.
 
     Args:
-        sock: the connection's end of TLS; None without TLS. called_at: the address at which it came in.
+        sock: this node's end of TLS; None without TLS. called_at: the address at which the connection came in.
         names: this node's names in the maps.
     """
     if sock is not None:
@@ -70,8 +69,8 @@ def sees(sock: TlsSocket | None, called_at: object, names: Container[str], kind:
 
 
 def why_for_another(sock: TlsSocket | None, called_at: object, names: Collection[str], data: bytes) -> str:
-    """Return, for the log, the reason why `sees` returns False, and the remedy if nobody passed the login on; arguments
-    as there.
+    """Return, for the log, the reason why `sees` returns False, and the remedy if the login was not passed on; the
+    arguments are those of `sees`.
     """
     if sock is not None:
         return f"{_FOR_ANOTHER}; it is not for the certificate of this node: does something between the two end TLS?"

@@ -1,11 +1,11 @@
-"""Failed logins by address, to slow guessing down without keeping right ones out.
+"""Failed logins by address: guessing of passwords is slowed down, but right logins are not kept out.
 
-From an address with failed logins only so many are checked in a second, however many connections there are. The tried
-names take turns, so that a program with yesterday's password keeps no other user waiting, and a right login of its own
-user for a moment only. Each right login lets a few more of its name in at once, for a pool opens many connections,
-until one of that name fails. A failed login is answered after a further delay, which holds up no other. (The immediate
-answer to a right one gives nothing away: a guess on each of a thousand connections is checked no sooner for that.)
-Other addresses do not wait.
+From an address with failed logins only a limited number is checked in a second, however many connections there are. The
+tried names take turns, so that a program with an outdated password does not delay other users, and delays right logins
+of its own user only for a moment. Each right login lets a few more of its name in at once, because a pool opens many
+connections; this ends with the next failed login of that name. A failed login is answered after a further delay, which
+delays no other login. (The immediate answer to a right login reveals nothing: a guess on each of a thousand connections
+is checked no sooner for it.) Other addresses do not wait.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ two guesses more for each right login."""
 
 
 class TooManyWait(Exception):  # noqa: N818 - no error of ours
-    """Too many logins wait to be checked, from an address or in all, so this one is refused."""
+    """Too many logins wait to be checked, from one address or in total, so this one is refused."""
 
 
 class Failures:
-    """Failed logins by address, and the turns of logins from an address with some."""
+    """Failed logins by address, and the turns of logins from addresses with failed ones."""
 
     def __init__(self) -> None:
         self._refused_logins: OrderedDict[str, tuple[int, float]] = OrderedDict()
@@ -45,7 +45,7 @@ class Failures:
         self._lines: dict[str, _Line] = {}
 
     def add(self, address: str, now: float) -> None:
-        """Count one more failed login."""
+        """Count a failed login."""
         count, at = self._refused_logins.pop(address, (0, now))
         self._refused_logins[address] = (count + 1 if now - at < FAILURE_MEMORY_SECONDS else 1, now)
         if len(self._refused_logins) > ADDRESSES_MAX:
@@ -61,9 +61,10 @@ class Failures:
     async def judge(
         self, address: str, user: str, clock: Callable[[], float], attempt: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Check a login in its turn; return True if it is right. A failed one is counted, and answered later.
+        """Check a login in its turn; return True if it is right. A failed one is counted, and its answer delayed.
 
-        Raises TooManyWait if too many of the address and the name wait already; the connection is best closed.
+        Raises TooManyWait if too many logins of the address and the name wait already; the caller should close the
+        connection.
         """
         self._judged[address] += 1
         line = self._lines.setdefault(address, _Line())
@@ -100,7 +101,7 @@ class _Line:
     """The logins from one address that wait to be checked.
 
     Attributes:
-        lock: held by the login that is being checked, while the address has no failed ones.
+        lock: held while a login is checked, if many are under way and the address has no failed ones.
     """
 
     def __init__(self) -> None:
@@ -126,7 +127,7 @@ class _Line:
         await turn
 
     def note(self, user: str, is_right: bool) -> None:
-        """Give passes after a right login, to those that wait first; take all passes of the name away after a failed
+        """Give passes after a right login, first to the logins that wait; remove all passes of the name after a failed
         one.
         """
         if not is_right:
@@ -148,7 +149,7 @@ class _Line:
             self._timer = asyncio.get_running_loop().call_later(wait, self._next, clock)
 
     def _next(self, clock: Callable[[], float]) -> None:
-        """Give the turn to the name that has waited longest; logins that were abandoned meanwhile get none."""
+        """Give the turn to the name that has waited longest; skip logins that were abandoned meanwhile."""
         self._timer = None
         while self._waiting:
             user, mine = self._waiting.popitem(last=False)

@@ -3,12 +3,13 @@
 One file, USERS: `headwater-users 2 <XXH3-64 of the rest>` and the JSON of a list of users (wire/users.py), which has
 the revision of each user's last change, and the removed users. Format 1 had users without revisions, {"ann": {"roles":
 ["read", "write[b]"], "keys": {"sha256": [SALT, ITERATIONS, STORED KEY, SERVER KEY], ...}}}; those count as revision 0.
-A new file is written and synced beside the old one and takes its place by rename. A file that was changed otherwise
-stops the start, for the users are not guessed; so does one that others may write. With a file every client needs a
-login, even if the file names no user; the manifest records that there was one (Declarations.has_users).
+A new file is written and synced beside the old one and takes its place by rename. If the file was changed in another
+way, the node does not start, because the users must not be guessed; nor does it start if others may write the file. If
+there is a file, every client needs a login, even if the file names no user; the manifest records that there was one
+(Declarations.has_users).
 
-`headwater user` changes it, and so does a node that hears of changes elsewhere in its cluster (sharing.py), one process
-at a time; a running node notices the change and applies it.
+`headwater user` changes it, and so does a node that learns of changes elsewhere in its cluster (sharing.py), one
+process at a time; a running node notices the change and applies it.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ class UsersFile:
         self._whole = WholeFile(self._disk, self.path, folder / _NEXT_NAME, _FAILPOINTS)
 
     def load(self) -> dict[str, Account] | None:
-        """The accounts by name; None if there is no file. Raises as `load_list`."""
+        """Return the accounts by name; None if there is no file. Raises as `load_list`."""
         users = self.load_list()
         return None if users is None else self.accounts_in(users)
 
     def load_list(self) -> UserList | None:
-        """The list of users; None if there is no file.
+        """Return the list of users; None if there is no file.
 
         Raises:
             CorruptStore: the file was changed since it was written.
@@ -80,8 +81,8 @@ class UsersFile:
     def _refuse_others(self, path: Path, advice: str) -> None:
         """Raise StorageError if others may read or write a file: a writer could become an administrator at once.
 
-        The volume of a container, with its files, belongs to a group of its own (fsGroup). That is one of the node's
-        groups, but need not be the first, which is runAsGroup, root's or the image's.
+        In a container the volume, with its files, belongs to a group of its own (fsGroup). That is one of the node's
+        groups, but not necessarily the first, which is runAsGroup, root's or the image's.
         """
         try:
             status, folder = path.stat(), self._folder.stat()
@@ -122,14 +123,14 @@ class UsersFile:
         return self._whole.unsure
 
     def settle(self) -> bool:
-        """Put the old list back if a refused one may be there; return True if it is there for sure."""
+        """Put the old list back if a refused one may be there; return True if it is certainly there."""
         with suppress(StorageError), self._changing():
             return True
         return False
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Keep other processes from changing the file in a block, and keep a refused list from being taken for the
+        """Prevent other processes from changing the file in a block, and keep a refused list from being read as the
         present one.
         """
         # The lock is held from reading to writing. Two nodes that each merged a member's list would lose one of the
@@ -141,7 +142,9 @@ class UsersFile:
 
     @contextmanager
     def editing(self) -> Iterator[dict[str, Account]]:
-        """Change the accounts in a block, which gets the present ones; no other process changes them meanwhile."""
+        """Yield the present accounts, and save the changes that the block makes to them; no other process changes the
+        file meanwhile.
+        """
         with self._changing():
             users = self.load_list() or UserList()
             before = self.accounts_in(users)
@@ -150,10 +153,10 @@ class UsersFile:
             self.save_list(edited(users, before, accounts))
 
     def change(self, wanted: Callable[[UserList | None], UserList | None]) -> None:
-        """Replace the list by the result of `wanted`, which gets the present one (None: no file).
+        """Replace the list by the result of `wanted`, which is called with the present one (None: no file).
 
-        Nothing is written if the result is None or the same list. Durable on return; raises the errors of `save` and of
-        the function.
+        Nothing is written if the result is None or equal to the present list. Durable on return; raises the errors of
+        `save` and of the function.
         """
         with self._changing():
             before = self.load_list()
@@ -176,7 +179,7 @@ class UsersFile:
             os.close(lock)
 
     def signature(self) -> tuple[int, int, int] | None:
-        """Return numbers that change with the file or its rights; None without a file. Raises StorageError."""
+        """Return numbers that change with the file or its permissions; None without a file. Raises StorageError."""
         try:
             status = self.path.stat()
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The users who may log in to a node, and their rights: those in the store's folder, and those in its settings.
+"""The users who may log in to a node, and their rights: users in the store's folder, and users in its settings.
 
 Without users everybody may connect and do everything. An unknown user gets a SCRAM challenge like any other (its salt
-is made from the name and a secret of this process) and fails in the last step. The folder has only the users' keys; the
-keys of users in the settings are derived from their passwords on first use.
+is derived from the name and a secret of this process) and fails in the last step. The folder has only the users' keys;
+the keys of users in the settings are derived from their passwords on first use.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Derived = TypeVar("Derived")
 
 
 class Derivations:
-    """Derives keys from passwords in threads of its own, a bounded number at a time.
+    """Derives keys from passwords in separate threads, a bounded number at a time.
 
-    `Failures` limits the share of one address in those that wait; the node's other work in threads waits for none of
-    them.
+    `Failures` limits the number of waiting derivations from one address; the node's other work in threads waits for
+    none of them.
     """
 
     def __init__(self) -> None:
@@ -68,11 +68,11 @@ class Users:
 
     Args:
         passwords: the passwords of the users in the settings; roles: their roles.
-        file: the file in the store's folder, None for none. It is read by `refresh`.
+        file: the file in the store's folder, None for none. `refresh` reads it.
         clock: seconds of a monotonic clock.
 
     Attributes:
-        list: the list in the file when it was read last; None if there was no file.
+        list: the list in the file when it was last read; None if there was no file.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Users:
     def refresh(self) -> bool:
         """Read the file if it has changed; return True if it had.
 
-        A file that may hold a refused list is not read until the old list is back in it. The removal of the file
-        changes nothing: a node that required logins goes on to require them until it is started anew.
+        A file that may hold a refused list is not read until the old list is back in it. Removal of the file changes
+        nothing: a node that required logins requires them until it is restarted.
 
         Raises:
             StorageError: it can't be read, or is damaged; the users stay as they were. Raised once.
@@ -129,17 +129,15 @@ class Users:
 
     @property
     def names(self) -> list[str]:
-        """The names of all users; the members of the cluster are not among them."""
+        """The names of all users, without the members of the cluster."""
         return sorted({*self._passwords, *(self._accounts or ())} - {CLUSTER_USER})
 
     def knows(self, user: str) -> bool:
-        """Return True if there is such a user; without users every name is one."""
+        """Return True if there is such a user; without users every name counts as one."""
         return not self.required or user in self._passwords or user in (self._accounts or ())
 
     def is_administered(self, accounts: Mapping[str, Account]) -> bool:
-        """Return True if some user would administer all buckets with these accounts: no other user can change
-        the list.
-        """
+        """Return True if with these accounts some user administers all buckets: no other user can change the list."""
         grants = [*(self.grants(name) for name in self._passwords), *(each.grants for each in accounts.values())]
         return any(granted(each, None) & ADMINISTER for each in grants)
 
@@ -151,17 +149,15 @@ class Users:
         return account.grants if account else ()
 
     def rights(self, user: str | None, bucket: str | None) -> int:
-        """Return the privileges of a user in a bucket, or (None) in all of them, as a number of bits; without users
-        everybody has all.
+        """Return the privileges of a user in a bucket, or (None) in all of them, as bits; without users everybody has
+        all.
         """
         if not self.required:
             return int(EVERYTHING)
         return int(NONE) if user is None or not self.knows(user) else granted(self.grants(user), bucket)
 
     def places(self, user: str | None, bucket: str) -> Places | None:
-        """Return the rights of a user with roles for scopes or collections of a bucket; None for a user
-        without such.
-        """
+        """Return the rights of a user who has roles for scopes or collections of a bucket; None for any other user."""
         if user is None or not self.required:
             return None
         fine = [each for each in self.grants(user) if each.bucket == bucket and each.scope is not None]
@@ -176,7 +172,7 @@ class Users:
         return bool(self.rights(user, None) & (REPLICATE | ADMINISTER))
 
     def rights_anywhere(self, user: str | None) -> int:
-        """Return the privileges that a user has in any bucket, or in a part of one, as a number of bits."""
+        """Return the privileges that a user has in any bucket, or in a part of one, as bits."""
         if user is None or not self.required:
             return self.rights(user, None)
         by_role = (int(ROLES[each.role]) for each in self.grants(user))
@@ -185,7 +181,7 @@ class Users:
     # --- passwords ----------------------------------------------------------------------------------------------------
 
     def keys(self, hash_name: str, user: str) -> Keys:
-        """Return the SCRAM keys of a user; for an unknown one keys that no proof fits. Takes some milliseconds the
+        """Return the SCRAM keys of a user; for an unknown user, keys that match no proof. Takes some milliseconds the
         first time.
         """
         if not self.required:
@@ -200,7 +196,8 @@ class Users:
         return Keys(self._salt(hash_name, user), ITERATIONS, random[:size], random[size:])
 
     async def keys_for(self, hash_name: str, user: str) -> Keys:
-        """Return the same as `keys`, derived in a thread if need be: mostly they are known, and there is no wait.
+        """Return the result of `keys`, derived in a thread if necessary: usually the keys are known, and there is no
+        wait.
 
         Raises:
             TooManyWait: too many derivations wait already.
@@ -226,7 +223,7 @@ class Users:
     def was_refused(self, user: str, password: str) -> bool:
         """Return True if this password was found wrong a moment ago.
 
-        A program with an old password so costs no work, keeps no other login waiting, and learns nothing new.
+        So a program with an old password causes no work, delays no other login, and learns nothing new.
         """
         until = self._refused.get(self._digest(f"{user}\0{password}"))
         return until is not None and self._clock() < until
@@ -234,7 +231,7 @@ class Users:
     async def is_right(self, user: str, password: str) -> bool:
         """Return True if a user has this password; the check of an unknown user takes as long.
 
-        The members' secret is no password: it is proved by SCRAM alone. Raises TooManyWait.
+        The members' secret is not a password: only SCRAM proves it. Raises TooManyWait.
         """
         if self.remembers(user, password):
             return True
@@ -253,7 +250,7 @@ class Users:
         return False
 
     async def derive_all(self) -> None:
-        """Derive the keys of all users in the settings, so that no login takes longer than another."""
+        """Derive the keys of all users in the settings, so that all logins take the same time."""
         for user, password in self._passwords.items():
             for hash_name in HASHES:
                 await asyncio.to_thread(self._derive, hash_name, user, password)  # at the start, before any login

@@ -1,8 +1,8 @@
-"""The rights of a user who has roles in some scopes or collections of a bucket, beside those in all of it.
+"""The rights of a user who has roles in some scopes or collections of a bucket, besides those in the whole bucket.
 
 Roles name scopes and collections; requests and streams name ids. A manifest maps names to ids, so a role also holds for
-a collection that was dropped and made again under its name. For a user without any right in it a collection does not
-exist, so that names are not given away (UNKNOWN_COLLECTION, UNKNOWN_SCOPE), as on the other server.
+a collection that was dropped and created again under its name. If a user has no right in a collection, it does not
+exist for that user, so that its name is not revealed (UNKNOWN_COLLECTION, UNKNOWN_SCOPE), as on the other server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Places:
     """A user's rights in a bucket, and in its scopes and collections.
 
     Args:
-        rights: the rights in the whole bucket, as a number of bits.
+        rights: the rights in the whole bucket, as bits.
         grants: the roles for scopes and collections of it.
     """
 
@@ -41,12 +41,12 @@ class Places:
         self._scopes: dict[int, int] = {}
 
     def in_collection(self, manifest: CollectionsManifest, collection: int) -> int:
-        """Return the rights in a collection, by its id; for an unknown one those in the whole bucket."""
+        """Return the rights in a collection, by its id; for an unknown one, those in the whole bucket."""
         self._read(manifest)
         return self._collections.get(collection, self.rights)
 
     def in_scope(self, manifest: CollectionsManifest, scope: int) -> int:
-        """Return the rights in all of a scope, by its id."""
+        """Return the rights in a whole scope, by its id."""
         self._read(manifest)
         return self._scopes.get(scope, self.rights)
 
@@ -70,7 +70,7 @@ class Places:
     def denied(
         self, manifest: CollectionsManifest, collections: Iterable[int] | None, scope: int | None
     ) -> tuple[str, Status] | None:
-        """Return the reason and the status for a stream that the user may not have, None if he may.
+        """Return the reason and the status if the user may not have a stream, None if it is allowed.
 
         The stream is of these collections, of a whole scope, or (None, None) of the whole bucket.
         """
@@ -100,7 +100,7 @@ class Places:
         return self.in_collection(manifest, collection) > _LOGIN
 
     def _read(self, manifest: CollectionsManifest) -> None:
-        """Look the names up, once for each manifest."""
+        """Resolve the names to ids, once for each manifest."""
         if manifest is self._manifest:
             return
         rights_by_place = self._rights_by_place

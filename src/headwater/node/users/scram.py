@@ -1,12 +1,12 @@
-"""SCRAM, the server's end: check that the client knows the password without hearing it, and prove that the server knows
-it too.
+"""The server's end of SCRAM: check that the client knows the password without receiving it, and prove that the server
+knows it too.
 
     C: n,,n=user,r=CNONCE
     S: r=CNONCE SNONCE,s=SALT,i=ITERATIONS
     C: c=biws,r=CNONCE SNONCE,p=PROOF
     S: v=SIGNATURE
 
-A client may bind its proof to the connection: `p=KIND,,` in the place of `n,,`, and `c=` is that followed by the
+A client may bind its proof to the connection: then `p=KIND,,` replaces `n,,`, and `c=` contains that, followed by the
 client's view of the connection. The node compares it with its own view (node/users/binding.py).
 
 Source: RFC 5802 (SHA-1), RFC 7677 (SHA-256), the same with SHA-512. kv.md 1.2.
@@ -32,7 +32,7 @@ class Malformed(Exception):  # noqa: N818 - becomes an answer
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The client's first message, taken apart.
+    """The parts of the client's first message.
 
     `header` is the part before the name, and `binding` the kind of binding that it names; empty for none.
     """
@@ -69,7 +69,7 @@ class Exchange:
 
     Args:
         nonce: the server's part of the nonce, new for every exchange.
-        sees: returns True if the client's view of the connection is the node's; called only for a bound proof.
+        sees: returns True if the client's view of the connection is the node's; called only if the proof is bound.
 
     Attributes:
         is_for_another: True if the proof was bound to another connection. bound_to: the view to which it was bound.
@@ -89,11 +89,11 @@ class Exchange:
         self._challenge = f"r={self._nonce},s={salt},i={keys.iterations}"
 
     def challenge(self) -> bytes:
-        """The server's first message."""
+        """Return the server's first message."""
         return self._challenge.encode()
 
     def finish(self, message: bytes) -> bytes | None:
-        """The server's final message, `v=...`, if the proof is right; None if it is not."""
+        """Return the server's final message, `v=...`, if the proof is right; None otherwise."""
         text = _text(message)
         # The signature is over everything in front of the proof, byte for byte as it came.
         without_proof, separator, proof = text.rpartition(",p=")

@@ -2,16 +2,16 @@
 
     an administrator's list (IOCTL_SET "users"), or another member's --merged, on disk--> the users of this node
 
-Every second each member asks every other one for its list if it differs (IOCTL_GET "users", with the digest of the own
-list), so that a change at one reaches all of them, also those that were away. A list carries the uuid of its cluster
-(that of the map of the first bucket). Members' lists are merged user by user (wire/users.py). A node that joins takes
-the cluster's list in the place of its own: its former users can't log in any more. An administrator makes the first
-list of a cluster from those of all its nodes (cluster/users.py); until then each has its own.
+Every second each member requests the list of every other one if it differs (IOCTL_GET "users", with the digest of its
+own list), so that a change at one member reaches all, also those that were away. A list carries the uuid of its cluster
+(that of the map of the first bucket). Members' lists are merged user by user (wire/users.py). A node that joins
+replaces its own list by the cluster's: its former users can't log in any more. An administrator creates the first list
+of a cluster from those of all its nodes (cluster/users.py); until then each has its own.
 
-A node without users lets everybody in; it asks no member and takes only an administrator's list. So does a node without
-the members' secret: otherwise any machine that answers at a member's address could name its users. With the secret the
-called member proves first that it knows it, to this node and no other (node/users/binding.py). The lists hold
-verifiers, which only administrators and the members themselves may see.
+A node without users lets everybody in; it requests no list from members and takes only an administrator's. So does a
+node without the members' secret: otherwise any machine that answers at a member's address could define its users. With
+the secret the called member first proves that it knows the secret, to this node and no other (node/users/binding.py).
+The lists hold verifiers, which only administrators and the members themselves may see.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class AsMember(Protocol):
-    """The part of a member's knowledge that is needed here: its map, and the way to call the others."""
+    """The part of a member's knowledge that is needed here: its map, and the connections to other members."""
 
     map: ClusterMap | None
 
@@ -64,8 +64,8 @@ class AsMember(Protocol):
 
 
 def outcome(mine: UserList | None, theirs: UserList, cluster: str) -> UserList | None:
-    """Return the list that a member of `cluster` ("" for none) has after it received `theirs`; None if that list is not
-    for it.
+    """Return the list of a member of `cluster` ("" for none) after it received `theirs`; None if it ignores
+    that list.
     """
     if mine is None or mine.cluster == theirs.cluster:
         return theirs if mine is None else mine.merged(theirs)
@@ -76,7 +76,7 @@ def outcome(mine: UserList | None, theirs: UserList, cluster: str) -> UserList |
 
 
 class Sharing:
-    """Asks the members for their lists, and takes them; all methods belong to the event loop's thread.
+    """Requests the members' lists, and applies them; all methods must be called in the event loop's thread.
 
     Args:
         users: the users of this node. place: its knowledge as a member. changed: called after the file has changed.
@@ -100,16 +100,16 @@ class Sharing:
     # --- what is told -------------------------------------------------------------------------------------------------
 
     def text(self, known: bytes = b"") -> bytes:
-        """Return the list here; empty for a caller whose digest shows that it has the same."""
+        """Return this node's list; empty if `known` is its digest, because the caller has the same list."""
         users = self._users.list or UserList()
         return b"" if known and known == users.digest().encode() else users.encode()
 
     async def take(self, text: bytes) -> None:
-        """Take an administrator's list: on disk, and in force, on return.
+        """Apply an administrator's list; on return it is on disk and in force.
 
         Raises:
-            UserListRefused: it is no list, belongs to another cluster, would lock the other members out, or leaves no
-                user who administers all buckets.
+            UserListRefused: it is not a list, belongs to another cluster, would lock the other members out, or leaves
+                no user who administers all buckets.
             DiskFull, StorageError: it could not be written.
         """
         users = _read(text)
@@ -123,7 +123,7 @@ class Sharing:
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Ask the present members, and no others."""
+        """Request the lists of the present members, and of no others."""
         wanted = self._peers() if self._users.required and self._has_secret else ()  # in the order of the map
         for address in [each for each in self._tasks if each not in wanted]:
             self._tasks.pop(address).cancel()
@@ -131,7 +131,7 @@ class Sharing:
             self._tasks[address] = self._loop.create_task(self._ask_on(address))
 
     def stop(self) -> None:
-        """Stop asking."""
+        """Stop all requests."""
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
@@ -154,7 +154,7 @@ class Sharing:
         await keep_asking(partial(self._talk, address, backoff.reset), failed, backoff)
 
     async def _talk(self, address: Address, answered: Callable[[], None]) -> None:
-        """Ask a member again and again, on one connection, until it is lost."""
+        """Request a member's list repeatedly, on one connection, until the connection is lost."""
         place = self._place()
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             sock = await place.call(address)
@@ -208,13 +208,13 @@ class Sharing:
                 log.info("the users are the cluster's by now", extra=event("users.shared", cluster=theirs.cluster))
 
     def _leaves_nobody(self, mine: UserList | None, merged: UserList) -> bool:
-        """Return True if some user administers all buckets by the old list, and none by the merged one."""
+        """Return True if some user administers all buckets by the old list, but none does by the merged one."""
         had = mine is not None and self._users.is_administered(accounts_of(mine))
         return had and not self._users.is_administered(accounts_of(merged))
 
 
 def _read(text: bytes) -> UserList:
-    """Return a list, if its roles and keys are known here. Raises UserListRefused."""
+    """Return a list, if this node knows its roles and kinds of keys. Raises UserListRefused."""
     users = UserList.decode(text)
     try:
         accounts_of(users)

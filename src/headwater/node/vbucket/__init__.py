@@ -1,1 +1,1 @@
-"""One slice of the keys: its state, its history, and its readers."""
+"""One part of the keys: its state, its history, and its readers."""

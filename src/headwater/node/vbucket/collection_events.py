@@ -1,8 +1,8 @@
 """The collections of one vbucket: the result of the system events in its log.
 
-It is not stored apart from the log. At the start, and after a rollback, the events are read from the log again; an
-event that a node stages, or that a replica receives, is added here and there at once. So a reader sees the collections
-as of its own seqno: a drop hides documents only when the drop itself is durable.
+It is not stored separately from the log. At the start, and after a rollback, the events are read from the log again; an
+event that a node stages, or that a replica receives, is added to the log and to this object at the same time. A reader
+sees the collections as of its own seqno: a drop hides documents only once the drop itself is durable.
 
 Source: dcp 2.16, 5, 8.2; kv.md 4.
 """
@@ -81,14 +81,14 @@ class FoldedEvents:
 
 
 class EventHistory:
-    """A row of events: the last one, and the row before it. Vbuckets with the same events in their logs share
+    """A series of events: the last one, and the series before it. Vbuckets with the same events in their logs share
     one.
 
-    So a change of the collections is stored and folded once, not once for each of a thousand vbuckets. A row keeps the
-    rows before it alive; later rows are kept by the vbuckets that use them.
+    So a change of the collections is stored and evaluated once, not once for each of a thousand vbuckets. A series
+    keeps the series before it in memory; later series are kept by the vbuckets that use them.
 
     Attributes:
-        length: the number of events. event: the last one; None in an empty row, as is `before`.
+        length: the number of events. event: the last one; None in an empty series, as is `before`.
     """
 
     __slots__ = ("__weakref__", "_folded", "_following", "before", "event", "length", "uid")
@@ -103,7 +103,7 @@ class EventHistory:
         self._folded: ref[FoldedEvents] | None = None
 
     def then(self, event: ManifestEvent) -> EventHistory:
-        """Return the row with one more event."""
+        """Return the series with one more event."""
         if self._following is None:
             self._following = WeakValueDictionary()
         # A thousand vbuckets stage the same event in turn; all but the first find the row that the first made.
@@ -113,7 +113,7 @@ class EventHistory:
         return row
 
     def cut(self, length: int) -> EventHistory:
-        """Return the row of the first `length` events."""
+        """Return the series of the first `length` events."""
         row = self
         while row.length > length and row.before is not None:
             row = row.before
@@ -125,7 +125,7 @@ class EventHistory:
 
     @property
     def folded(self) -> FoldedEvents:
-        """The result of the events; callers keep it if they need it again."""
+        """The result of the events; a caller that needs it again must keep it."""
         result = self._known
         if result is None:
             # Folding goes on from the newest row whose result is known: in a chain of n changes each is folded once,
@@ -168,8 +168,8 @@ def _sorted_ids(ids: Iterable[int]) -> NDArray[np.uint64]:
 class VBucketCollections:
     """The collections of a vbucket, by its log.
 
-    An event costs the same however many collections there are: a change may bring a thousand to a thousand vbuckets.
-    Each vbucket has its own seqnos of the events; the events and their result are shared.
+    The cost of an event does not depend on the number of collections: a change may bring a thousand to a thousand
+    vbuckets. Each vbucket has its own seqnos of the events; the events and their result are shared.
 
     Attributes:
         default_dropped_seqno: the seqno of the drop of the default collection, which never comes back; 0 while it
@@ -212,7 +212,7 @@ class VBucketCollections:
 
     @property
     def named_paths(self) -> list[str]:
-        """The collections beside the default one, as `scope.collection`."""
+        """The collections besides the default one, as `scope.collection`."""
         return [f"{scope.name}.{each.name}" for scope, each in self.manifest.each_collection() if each.id]
 
     def at(self, seqno: int) -> CollectionsManifest:
@@ -237,7 +237,7 @@ class VBucketCollections:
         return folded.next[1]
 
     def choice(self, wanted: Wanted, seqno: int) -> Shown:
-        """Return the choice of a reader that may see everything up to a durable seqno (kernels/choices.py)."""
+        """Return the choice (kernels/choices.py) of a reader that may see everything up to a durable seqno."""
         choices, length = self._all_events.choices, self._length(seqno)
         # A reader may see events only up to its durable seqno. With those that are staged alone, a lost batch would
         # leave it without documents of a collection that was never dropped.
@@ -285,7 +285,7 @@ class VBucketCollections:
         return not documents or any(plain[each] < last - after for each in documents)
 
     def is_over(self, wanted: Wanted, seqno: int) -> bool:
-        """Return True if none of the wanted collections exists at a seqno, or can ever come."""
+        """Return True if none of the wanted collections exists at a seqno, or can be created later."""
         if not self._seqnos:
             return False
         now = self._events_until(seqno)
@@ -316,7 +316,9 @@ class VBucketCollections:
         return self._all_events if length == len(self._seqnos) else self._row.cut(length).folded
 
     def _length(self, seqno: int) -> int:
-        """Return the number of events up to a seqno; as a rule that of all, and called all the time."""
+        """Return the number of events up to a seqno; this is usually the number of all events, and is called very
+        often.
+        """
         seqnos = self._seqnos
         return len(seqnos) if not seqnos or seqnos[-1] <= seqno else bisect_right(seqnos, seqno)
 

@@ -1,9 +1,9 @@
 """The gap of a replica: the changes of its producer that it refused, and still lacks.
 
-A stream has only the newest version of each key. So a refused change is missing no more once it came after all, or a
-newer version of its key came, or its collection was dropped: the replica then holds all that its owner holds. The keys
-are kept with the vbucket's record, and so only a few of them; if a gap has more, or changes without a key, it is
-unknown when it is closed, and a mover has all changes behind it fetched again.
+A stream has only the newest version of each key. So a refused change is no longer missing once it was accepted after
+all, or a newer version of its key came, or its collection was dropped: then the replica holds all that its owner holds.
+The keys are kept with the vbucket's record, and therefore only a few of them; if a gap has more changes, or changes
+without a key, it can't be determined when it is closed, and a mover requests all changes after it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Refused: TypeAlias = tuple[tuple[int, str, int], ...]
 
 
 class Gap:
-    """The changes that a replica refused and lacks; none for most.
+    """The changes that a replica refused and lacks; most replicas lack none.
 
     Args:
         changes: their number. whole_seqno: the seqno up to which none is missing. refused: the changes with a known
@@ -43,8 +43,8 @@ class Gap:
         """Add a refused change.
 
         Args:
-            key: the key; None if the message has no credible one. A key that is too long for a document counts as None:
-                no version of it will ever come.
+            key: the key; None if the message has no plausible one. A key that is too long for a document counts as
+                None: no version of it will ever come.
         """
         # After a second refusal the copy is whole only up to before the first one.
         self.whole_seqno = min(self.whole_seqno, whole_seqno) if self.changes else whole_seqno

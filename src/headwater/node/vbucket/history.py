@@ -1,13 +1,13 @@
 """The seqnos at which a vbucket was in a consistent state, to which a rollback may therefore return.
 
-Changes from a producer are a consistent state only at the ends of its snapshots: inside one, a version at or below some
-seqno may never have been sent because a newer one of the same snapshot had replaced it (dcp 9: "so that the state is
-exactly a snapshot end at or below that seqno"). Changes that this node wrote itself are consistent at every seqno. So
-the history is a list of ranges; a rollback may return to each seqno in a range. A single snapshot end is a range of
-length one.
+Changes from a producer are a consistent state only at the ends of its snapshots: inside a snapshot, a version at or
+below some seqno may never have been sent because a newer one of the same snapshot had replaced it (dcp 9: "so that the
+state is exactly a snapshot end at or below that seqno"). Changes that this node wrote itself are consistent at every
+seqno. So the history is a list of ranges; a rollback may return to each seqno in a range. A single snapshot end is a
+range of length one.
 
-The list is kept with the vbucket's record, so it is short: of many ranges those far back thin out, and a rollback there
-goes a little further than it had to.
+The list is kept with the vbucket's record, so it is short: of the older ranges only some are kept, and a rollback to
+one of the others goes a little further than necessary.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RANGES_MAX = 16
 
 
 class ConsistentSeqnos:
-    """Ascending ranges [first, last] of seqnos to which the vbucket can be taken back; 0, the empty state, is implied.
+    """Ascending ranges [first, last] of seqnos to which the vbucket can be rolled back; 0, the empty state, is implied.
 
     Args:
         ranges: the value of the property `ranges`.
@@ -58,11 +58,11 @@ class ConsistentSeqnos:
         return 0
 
     def cut(self, seqno: int) -> None:
-        """Forget all seqnos above `seqno`, which were given up."""
+        """Forget all seqnos above `seqno`, because they were undone."""
         self._ranges = [(first, min(last, seqno)) for first, last in self._ranges if first <= seqno]
 
     def _thin_out(self) -> None:
-        """Forget the range that leaves the smallest hole, measured by its distance from the newest seqno."""
+        """Forget the range that leaves the smallest hole, in relation to its distance from the newest seqno."""
         newest = self._ranges[-1][1]
 
         def hole(at: int) -> float:

@@ -1,14 +1,14 @@
-"""The prepares of durable writes of one vbucket that are not over, by its log.
+"""The waiting prepares of one vbucket's durable writes, by its log.
 
-A durable write is two changes: a prepare, which only replicas that asked for prepares get, and the document itself,
-once enough of them have the prepare on disk. The prepare is stored under a key of its own, so the document stays as it
-was until then. It is over when that key is deleted: with an abort, or with the mark behind the document.
+A durable write is two changes: a prepare, which only replicas that requested prepares get, and the document itself,
+once enough of them have the prepare on disk. The prepare is stored under a key of its own, so the document stays
+unchanged until then. The prepare is over when that key is deleted: with an abort, or with the mark after the document.
 
-A replica may get the document without the note that it ends a prepare (dcp 8.2, a snapshot from disk); then the newer
-document shows it, now and after a restart, and the mark is added later. The drop of a collection ends its prepares in
-the same way, for streams do not report their ends any more.
+A replica may get the document without the information that it ends a prepare (dcp 8.2, a snapshot from disk); then the
+newer document proves it, now and after a restart, and the mark is added later. The drop of a collection ends its
+prepares in the same way, because streams do not report their ends any more.
 
-Source: dcp 2.17, 8.2, 10. Why so: docs/decisions/0068.
+Source: dcp 2.17, 8.2, 10. The reasons are in docs/decisions/0068.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class VBucketPrepares:
         self._alive = alive
 
     def read(self) -> None:
-        """Read the prepares from the log; keep those that were found damaged there: other copies may know their end."""
+        """Read the prepares from the log; keep those found damaged there, because other copies may know their end."""
         self.commits.clear()
         # A row in a damaged batch reads as an empty tombstone, so the log alone would say that the prepare is over. A
         # key whose former owner may have answered success would then serve its old version.
@@ -83,8 +83,9 @@ class VBucketPrepares:
         return seqno
 
     def commit(self, key: Key, now: int, seqno: int | None = None) -> int:
-        """Stage the document that a prepare becomes, with a seqno or the next one; return the seqno. Raises as `add`,
-        and CorruptStore if the prepare was found damaged.
+        """Stage the document that a prepare becomes, with a seqno or the next one; return the seqno.
+
+        Raises as `add`, and CorruptStore if the prepare was found damaged.
         """
         prepare = self._store.prepares.find(self._vbucket, joined(key))
         if prepare is None:
@@ -102,7 +103,7 @@ class VBucketPrepares:
         return committed
 
     def can_commit(self, key: Key, seqno: int) -> bool:
-        """Return True if the prepare of a key that has this seqno waits, and can be read."""
+        """Return True if the prepare of a key waits, has this seqno, and can be read."""
         waits = self.pending.get(key) == seqno
         return waits and self._store.prepares.find(self._vbucket, joined(key)) is not None
 
@@ -116,15 +117,15 @@ class VBucketPrepares:
         return aborted
 
     def settle(self, now: int) -> None:
-        """Add the missing marks of prepares that a document or the drop of a collection ended, as far as damage lets it
-        be seen. ArenaFull, DiskFull: try again later.
+        """Add the missing marks of prepares that a document or the drop of a collection ended, as far as damage lets
+        that be seen. ArenaFull, DiskFull: call it again later.
         """
         for key in [key for key, seqno in self.pending.items() if self._seems_over(key, seqno)]:
             self._store.prepares.stage_over(self._vbucket, joined(key), now)
             del self.pending[key]
 
     def is_over(self, key: Key) -> bool:
-        """Return True if a prepare is over, even if its mark had no room yet."""
+        """Return True if a prepare in `pending` is over already: there was no room for its mark yet."""
         return self._is_over(key, self.pending[key])
 
     def newest(self, upto_seqno: int) -> int:
@@ -144,7 +145,7 @@ class VBucketPrepares:
 
     def _is_over(self, key: Key, seqno: int) -> bool:
         """Return True if the collection was dropped, or the document is newer than its prepare: no other change comes
-        in between.
+        between.
         """
         # Behind the drop of a collection no stream reports a commit or an abort in it any more (dcp 2.16), so nothing
         # else would ever end the prepare here.
@@ -190,10 +191,10 @@ class VBucketPrepares:
 
 
 def key_of(key: bytes) -> Key:
-    """Return the key of a prepare, split from the id of its collection."""
+    """Return the key of a prepare, separated from the id of its collection."""
     return Key(*leb128.split_key(key))
 
 
 def joined(key: Key) -> bytes:
-    """Return a key with its collection's id in front, also for the default collection."""
+    """Return a key after its collection's id, also for the default collection."""
     return leb128.join_key(key.collection, key.key)

@@ -1,14 +1,14 @@
 """A vbucket of this node: state, failover table, the snapshot that it receives, and its readers.
 
-The documents and the seqnos are in the store; this object gives them meaning. Its own changes are staged as records of
-the same log, between the documents before and after them, so that recovery is replay and the two can't disagree.
+The documents and the seqnos are in the store; this object interprets them. Its own changes are staged as records of the
+same log, between the documents before and after them, so that recovery is replay and the two can't disagree.
 
     any -> another state    the streams that read it end with StateChanged; becoming active begins a new branch
-    hand-over               active -> dead while another node takes over: its readers go on reading
+    handover                active -> dead while another node takes over: its readers continue to read
     rollback                streams end with Rollback; branches above the point are forgotten
     drop                    streams end with StateChanged; all documents are gone
 
-A replica has one inbound stream at most, wherever its producer is connected (dcp 2.2).
+A replica has at most one inbound stream, from whichever connection its producer has (dcp 2.2).
 
 Source: failover 1 (when entries are created), 3 (states and transitions) and 4 (takeover).
 """
@@ -38,30 +38,30 @@ if TYPE_CHECKING:
 
 
 class Reader(Protocol):
-    """A reader of a vbucket's changes, which must learn when they come to an end."""
+    """A reader of a vbucket's changes, which must be told when they come to an end."""
 
     @property
     def position(self) -> int:
         """The seqno up to which the reader lacks nothing; tombstones above it are not purged."""
 
     def advanced(self) -> None:
-        """Learn that more changes are durable."""
+        """Note that more changes are durable."""
 
     def state_changed(self) -> None:
-        """Learn that the vbucket has another state, or is gone."""
+        """Note that the vbucket has another state, or was dropped."""
 
     def rolled_back(self) -> None:
-        """Learn that the vbucket gave up a part of its history."""
+        """Note that the vbucket undid a part of its history."""
 
     def damaged(self) -> None:
-        """Learn that a part of the vbucket can't be read any more."""
+        """Note that a part of the vbucket can't be read any more."""
 
     @property
     def holds_removed_files(self) -> bool:
         """True if the store keeps files for the reader that a compaction has replaced."""
 
     def let_go(self) -> None:
-        """Give up replaced files, which have been kept for long enough."""
+        """Give up replaced files, because they have been kept for long enough."""
 
 
 class Inbound(Protocol):
@@ -72,10 +72,10 @@ class Inbound(Protocol):
         """True if the vbucket becomes active at the end of the stream."""
 
     def prepares_durable(self) -> None:
-        """Learn that prepares may be on disk that the producer waits for."""
+        """Note that prepares for which the producer waits may be on disk."""
 
     def vbucket_left(self, reason: str) -> None:
-        """Learn that the vbucket takes no more from its producer: it became active, is gone, or lost staged
+        """Note that the vbucket accepts no more from its producer: it became active, was dropped, or lost staged
         changes.
         """
 
@@ -85,7 +85,7 @@ BACKED_UP = int(State.DEAD) + 1
 
 
 class VBucket:
-    """One vbucket; made by `create` or `recover`.
+    """One vbucket; created by `create` or `recover`.
 
     Attributes:
         id: 0 to 1023.
@@ -93,17 +93,17 @@ class VBucket:
         failover: the branches of its history, newest first.
         snapshot_start, snapshot_end: the snapshot that a producer sends at present; in an active vbucket, both are the
             high seqno at which it became active.
-        deduplicated_seqno: versions may be missing up to here: the end of the last snapshot that came without History,
-            which may lie ahead while that is received.
+        deduplicated_seqno: versions may be missing up to here: the end of the last snapshot that came without History;
+            it may be above the high seqno while that snapshot is received.
         gate: the batch that makes the latest record durable.
         consistent: the seqnos to which a replica can be rolled back.
-        checkpoint: the last checkpoint that it has whole from a TAP producer (tap.md 5.1); 0 for none.
-        gap: the changes of its producer that it refused and lacks; later changes lie behind the gap.
-        readers: the readers of its changes; streams enter and leave by themselves.
+        checkpoint: the last checkpoint that a TAP producer sent whole (tap.md 5.1); 0 for none.
+        gap: the changes of its producer that it refused and lacks; later changes come after the gap.
+        readers: the readers of its changes; streams add and remove themselves.
         inbound: the stream by which it follows a producer, None without one.
         handover: the outbound stream that is handing it over to another node, None without one.
         collections: its collections, by the system events in its log. prepares: its waiting durable writes.
-        is_backed_up: True if a hand-over takes so long that writes are refused for now (failover 4).
+        is_backed_up: True if a handover takes so long that writes are refused for now (failover 4).
     """
 
     def __init__(
@@ -152,9 +152,9 @@ class VBucket:
     ) -> VBucket:
         """Return the vbucket of a record, after the store was opened.
 
-        After an unclean stop an active vbucket begins a new branch, for a reader may have seen changes that no longer
-        exist. The branch begins at the high seqno if the last received snapshot was whole, else at the start of that
-        snapshot.
+        After an unclean stop an active vbucket begins a new branch, because a reader may have seen changes that no
+        longer exist. The branch begins at the high seqno if the last received snapshot was whole, otherwise at the
+        start of that snapshot.
         """
         table = FailoverTable(record.failover, new_uuid=new_uuid)
         vbucket_ = cls(vbucket, store, wrote, state=State(record.state), failover=table)
@@ -171,8 +171,8 @@ class VBucket:
         return vbucket_
 
     def restore(self, record: VBucketRecord | None) -> None:
-        """Return to the state on disk, for the staged changes are lost. Its readers, and a stream that it follows, must
-        begin anew.
+        """Return to the state on disk, because the staged changes are lost; without a record the vbucket becomes dead.
+        Its readers, and a stream that it follows, must begin again.
         """
         if record is None:
             # The record that created the vbucket was in the lost batch, so the vbucket never was.
@@ -201,7 +201,7 @@ class VBucket:
         self._complete_seqno = self.consistent.at_or_below(self.high_seqno) if record.consistent else begun
 
     def read_events(self) -> None:
-        """Read the collections from the system events in the log; keep those that were found damaged there."""
+        """Read the collections and the prepares from the log again; keep events found damaged there."""
         damaged = self.collections.events_at(self._store.quarantine.lost(self.id).tolist())
         events = [*damaged, *self._store.events(self.id)]
         self.collections = VBucketCollections(sorted(events, key=lambda event: event.seqno))
@@ -217,8 +217,8 @@ class VBucket:
         return self._stage_event(event, event_parts(event), seqno or None, cas)
 
     def become(self, manifest: CollectionsManifest, next_cas: Callable[[], int]) -> bool:
-        """Stage the events that lead from the collections here to those of a manifest; return True if there
-        were any.
+        """Stage the events that lead from the present collections to those of a manifest; return True if there were
+        any.
 
         Raises:
             ArenaFull: after some of them; stage the rest after the next commit.
@@ -244,8 +244,8 @@ class VBucket:
     def durable_seqno(self) -> int:
         """The newest seqno on disk, up to which readers may see changes.
 
-        A snapshot whose producer announces no end (UPR) is shown once it is whole: its end could not be announced to a
-        reader.
+        If the producer announces no end (UPR), a snapshot is shown only once it is whole: its end could not be
+        announced to a reader.
         """
         durable = self._store.table.item(self.id, index.DURABLE_HIGH)  # as the store's, which a drain asks for often
         # A UPR marker has no end, so a reader could not be given a marker with a true one; it waits for the boundary
@@ -254,7 +254,7 @@ class VBucket:
 
     @property
     def purge_seqno(self) -> int:
-        """The purge seqno: tombstones up to here may be missing, for compaction has dropped them, here or at a
+        """The purge seqno: tombstones up to here may be missing, because compaction has dropped them, here or at a
         producer.
         """
         return self._store.index.purge_seqno(self.id)
@@ -266,18 +266,18 @@ class VBucket:
 
     @property
     def complete_seqno(self) -> int:
-        """The end of the last snapshot that was received whole; of an active vbucket, every seqno ends one."""
+        """The end of the last snapshot that was received whole; in an active vbucket, every seqno ends one."""
         # After a restart inside a snapshot this is the persisted snapshot start, or a later end that the record knows
         # (failover 1).
         return self.high_seqno if self.high_seqno >= self.snapshot_end else self._complete_seqno
 
     @property
     def complete_durable_seqno(self) -> int:
-        """The newest seqno at which the changes on disk are complete: a failover to this copy takes nothing back up to
+        """The newest seqno at which the changes on disk are complete: a failover to this copy undoes nothing up to
         here.
 
         A snapshot of old data has only the newest version of each key. If its end is missing, so are keys that existed
-        before and were written again later: the part before its end is not complete. Nor are the changes behind a
+        before and were written again later: the part before its end is not complete. Nor are the changes after a
         refused one.
         """
         durable = self.durable_seqno
@@ -290,18 +290,17 @@ class VBucket:
 
     @property
     def readable_seqno(self) -> int:
-        """The same, but at most the seqno before the first damaged change, which is in the log and can't be
-        shown.
+        """The value of `complete_durable_seqno`, but at most the seqno before the first damaged change, which is in the
+        log and can't be shown.
         """
         lost = self._store.quarantine.lost(self.id)
         return min(self.complete_durable_seqno, int(lost[0]) - 1) if len(lost) else self.complete_durable_seqno
 
     @property
     def acknowledged_seqno(self) -> int:
-        """The seqno up to which this copy may have acknowledged prepares: the readable one before damage was
-        found.
+        """The seqno up to which this copy may have acknowledged prepares: the readable one before damage was found.
 
-        Confirmed durable writes may depend on it, although a failover ranks the copy no higher than it is readable.
+        Confirmed durable writes may depend on it, although a failover ranks the copy by its readable seqno.
         """
         # It never falls when damage is found: the owner and this copy may have been the majority of a confirmed write
         # behind the damage, which a failover to a third copy would give up silently.
@@ -340,24 +339,25 @@ class VBucket:
         """The seqno above which every version is in the log, and at which the state can be shown; ENDLESS if no such
         seqno is known.
 
-        What an active vbucket wrote itself came with every version, and compaction drops none above the rollback floor.
-        What it received as a copy has them behind the last snapshot that came without History. A copy shows none: its
-        snapshots are its producer's. One that was handed over has nothing more, and sends the rest of its own.
+        What an active vbucket wrote itself has every version, and compaction drops none above the rollback floor. What
+        it received as a copy has them after the last snapshot that came without History. A copy shows none: its
+        snapshots are its producer's. A vbucket that was handed over gets no more changes, and sends the rest of its
+        own.
         """
         return ENDLESS if self.state in (State.REPLICA, State.PENDING) else self.held_versions_after
 
     @property
     def held_versions_after(self) -> int:
-        """The seqno above which every version is in the log here, as far as it is received."""
+        """The seqno above which every version is in this node's log, as far as it is received."""
         return max(self.deduplicated_seqno, self._store.index.rollback_floor(self.id))
 
     def set_state(self, state: State, *, new_branch: bool = True) -> bool:
-        """Go to another state; return False, and do nothing, if it is the present one.
+        """Change the state; return False, without any effect, if it is the present one.
 
         Args:
             state: the new state.
             new_branch: True if becoming active begins a branch; False at the end of a DCP takeover, where the history
-                of the old owner goes on.
+                of the old owner continues.
 
         Raises:
             ArenaFull, DiskFull: it can't be written, and nothing happens.
@@ -404,16 +404,16 @@ class VBucket:
         return True
 
     def _settle_versions(self) -> None:
-        """Note where versions begin of what was received, as all of it that ever comes is here now.
+        """Record where versions begin in the received part, which is now final.
 
-        Changes above the snapshot came by TAP, which sends no versions; behind a gap one may be missing anywhere.
+        Changes above the snapshot came by TAP, which sends no versions; after a gap a version may be missing anywhere.
         """
         high = self.high_seqno
         is_whole = high <= self.snapshot_end and not self.has_gap
         self.deduplicated_seqno = min(self.deduplicated_seqno, high) if is_whole else high
 
     def hand_over(self, now: int) -> None:
-        """Stop taking writes, for the node that takes over is ready (failover 4, step 8).
+        """Stop accepting writes, because the node that takes over is ready (failover 4, step 8).
 
         "Outbound streams are not ended": they send the rest.
 
@@ -431,16 +431,16 @@ class VBucket:
         self._stage()
 
     def handed_over(self) -> None:
-        """End the streams after a hand-over, finished or broken off with nobody active here.
+        """End the streams after a handover that is finished, or broken off while no vbucket is active here.
 
-        They were left open to send the rest; now they would be silent for ever, and hold up readers that find the
+        They were left open to send the rest; now they would stay silent without end, and delay readers that find the
         further changes at the new owner, in the same history.
         """
         self._tell(lambda reader: reader.state_changed())
 
     def take_back(self) -> None:
-        """Serve again, for the node that was to take over refused. Nothing was written elsewhere, so there is no new
-        branch.
+        """Serve again, because the node that was to take over refused. Nothing was written elsewhere, so no new branch
+        begins.
         """
         node_invariant(self.state is State.DEAD, "vbucket {}: taken back while {}", self.id, self.state.name)
         # Nobody else became active, so this is no new owner, and a new branch would send every consumer through a
@@ -450,22 +450,21 @@ class VBucket:
         self._tell(lambda reader: reader.state_changed())
 
     def back_up(self, backed_up: bool) -> None:
-        """Refuse writes for now (ETMPFAIL), so that a takeover can end; or take them again."""
+        """Refuse writes for now (ETMPFAIL), so that a takeover can end; or accept them again."""
         was_backed_up, self.is_backed_up = self.is_backed_up, backed_up
         self.show_state()
         if was_backed_up and not backed_up and self.state is State.ACTIVE:
             self.gate = self._wrote()  # the hand-over broke off, and a change of the collections may have passed it by
 
     def show_state(self) -> None:
-        """Let the fast path serve the vbucket, or leave it to the plain path, which checks more than states."""
+        """Let the fast path serve the active vbucket, or leave it to the plain path, which checks more than states."""
         if self.state is State.ACTIVE:
             plainly = self.is_backed_up or self.prepares.pending
             # Other states are written there by the record as it is staged; this word alone is not in the log.
             self._store.table[self.id, index.STATE] = BACKED_UP if plainly else int(State.ACTIVE)
 
     def _abort_prepares(self, now: int) -> None:
-        """Abort the waiting prepares when the vbucket changes hands: the node that takes over may not know of
-        them.
+        """Abort the waiting prepares when the vbucket moves to another node: that node may not know of them.
 
         Prepares whose clients may have read that they happened were settled before (`DurableWrites.settle_before`).
         """
@@ -484,7 +483,7 @@ class VBucket:
 
     @property
     def resume_position(self) -> Position:
-        """Return the position to quote when a producer is asked for more (dcp 9, the resume rule).
+        """The position to send when requesting more from a producer (dcp 9, the resume rule).
 
         The branch is the newest one that began at or before the end of the present snapshot: the items of the snapshot
         belong to that branch, although some are older than it.
@@ -502,8 +501,8 @@ class VBucket:
 
     @property
     def position_before_gap(self) -> Position:
-        """Return the position to request so that all changes behind the gap come anew: the place to which `roll_back`
-        will lead.
+        """The position to request so that all changes after the gap are sent again: the seqno that `roll_back` will
+        reach.
         """
         # A compaction may have raised the rollback floor above the gap. The request must name the seqno that
         # `roll_back` will really reach, or what comes would not fit behind what is kept.
@@ -522,13 +521,13 @@ class VBucket:
         *,
         has_versions: bool = False,
     ) -> None:
-        """Begin a snapshot after its marker: the next consistent state is at `end_seqno`. `has_versions`: no version
-        is left out in it (History).
+        """Begin a snapshot after its marker: the next consistent state is at `end_seqno`. `has_versions`: the snapshot
+        has every version (History).
 
-        After one that replaces an unfinished snapshot (dcp 9) the vbucket is as far from a consistent state as before:
-        the incomplete range then begins where the unfinished one did. The producer lacks tombstones up to
-        `purge_seqno`, so this vbucket lacks them too, and readers that go on from below must learn it (failover 2, step
-        2). Their revisions went up to `deleted_rev`: new keys start above it here too.
+        If it replaces an unfinished snapshot (dcp 9), the vbucket is as far from a consistent state as before: the
+        incomplete range begins where that of the unfinished one did. The producer lacks tombstones up to `purge_seqno`,
+        so this vbucket lacks them too, and readers that continue from below must learn it (failover 2, step 2). Their
+        revisions went up to `deleted_rev`: new keys start above it here too.
         """
         node_invariant(start_seqno <= end_seqno, "vbucket {}: snapshot [{}, {}]", self.id, start_seqno, end_seqno)
         node_invariant(self.state is not State.ACTIVE, "vbucket {} is active, and receives a snapshot", self.id)
@@ -554,7 +553,7 @@ class VBucket:
         self._stage()
 
     def pass_boundary(self, *, goes_on: bool) -> None:
-        """UPR: note that the received changes are consistent now; if the stream goes on, begin a snapshot without an
+        """UPR: note that the received changes are consistent now; if the stream continues, begin a snapshot without an
         end.
         """
         # A UPR boundary comes behind its changes, so everything up to here is whole (dcp 14, "range being [first seqno,
@@ -567,7 +566,9 @@ class VBucket:
         self.advanced()
 
     def pass_seqno(self, seqno: int) -> None:
-        """Count seqnos up to `seqno` as received, for the producer has nothing for us there (dcp 2.18)."""
+        """Count seqnos up to `seqno` as received, because the producer has no changes there for this node (dcp
+        2.18).
+        """
         self._store.pass_seqno(self.id, seqno)
         # No row has this seqno, so only the record's high seqno can bring it back at a restart.
         self._stage()
@@ -585,33 +586,31 @@ class VBucket:
 
     @property
     def has_gap(self) -> bool:
-        """True if there are changes behind a missing one. Otherwise the changes here end before it, and are
-        whole.
-        """
+        """True if there are changes after a missing one. Otherwise the changes here end before it, and are whole."""
         return self.gap.changes > 0 and self.high_seqno > self.gap.whole_seqno
 
     @property
     def needs_all_anew(self) -> bool:
-        """True if the gap closes only when all changes behind it come anew.
+        """True if the gap closes only when all changes after it are sent again.
 
-        False for a damaged vbucket: it would give up all that it can still show (decision 0107), and could be taken
-        over no sooner.
+        False for a damaged vbucket: it would lose everything that it can still show (decision 0107), without being
+        ready for a takeover any sooner.
         """
         return self.has_gap and not self.gap.is_named and not self.damaged_changes
 
     @property
     def _before_gap(self) -> int:
-        """The newest consistent state in which no change is missing: within a snapshot there is none."""
+        """The newest consistent state in which no change is missing; it is never inside a snapshot."""
         return self.consistent.at_or_below(self.gap.whole_seqno)
 
     def miss(self, whole_seqno: int, key: Key | None = None, seqno: int = 0) -> None:
-        """Note that a change of the producer was refused: behind `whole_seqno` changes are missing.
+        """Note that a change of the producer was refused: after `whole_seqno` changes are missing.
 
-        Its readers' streams end: they would get seemingly whole snapshots without it, and resume behind it at the
+        Its readers' streams end: they would get snapshots that seem whole but lack it, and resume after it at the
         owner.
 
         Args:
-            key, seqno: those of the change, as far as they are credible.
+            key, seqno: those of the change, as far as they are plausible.
         """
         is_there = key is not None and key.collection in self.collections.alive
         self.gap.add(whole_seqno, key if is_there else None, seqno)
@@ -625,7 +624,7 @@ class VBucket:
     def close_gap(self) -> bool:
         """Close the gap if newer versions of all refused changes are here; return True if so.
 
-        States between a refused change and its newer version never existed: no rollback may lead there.
+        States between a refused change and its newer version never existed: no rollback may reach them.
 
         Raises:
             ArenaFull, DiskFull: it can't be written; nothing happens.
@@ -645,18 +644,19 @@ class VBucket:
         return True
 
     def close_checkpoint(self, checkpoint: int) -> None:
-        """Note a checkpoint that a TAP producer sent whole: the feed can go on behind it."""
+        """Note a checkpoint that a TAP producer sent whole: the feed can resume after it."""
         self.checkpoint = checkpoint
         self._stage()
 
     def follow(self, log: list[tuple[int, int]]) -> None:
-        """Take over the failover log of the producer that this vbucket is a replica of.
+        """Adopt the failover log of the producer of which this vbucket is a replica.
 
-        Its readers got the former log, and would take new changes for those of a branch that never had them: a consumer
-        uses the log of its last stream (failover 2.3). So their streams end, and they ask again.
+        Its readers got the former log, and would attribute new changes to a branch that never had them: a consumer uses
+        the log of its last stream (failover 2.3). So their streams end, and must be requested again.
 
-        The stream begins behind all changes here. A replica that took nothing after a refused change closes its gap:
-        the change comes again, or the producer does not have it either, and its key may never be written again.
+        The stream begins after all changes here. A replica that accepted nothing after a refused change closes its gap:
+        either the change is sent again, or the producer does not have it either, and its key may never be written
+        again.
         """
         before = self.failover.entries
         # With changes behind the gap the stream begins behind them, so it can't bring what lies before them; the gap
@@ -673,11 +673,10 @@ class VBucket:
             self._tell(lambda reader: reader.state_changed())
 
     def roll_back(self, seqno: int) -> int:
-        """Give up everything above `seqno`, or above the newest consistent state below it; return the new
-        high seqno.
+        """Undo everything above `seqno`, or above the newest consistent state below it; return the new high seqno.
 
         "It may roll back further than asked, never less" (dcp 9): further if `seqno` lies within a snapshot that was
-        received, or if the store can not go back that far; then to nothing at all.
+        received, or if the store can't go back that far; in that case to nothing at all.
         """
         nearest, before = self._nearest(seqno), self.high_seqno
         node_invariant(nearest <= seqno, "vbucket {}: back to {}, {} was asked for", self.id, nearest, seqno)
@@ -732,7 +731,9 @@ class VBucket:
         self._tell(lambda reader: reader.advanced())
 
     def damaged(self, acknowledged_seqno: int) -> None:
-        """Tell the readers that a part of the vbucket can't be read any more; keep the acknowledged seqno."""
+        """Tell the readers that a part of the vbucket can't be read any more; keep `acknowledged_seqno`, from before
+        the damage.
+        """
         self._acknowledged_seqno = acknowledged_seqno
         self._tell(lambda reader: reader.damaged())
 
@@ -753,8 +754,8 @@ class VBucket:
         )
 
     def _leave_active(self) -> None:
-        """Note that all changes written here can be taken back to any seqno, also when another node writes
-        from now on.
+        """Note that all changes written here can be rolled back to any seqno, also when another node writes from now
+        on.
         """
         self.is_backed_up = False
         if self.state is State.ACTIVE:
@@ -770,7 +771,7 @@ class VBucket:
         self.gate = self._wrote()
 
     def _tell(self, what: Callable[[Reader], None]) -> None:
-        """Tell every reader; some leave meanwhile."""
+        """Call `what` with every reader; some leave meanwhile."""
         # A copy of the set, since a stream that hears of its end leaves while this loop runs.
         for reader in tuple(self.readers):
             what(reader)

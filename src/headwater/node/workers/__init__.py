@@ -1,4 +1,4 @@
-"""Several processes that serve one address: each a member of a cluster, with a folder, a port and vbuckets of its own.
+"""Several processes that serve one address: each is a member of a cluster, with its own folder, port and vbuckets.
 
 See docs/decisions/0142.
 """

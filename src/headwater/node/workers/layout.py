@@ -5,9 +5,8 @@
     headwater-data/worker-0/        the store of a member, as any node's
     headwater-data/worker-1/
 
-The first map is a function of this file alone. So a worker whose first start was cut short makes the same vbuckets
-again as long as the file is not complete, and none ever after: a folder that is missing then is an error, and not made
-anew.
+The first map depends on this file alone. So a worker whose first start was cut short creates the same vbuckets again as
+long as the file is not complete, but never after that: then a missing folder is an error, and is not created again.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ class WorkersLayout:
 
     Attributes:
         host: the host in the map. ports, tls_ports: the ports of each worker; no ports for TLS if the node used none.
-        uuid: the uuid of the cluster, also a name for this group of processes. revision: that of the first map.
-        has_map: True if the workers own all vbuckets from the beginning (else they wait for a map of others).
-        complete: True if every worker has its store, but for those that are joining.
-        joining: the number of workers, the last ones, that were added since and may have none yet.
+        uuid: the uuid of the cluster, also a name of this group of processes. revision: that of the first map.
+        has_map: True if the workers own all vbuckets from the beginning (otherwise they wait for a map of others).
+        complete: True if every worker has its store, except those that are joining.
+        joining: the number of workers, the last ones, that were added since and may have no store yet.
     """
 
     host: str
@@ -77,7 +76,7 @@ class WorkersLayout:
         return f"machine-{self.uuid[:8]}"
 
     def config(self, whole: NodeConfig, number: int) -> NodeConfig:
-        """Return the settings of one worker, made from those of the node."""
+        """Return the settings of one worker, derived from those of the node."""
         share = max(whole.connection_memory_mib, whole.memory_mib // len(self.ports))
         return replace(
             whole,
@@ -92,7 +91,7 @@ class WorkersLayout:
         )
 
     def first_map(self, group: str) -> ClusterMap:
-        """Return the first map of the workers: all vbuckets, in turn, without replicas."""
+        """Return the first map of the workers: all vbuckets, assigned in turn, without replicas."""
         count, servers = len(self.ports), self.addresses
         return ClusterMap(
             bucket=self.bucket,
@@ -106,7 +105,9 @@ class WorkersLayout:
         )
 
     def check_store(self, folder: Path, number: int) -> None:
-        """Refuse (CorruptStore) to make a worker's store anew: it would lack all acknowledged changes."""
+        """Refuse (CorruptStore) to create a worker's store again if it is missing: it would lack all acknowledged
+        changes.
+        """
         store = folder / f"worker-{number}" / STORE_NAME
         # Before that a missing store means that the first start was cut short, and nothing was acknowledged yet.
         is_founded = self.complete and number < len(self.ports) - self.joining
@@ -116,7 +117,7 @@ class WorkersLayout:
             )
 
     def save(self, folder: Path, disk: Disk | None = None) -> None:
-        """Put it on the disk. Raises DiskFull, StorageError."""
+        """Write the layout to the disk. Raises DiskFull, StorageError."""
         disk = disk or RealDisk()
         try:
             disk.make_directory(folder)
@@ -132,8 +133,10 @@ class WorkersLayout:
 
 
 def count_of(config: NodeConfig) -> int:
-    """Return the number of workers in the settings. 0 stands for as many as the folder has, or in a new folder for one
-    per core: a machine may have other cores the next time. Raises CorruptStore, StorageError.
+    """Return the number of workers in the settings.
+
+    0 stands for as many as the folder has, or in a new folder for one per core; a machine may have a different number
+    of cores the next time. Raises CorruptStore, StorageError.
     """
     if config.workers:
         return config.workers
@@ -215,7 +218,8 @@ def _ports(config: NodeConfig, count: int) -> tuple[tuple[int, ...], tuple[int, 
 
 
 def free_ports(config: NodeConfig, first: int, wanted: int) -> tuple[int, ...]:
-    """Return so many ports for workers, all of which were free a moment ago: from the first on, or any if it is 0.
+    """Return this many ports for workers, all of which were free a moment ago: consecutive ones from `first`, or any if
+    it is 0.
 
     Raises:
         OptionError: one of them is taken, or the node's own.

@@ -1,9 +1,9 @@
 """Another number of workers for a folder, at a start.
 
-    more   --ports of their own, written down--> they start without vbuckets, and join by a rebalance
-    fewer  --only when no map names those that go--> their folders are set aside, and never deleted
+    more   --ports of their own, written to the file--> they start without vbuckets, and join by a rebalance
+    fewer  --only if no map names those that leave--> their folders are set aside, and never deleted
 
-The file of workers is changed by the one who has the ports of all workers: no other node runs in the folder then.
+Only a process that holds the ports of all workers changes the file of workers: then no other node runs in the folder.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log: Final = logging.getLogger(__name__)
 
 
 def resized(config: NodeConfig, known: WorkersLayout) -> WorkersLayout:
-    """Return the layout with as many workers as the settings say; a new one is on the disk on return.
+    """Return the layout with as many workers as the settings demand; a new one is on the disk on return.
 
     Raises:
-        OptionError: that many there can't be now; it says what has to be done first. StorageError, DiskFull: nothing
-            was changed, or all of it; the next start goes on.
+        OptionError: that number is impossible now; the error names what has to be done first. StorageError, DiskFull:
+            nothing was changed, or everything; the next start continues.
     """
     count, had = count_of(config), len(known.ports)
     if count == had:
@@ -84,7 +84,7 @@ def _with_more(config: NodeConfig, known: WorkersLayout, added: int) -> WorkersL
 
 
 def _check_left(config: NodeConfig, known: WorkersLayout, count: int) -> None:
-    """Refuse (OptionError) to go on without workers that a bucket's map names."""
+    """Refuse (OptionError) to continue without workers that a bucket's map names."""
     leaving, had = known.addresses[count:], len(known.ports)
     for map_ in _newest_maps(config.data, had):
         if named := [each for each in leaving if each in map_.servers]:
@@ -117,7 +117,7 @@ def _maps(folder: Path, count: int) -> Iterator[ClusterMap]:
 
 
 def _set_aside(folder: Path, count: int) -> None:
-    """Give the folders of workers that are none any more other names; whoever is sure of it deletes them."""
+    """Rename the folders of workers that no longer exist; an operator may delete them."""
     for each in sorted(folder.glob("worker-*")):
         number = each.name.removeprefix("worker-")
         if number.isdigit() and int(number) >= count:

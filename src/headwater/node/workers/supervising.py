@@ -1,12 +1,12 @@
-"""The process that starts the workers of a node, and starts one again that dies. It serves no client itself.
+"""The process that starts the workers of a node, and restarts one that dies. It serves no client itself.
 
     layout, addresses taken --> kernels loaded --> a fork for each worker --> all of them serve: the line `ready`
-    a worker ends           --> it alone is started again, sooner the longer it has lived; the others go on
+    a worker ends           --> it alone is started again, sooner the longer it has lived; the others continue
     SIGTERM, SIGINT         --> all end in order, and so does this process
 
-It has one thread and no event loop, ever, so that it may be forked. A worker ends with it, whatever ends it: two
-processes can't have one folder. The node's own address is bound here, once, and all workers accept on that one socket:
-a free worker takes the next connection, and the death of one loses no connection that was not accepted yet.
+It never has more than one thread, or an event loop, so that it may be forked. A worker ends with it, whatever ends it:
+two processes can't have one folder. The node's own address is bound here, once, and all workers accept on that one
+socket: a free worker takes the next connection, and the death of one loses no connection that was not accepted yet.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ log: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Life:
-    """One worker: its process, if there is one, and the time to start the next."""
+    """One worker: its process, if there is one, and the time to start the next one."""
 
     number: int
     pid: int = 0
@@ -76,7 +76,7 @@ def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Star
         load: imports and loads what workers need, and starts no thread.
         start: runs a worker in its process, and returns its exit status.
 
-    Returns: the exit status; that of a worker that could not start, which has said why.
+    Returns: the exit status: that of a worker that could not start and has printed the reason.
 
     Raises:
         OptionError, StorageError: the folder or an address is wrong.
@@ -112,7 +112,7 @@ def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Star
 
 
 def _bound(option: str, host: str, port: int, layout: WorkersLayout) -> socket.socket:
-    """Bind an address, which the former processes may still have for a moment."""
+    """Bind an address, which the previous processes may still hold for a moment."""
     deadline = time.monotonic() + (TAKEN_SECONDS if layout.complete else 0.0)
     while True:
         try:
@@ -130,10 +130,10 @@ def _public(option: str, config: NodeConfig, port: int, layout: WorkersLayout) -
 
 
 def _relay_folder(data: Path, uuid: str) -> Path:
-    """Make the folder of the sockets by which workers call each other: the service manager's, or one in the data
+    """Create the folder of the sockets by which workers call each other: the service manager's, or one in the data
     folder.
 
-    No other user may enter it, nor have made it: in a public folder another user could take its name first.
+    No other user may have access to it, or have created it: in a public folder another user could take its name first.
     """
     given = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
     folder = Path(given) / f"headwater-{uuid[:16]}" if given else data.absolute() / RELAYS_NAME
@@ -148,7 +148,7 @@ def _relay_folder(data: Path, uuid: str) -> Path:
 
 
 def _reached(folder: Path, descriptor: int) -> Path:
-    """Return a path to the folder by its descriptor, which the workers have: names of sockets must be short."""
+    """Return a path to the folder by its descriptor, which the workers inherit: paths of sockets must be short."""
     is_short = len(os.fsencode(folder / SOCKET_NAME_LONGEST)) <= SOCKET_PATH_BYTES_MAX
     return folder if is_short else Path(f"/proc/self/fd/{descriptor}")
 
@@ -161,7 +161,7 @@ def _remove(folder: Path) -> None:
 
 
 class Supervisor:
-    """The workers' processes. In this process `run` returns at the end; a fork never returns from it."""
+    """The workers' processes. In this process `run` returns at the end; in a fork it never returns."""
 
     def __init__(self, config: NodeConfig, first: NodeWorker, start: Start) -> None:
         self._config, self._first, self._start = config, first, start
@@ -173,7 +173,7 @@ class Supervisor:
         self._status = 0
 
     def run(self, out: TextIO) -> int:
-        """Start all workers, tend them until the end, and return the exit status."""
+        """Start all workers, supervise them until the end, and return the exit status."""
         for each in (self._wakes, self._woken):
             each.setblocking(False)
         # The number of a signal goes through a socket, which wakes `select`; a handler in Python might run too late.
@@ -245,7 +245,7 @@ class Supervisor:
     # --- tending ------------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Wait for a signal, a line of a worker, or the time to start a worker again."""
+        """Wait for a signal, a line from a worker, or the time to restart a worker."""
         pipes = {life.pipe: life for life in self._lives if life.pipe >= 0}
         due = [life.start_at for life in self._lives if life.start_at is not None and not self._stops]
         seconds = max(0.0, min(due) - time.monotonic()) if due else None
@@ -258,7 +258,7 @@ class Supervisor:
                 self._obey(number)
 
     def _hear(self, life: _Life) -> None:
-        """Handle a line of a worker, which serves now, or the end of its pipe."""
+        """Handle a line from a worker, which reports that it serves, or the end of its pipe."""
         life.is_ready = os.read(life.pipe, 4096).startswith((b"ready", b"{"))
         os.close(life.pipe)
         life.pipe = -1
@@ -289,7 +289,9 @@ class Supervisor:
                 self._bury(life, os.waitstatus_to_exitcode(status))
 
     def _bury(self, life: _Life, status: int) -> None:
-        """Start the next process of a worker that ended, unless all are to end."""
+        """Schedule the restart of a worker that ended, unless all are to end or it could not start for the
+        first time.
+        """
         life.pid, life.is_ready = 0, False
         if life.pipe >= 0:
             os.close(life.pipe)
@@ -337,7 +339,7 @@ class Supervisor:
         self._tell_spares(f"{shown}:{port}")
 
     def _tell_spares(self, address: str) -> None:
-        """Say how workers that the cluster map does not name get vbuckets."""
+        """Log how workers that the cluster map does not name get vbuckets."""
         left_out = list[Address]()
         with suppress(StorageError):  # which the worker tells at its next start, and goes on with what it knows
             left_out = spares(self._config.data, self._layout)

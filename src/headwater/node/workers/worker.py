@@ -59,11 +59,11 @@ class NodeWorker:
         return listener
 
     def begin(self, bucket: Bucket) -> None:
-        """Take this worker's vbuckets by the first map, unless that was done, and keep the map. To be called before the
-        server runs.
+        """Create this worker's vbuckets by the first map, unless that was done before, and keep the map. To be called
+        before the server runs.
 
         Raises:
-            StorageError, DiskFull: no client has been served; the next start goes on.
+            StorageError, DiskFull: no client has been served; the next start continues.
         """
         layout, store = self.layout, bucket.store
         # Never again once all workers have served: the vbuckets of a store that was lost would come back empty, and be

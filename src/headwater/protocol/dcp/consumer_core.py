@@ -7,7 +7,7 @@ for both:
 
     ask() -> STREAM_REQ -> answered() -> Opened | Refused
                                       -> RollbackNeeded | PositionNeeded, then ask() again
-                                      -> None: the answer made us quote an older history, and that is asked already
+                                      -> None: a new request, with an older history, is sent already
 
 If the producer answers the first stream request with EINVAL, the request is sent again in UPR, and the connection stays
 in UPR (dcp 14). `out` collects the bytes to send. Source: dcp 2.4, 2.7, 6, 7, 9, 14.

@@ -45,7 +45,7 @@ class Opened(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class Refused(StreamEvent):
-    """The stream could not be opened: `status` is the producer's, or ours.
+    """The stream could not be opened: `status` is the producer's, or this end's.
 
     Attributes:
         body: the producer's explanation: JSON with a context, a cluster map with NOT_MY_VBUCKET, or text.

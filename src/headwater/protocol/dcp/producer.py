@@ -64,7 +64,7 @@ class Producer:
 
     Attributes:
         controls_obeyed: number of CONTROLs that changed the settings; after each, owners build the encoders of streams
-            anew.
+            again.
         refusals: requests that were refused, and why, for the log.
 
     `receive_frame` and `tick` raise RemoteProtocolError if the connection must be closed; the methods that send raise

@@ -2,9 +2,9 @@
 
     1 malformed                  5 from latest            11 a live stream is there already
     2 superseded (the node)      6 no-ops needed          12 rollback (failover.py)
-    3 not on this node           7, 8 ranges              13 to latest, disk only: the end that is asked for in truth
+    3 not on this node           7, 8 ranges              13 to latest, disk only: end on disk now
     4 not active or replica,     9, 10 value, stream id   15 still receiving its first snapshot
-      or behind the fence
+      or fenced
 
 A refused request changes nothing.
 """
@@ -229,7 +229,7 @@ def judge(
 
 
 def _unfit(request: StreamRequest, facts: Facts, *, needs_noops: bool) -> RequestRefusal | None:
-    """Apply checks 4 and 6: refuse a wrong state, a vbucket behind the fence, a connection without no-ops."""
+    """Apply checks 4 and 6: refuse a wrong state, a fenced vbucket, a connection without no-ops."""
     # Only its owner can hand a vbucket over: were a replica to do so, there would be two (failover 4, step 1).
     wanted = _OWNED if request.flags & _OWNER else _HELD
     if facts.state not in wanted:

@@ -86,7 +86,7 @@ class TapOptions:
         """Return True if a client that requests these options resumes the session of the same name with the options
         `kept`.
 
-        A dump sends "existing items only", all of them: it always starts anew and is never resumed. A takeover resumes
+        A dump sends "existing items only", all of them: it always starts again and is never resumed. A takeover resumes
         only a takeover, because only a takeover first sets the vbuckets to pending.
         """
         return not self.dump and not kept.dump and self.takeover == kept.takeover
