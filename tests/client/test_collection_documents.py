@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 
@@ -10,14 +11,16 @@ import pytest
 from headwater import testing
 from headwater.accounts.roles import read_grants
 from headwater.accounts.users import Account
-from headwater.client import Write
+from headwater.client import Write, aio
 from headwater.client import bulk as bulk_writes
 from headwater.errors import CollectionMadeAnew, KeyNotFound, OptionError, UnknownCollection, UnknownScope
 from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
+from headwater.transport.backoff import Backoff
 from tests.node.aware import Aware, manifest
 
-A, B, AGAIN = 8, 9, 10
+A, B, AGAIN, A_THIRD, A_FOURTH = 8, 9, 10, 11, 12
+NOT_FOUND = 0x80
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +141,74 @@ def test_many_writes_end_when_their_collection_is_made_again_in_the_middle(
             documents.set_many(interrupted())
         assert documents.set_many((f"k{i}", "v") for i in range(200)) == {}
         assert len(documents.get_many(f"k{i}" for i in range(200))) == 200
+
+
+def test_many_writes_end_though_a_read_of_their_source_has_looked_the_new_collection_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The source of the items reads the same collection, so that it meets the refusal first."""
+    monkeypatch.setattr(bulk_writes, "CHUNKS_AHEAD", 0)
+    with testing.node(vbuckets=8) as node, node.client() as client:
+        becomes(node, 1, a=A, b=B)
+        documents = client.collection("shop.a")
+
+        def read_and_copied() -> Iterator[tuple[str, bytes]]:
+            for i in range(200):
+                if i == 100:
+                    becomes(node, 2, b=B)
+                    becomes(node, 3, a=AGAIN, b=B)
+                documents.get(f"source-{i}", None)
+                yield f"k{i}", bytes(8192)
+
+        with pytest.raises(CollectionMadeAnew, match=r"shop\.a was dropped and made again: it had id 0x8, and has 0xa"):
+            documents.set_many(read_and_copied())
+
+
+def test_many_writes_end_though_another_task_has_looked_the_new_collection_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_writes, "CHUNKS_AHEAD", 0)
+    monkeypatch.setattr(bulk_writes, "for_requests", lambda: Backoff(0.2, 0.2))  # the other task is first
+    with testing.node(vbuckets=8) as node:
+        becomes(node, 1, a=A, b=B)
+
+        def interrupted() -> Iterator[tuple[str, bytes]]:
+            for i in range(200):
+                if i == 100:
+                    becomes(node, 2, a=AGAIN, b=B)
+                yield f"k{i}", bytes(8192)
+
+        async def story() -> None:
+            async with aio.connect(f"{node.address}/default") as client:
+                documents = client.collection("shop.a")
+                many = asyncio.create_task(documents.set_many(interrupted()))
+                while documents.collection_id != AGAIN:
+                    await documents.get("x", None)
+                    await asyncio.sleep(0)
+                with pytest.raises(CollectionMadeAnew, match="it had id 0x8, and has 0xa"):
+                    await many
+
+        asyncio.run(story())
+
+
+def test_every_one_of_many_tasks_finds_the_collection_that_was_made_again() -> None:
+    with testing.node(vbuckets=8) as node:
+        becomes(node, 1, a=A, b=B)
+
+        async def story() -> None:
+            async with aio.connect(f"{node.address}/default") as client:
+                documents = client.collection("shop.a")
+                await documents.set("x", "1")
+                becomes(node, 2, a=AGAIN, b=B)
+                await asyncio.gather(*(documents.set(f"k{i}", "v") for i in range(16)))
+                assert len(await documents.get_many(f"k{i}" for i in range(16))) == 16
+                becomes(node, 3, a=A_THIRD, b=B)
+                vbuckets = range(client.map.vbuckets)
+                pages = await asyncio.gather(*(documents.keys_of_vbucket(vb) for vb in vbuckets))
+                assert [each.keys for each in pages] == [[]] * len(vbuckets)
+                becomes(node, 4, a=A_FOURTH, b=B)
+                states = await asyncio.gather(*(documents.observe(f"k{i}") for i in range(16)))
+                assert {each.state for each in states} == {NOT_FOUND}
+
+        asyncio.run(story())
 
 
 def test_threads_share_collections_of_one_client(node) -> None:

@@ -38,6 +38,7 @@ from headwater.errors import (
 from headwater.protocol.handshake import refused
 from headwater.transport.backoff import for_requests
 from headwater.transport.waiting import Ready, Steps
+from headwater.wire import leb128
 from headwater.wire.documents import Delete, Get, GetResponse, Set
 from headwater.wire.header import HEADER, Frame, Magic
 from headwater.wire.layout import Request
@@ -224,12 +225,15 @@ class BulkWriter:
         # Once in a run: if the collection is gone each further refusal would cost a request.
         self._looked_up = True
         if self._collection is not None:
-            before = self._collection.number
+            # Not the collection's id of now but that of this run: others use the same collection, and one of them may
+            # have met the refusal first and looked the new id up.
+            before = self._prefix
             with suppress(UnknownCollection, UnknownScope):
                 yield from self._collection.look_up()
                 self._prefix = yield from self._collection.prefix()
-                if self._has_written and (now := self._collection.number) != before:
-                    raise CollectionMadeAnew(self._collection.path, before, now)
+                if self._has_written and self._prefix != before:
+                    ids = (leb128.decode(each)[0] for each in (before, self._prefix))
+                    raise CollectionMadeAnew(self._collection.path, *ids)
 
     def _check_unsent(self) -> None:
         """Raise BucketMadeAnew if this run has sent writes; call it when the bucket was replaced."""

@@ -27,6 +27,7 @@ from headwater.errors import (
     RemoteProtocolError,
     StatusError,
     TransportError,
+    UnknownCollection,
     error_for,
 )
 from headwater.protocol.dcp.coverage import Coverage
@@ -389,15 +390,27 @@ class CollectionId:
             yield from self.look_up()
         return leb128.encode(self.number)
 
-    def look_up(self) -> Steps[bool]:
-        """Look up the id; return True if it has changed. Errors as `prefix`."""
+    def prefix_after(self, refusal: UnknownCollection, sent: bytes) -> Steps[bytes]:
+        """Look up the id after a node refused a request with the prefix `sent`; return the prefix to send instead.
+
+        What counts is the id that was sent: another request may have looked up the new one by now.
+
+        Raises:
+            UnknownCollection: the refusal, because the id is still the one that was sent. Errors as `prefix`.
+        """
+        yield from self.look_up()
+        if (prefix := (yield from self.prefix())) == sent:
+            raise refusal
+        return prefix
+
+    def look_up(self) -> Steps[None]:
+        """Look up the id. Errors as `prefix`."""
         # A node that says an id is not there may know more than the others, or less: then all are asked.
         known = self._cluster.map
         manifest = yield from manifest_of(self._cluster, UID_MAX if self.is_of(known) else 0)
         self._map = known if known.is_same_bucket(self._cluster.map) else None  # of which of the two, nobody knows
-        before, self._id = self._id, None
+        self._id = None
         self._id = collection_id(manifest, self.scope, self.name)
-        return self._id != before
 
 
 # --------------------------------------------------------------------------- going on

@@ -276,10 +276,8 @@ class Operations:
         prefix = yield from self.collection.prefix()
         try:
             return (yield from self._send(request, answer, durability, prefix))
-        except UnknownCollection:  # nothing was done; under its name there may be another by now
-            if not (yield from self.collection.look_up()):
-                raise
-            prefix = yield from self.collection.prefix()
+        except UnknownCollection as refusal:  # nothing was done; under its name there may be another by now
+            prefix = yield from self.collection.prefix_after(refusal, prefix)
             return (yield from self._send(request, answer, durability, prefix))
 
     def _send(
@@ -417,9 +415,17 @@ class Operations:
 
     def observe(self, key: str | bytes) -> Steps[Observed]:
         """Return the state and CAS of a key on the active node (OBSERVE)."""
-        name = as_key(key)
+        if self.collection is None:
+            return (yield from self._observe(as_key(key)))
+        prefix = yield from self.collection.prefix()
+        try:
+            return (yield from self._observe(as_key(key), prefix))
+        except UnknownCollection as refusal:
+            prefix = yield from self.collection.prefix_after(refusal, prefix)
+            return (yield from self._observe(as_key(key), prefix))
+
+    def _observe(self, name: bytes, prefix: bytes = b"") -> Steps[Observed]:
         vbucket = self.cluster.map.vbucket_of(name)
-        prefix = b"" if self.collection is None else (yield from self.collection.prefix())
         request = Observe(keys=[(vbucket, prefix + name)], vbucket=vbucket)
         answer = ObserveResponse.decode((yield from self.cluster.call(vbucket, request.frame(), "observe", reads=True)))
         if [each[:2] for each in answer.states] != request.keys:

@@ -92,12 +92,13 @@ def keys_page(cluster: Cluster, collection: CollectionId | None, wanted: WantedK
     began, backoff = cluster.clock(), for_requests()
     deadline = cluster.deadline()
     while True:
-        number = 0 if collection is None else leb128.decode((yield from collection.prefix()))[0]
+        prefix = b"\0" if collection is None else (yield from collection.prefix())
         try:
-            return (yield from _page(cluster, number, wanted, deadline))
-        except UnknownCollection:  # under its name there may be another by now
-            if collection is None or not (yield from collection.look_up()):
+            return (yield from _page(cluster, leb128.decode(prefix)[0], wanted, deadline))
+        except UnknownCollection as refusal:  # under its name there may be another by now
+            if collection is None:
                 raise
+            yield from collection.prefix_after(refusal, prefix)
             continue
         except ConnectionLost as error:
             lost: StatusError | ConnectionLost = error
