@@ -81,11 +81,11 @@ def send(node: testing.Node, pieces: Iterable[bytes]) -> None:
             raise AssertionError(f"a set was refused: {answer}")
 
 
-def draining(bucket: client.Client, items: int) -> Callable[[], None]:
+def draining(bucket: client.Client, items: int, *, history: bool = False, before: bool = False) -> Callable[[], None]:
     """Return a function that drains the whole bucket into columns, once."""
 
     def run() -> None:
-        with bucket.batches(until="now", window_bytes=WINDOW_BYTES) as batches:
+        with bucket.batches(until="now", window_bytes=WINDOW_BYTES, history=history, before=before) as batches:
             rows = sum(batch.records.num_rows for batch in batches)
         if rows != items:
             raise AssertionError(f"{items} items are stored, {rows} arrived")

@@ -296,4 +296,4 @@ def decode(
     counted = head & frames.only(*follow.COUNTED_OPCODES)
     flow = int(frames.size[counted].sum()) + 2 * int((head & frames.only(Opcode.DCP_PREPARE)).sum())
     dropped = int((codes[:cut] == DROPPED).sum())
-    progress[:] = first + len(taken), keys, values, consumed, len(listed), flow, dropped, needed, stop
+    progress[: kernel.STOP + 1] = first + len(taken), keys, values, consumed, len(listed), flow, dropped, needed, stop

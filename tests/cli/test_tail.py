@@ -325,3 +325,34 @@ def test_tail_with_history_names_a_node_that_keeps_none(run: Run) -> None:
     assert "keeps no old versions of documents" in err and address in err
     status, _, err = run("tail", "--once", "--history", "--protocol", "tap")
     assert status == 2 and "TAP has no old versions" in err
+
+
+def test_tail_with_before_shows_what_each_change_replaced(run: Run) -> None:
+    with testing.node(vbuckets=1) as running:
+        for arguments in (("set", "k", '{"city":"Ulm"}'), ("set", "k", "two"), ("delete", "k")):
+            assert run(*arguments, "--node", running.url)[0] == 0
+        status, out, _ = run("tail", "--once", "--before", "--node", running.url)
+        assert status == 0 and out.splitlines() == [
+            '0:1 create k {"city":"Ulm"}',
+            '0:2 update k two, was seqno 1: {"city":"Ulm"}',
+            "0:3 delete k, was seqno 2: two",
+        ]
+        _, out, _ = run("tail", "--once", "--before", "--keys-only", "--node", running.url)
+        assert out.splitlines()[1:] == ["0:2 update k, was seqno 1", "0:3 delete k, was seqno 2"]
+        _, out, _ = run("tail", "--once", "--before", "--json", "--node", running.url)
+        create, update, delete = (json.loads(row) for row in out.splitlines())
+        assert (create["operation"], create["before"], create["before_known"]) == ("create", None, True)
+        assert (update["operation"], update["before"]["value"]) == ("update", {"city": "Ulm"})
+        assert update["before"]["cas"] == create["cas"] and delete["before"]["text"] == "two"
+        keeps_tombstones = (1).to_bytes(8) + bytes(16)  # those that are younger than Unix second 1
+        assert call(running, Opcode.COMPACT_DB, extras=keeps_tombstones).status == Status.SUCCESS
+        _, out, _ = run("tail", "--once", "--before", "--node", running.url)
+        assert out.splitlines()[-1] == "0:3 delete k, was: not kept any more"
+        _, out, _ = run("tail", "--once", "--before", "--json", "--node", running.url)
+        assert json.loads(out.splitlines()[-1])["before_known"] is False
+
+
+@pytest.mark.parametrize("others", [("--format", "csv"), ("--format", "{key}"), ("--protocol", "tap")])
+def test_what_was_replaced_is_in_no_other_form(run: Run, others: tuple[str, ...]) -> None:
+    status, _, told = run("tail", "--once", "--before", *others)
+    assert status == 2 and "--before" in told

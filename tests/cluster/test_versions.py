@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from headwater import client
+from headwater.client import Before, Lack
 from headwater.client.changes import Mutation, SnapshotMarker
 from headwater.client.durability import DurabilityChoice
 from headwater.cluster import buckets
@@ -51,15 +52,27 @@ def write(
                 ledger[key].append(value)
 
 
+def check_before(change: Mutation, older: list[str], *, is_whole: bool) -> None:
+    """A change comes with the version in front of it; where some are missing, with none that is a wrong one."""
+    if change.before is Lack.NOT_KEPT:
+        assert not is_whole
+    elif change.before is None:
+        assert not older
+    else:
+        assert isinstance(change.before, Before) and (change.before.text == older[-1] if older else not is_whole)
+
+
 def read(seed: Node) -> tuple[Versions, list[SnapshotMarker]]:
-    """Return the versions of each document in order, and the markers of snapshots that lack some."""
+    """Return the versions of each document in order, and the markers of snapshots that lack some. What each change
+    replaced is checked."""
     versions: Versions = defaultdict(list)
     lacking = []
-    with client.connect(seed.url) as bucket, bucket.changes(until="now", history=True, markers=True) as changes:
+    with client.connect(seed.url) as bucket, bucket.changes(until="now", before=True, markers=True) as changes:
         for event in changes:
             if isinstance(event, SnapshotMarker) and event.is_deduplicated:
                 lacking.append(event)
             elif isinstance(event, Mutation):
+                check_before(event, versions[event.key.decode()], is_whole=not lacking)
                 versions[event.key.decode()].append(event.value.decode())
     return versions, lacking
 

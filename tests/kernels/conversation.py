@@ -23,6 +23,7 @@ FOLLOWERS = ("advanced", "event", "prepare", "commit")  # controls that take a s
 OTHERS = (*FOLLOWERS, "noop", "end", "state", "answer", "notification")
 HEADER_FIELDS = ((0, 1), (1, 1), (2, 2), (3, 1), (4, 1), (6, 2), (8, 4), (11, 1), (12, 4))  # offset and bytes
 SLIPS = (*[""] * 60, "seqno 0", "old seqno", "beyond", "opaque", "nmeta", "extras", "no key")
+BEFORE_SLIPS = ("before none", "before other", "before lies", "before twice", "before noop")
 
 PLAIN_KEYS = st.binary(min_size=1, max_size=6)
 NAMED_KEYS = st.builds(
@@ -42,6 +43,7 @@ class Producer:
 
     last: dict[int, int] = field(default_factory=lambda: dict.fromkeys(VBUCKETS, OPENED_AT))
     end: dict[int, int] = field(default_factory=lambda: dict.fromkeys(VBUCKETS, 0))
+    says_before: bool = False
 
     def say(self, what: str, vbucket: int, step: int, key: bytes, value: bytes, slip: str) -> list[bytes]:
         """The frames for one drawn item: a snapshot is announced first where a change would need one."""
@@ -80,7 +82,8 @@ class Producer:
     def _frame(self, what: str, vbucket: int, step: int, key: bytes, value: bytes, slip: str) -> bytes:
         ours = {"vbucket": vbucket, "opaque": opaque_of(vbucket) + (slip == "opaque")}
         if what in CHANGES:
-            return _spoil(self._change(what, vbucket, step, key, value, slip), slip)
+            change = self._change(what, vbucket, step, key, value, slip)
+            return self._before(change, step, slip) + _spoil(change, slip)
         if what in FOLLOWERS:
             return _spoil(self._follower(what, self._seqno(vbucket, step, slip), key, value, ours), slip)
         others: dict[str, Message] = {
@@ -92,6 +95,21 @@ class Producer:
         if what == "notification":
             return Frame(Magic.SERVER_REQUEST, 0x01, key, b"\0" * 4, value).encode()
         return others[what].encode()
+
+    def _before(self, change: Message, step: int, slip: str) -> bytes:
+        """The message in front of a change: a version, none, or that none is kept, by its step; wrong by some slips."""
+        if not self.says_before or slip == "before none":
+            return b""
+        seqno = change.by_seqno + (slip == "before other")  # type: ignore[attr-defined]
+        place = {"vbucket": change.vbucket, "opaque": change.opaque, "by_seqno": seqno, "framing": change.framing}
+        if step % 3:
+            before = dcp.Before(state=1 + step % 3, before_seqno=int(slip == "before lies"), **place)
+        else:
+            version = {"before_seqno": seqno if slip == "before lies" else max(seqno - step, 1), "rev_seqno": step}
+            before = dcp.Before(state=1, cas=step, flags=9, expiration=step, value=b"was" * step, **version, **place)
+        twice = slip == "before twice"
+        noop = dcp.Noop(opaque=10_000_002).encode() if slip == "before noop" else b""
+        return before.encode() * (1 + twice) + noop
 
     def _follower(self, what: str, seqno: int, key: bytes, value: bytes, ours: dict[str, int]) -> Message:
         if what == "advanced":
@@ -129,25 +147,30 @@ def _spoil(message: Message, slip: str) -> bytes:
 
 @st.composite
 def talks(
-    draw: st.DrawFn, *, slips: bool = True, frames: int = 25, keys: st.SearchStrategy[bytes] = PLAIN_KEYS
+    draw: st.DrawFn,
+    *,
+    slips: bool = True,
+    frames: int = 25,
+    keys: st.SearchStrategy[bytes] = PLAIN_KEYS,
+    befores: bool = False,
 ) -> bytes:
-    """The bytes of a conversation."""
-    producer = Producer()
+    """The bytes of a conversation; with `befores` each change comes behind what it replaced."""
+    producer = Producer(says_before=befores)
     one = st.tuples(
         st.sampled_from(CHANGES * 3 + SNAPSHOTS + OTHERS),
         st.sampled_from(VBUCKETS),
         st.integers(1, 12),
         keys,
         st.binary(max_size=12),
-        st.sampled_from(SLIPS) if slips else st.just(""),
+        st.sampled_from(SLIPS + BEFORE_SLIPS * befores) if slips else st.just(""),
     )
     return b"".join(frame for item in draw(st.lists(one, max_size=frames)) for frame in producer.say(*item))
 
 
 @st.composite
-def garbled(draw: st.DrawFn) -> bytes:
+def garbled(draw: st.DrawFn, *, befores: bool = False) -> bytes:
     """A conversation in which length fields and other header bytes were overwritten."""
-    data = bytearray(draw(talks(slips=False)))
+    data = bytearray(draw(talks(slips=False, befores=befores)))
     starts, at = [], 0
     while at < len(data):
         starts.append(at)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from harness import columns_numpy
 from headwater.kernels import builds
-from headwater.kernels.columns import SCHEMA, SCHEMA_WITH_IDS, Arena, Stop, StreamTable, TrackedState
+from headwater.kernels.batches import schema_of
+from headwater.kernels.columns import Arena, Stop, StreamTable, TrackedState
 from headwater.wire import dcp
 from tests.kernels.conversation import OPENED_AT, VBUCKETS, opaque_of
 from tests.kernels.plain import Plain, Vbucket
@@ -76,21 +77,28 @@ def small(kind: Any, **options: Any) -> Any:
     return kind(value_bytes=20, key_bytes=12, rows=4, controls=3, **options)
 
 
-def assert_all_agree(data: bytes, cuts: list[int], dropping: frozenset[int], *, with_ids: bool = False) -> None:
+def assert_all_agree(
+    data: bytes, cuts: list[int], dropping: frozenset[int], *, with_ids: bool = False, with_befores: bool = False
+) -> None:
+    """Decode by all of them; what changes replaced is none of the numpy twin's."""
     # The checked build goes first: what would crash the compiled one is a KernelFault there.
     ids = {"with_ids": with_ids}
-    checked = drain(data, cuts, small(CHECKED.Arena, **ids), streams(CHECKED.StreamTable, dropping, **ids))
-    kernel = drain(data, cuts, small(Arena, **ids), streams(dropping=dropping, **ids))
-    twin = drain(data, cuts, small(Arena, decoder=columns_numpy.decode, **ids), streams(dropping=dropping, **ids))
-    for other in (twin, checked):
+    columns = ids | {"with_befores": with_befores}
+    checked = drain(data, cuts, small(CHECKED.Arena, **columns), streams(CHECKED.StreamTable, dropping, **ids))
+    kernel = drain(data, cuts, small(Arena, **columns), streams(dropping=dropping, **ids))
+    others = [checked]
+    if not with_befores:
+        twin = small(Arena, decoder=columns_numpy.decode, **ids)
+        others.append(drain(data, cuts, twin, streams(dropping=dropping, **ids)))
+    for other in others:
         assert (other.rows, other.controls, other.stop) == (kernel.rows, kernel.controls, kernel.stop)
         assert (other.flow_bytes, other.dropped) == (kernel.flow_bytes, kernel.dropped)
         assert other.consumed == kernel.consumed
         assert np.array_equal(other.table.rows, kernel.table.rows)
     state = {v: TrackedState.DROPPING if v in dropping else TrackedState.OPEN for v in VBUCKETS}
     opened = {v: Vbucket(state[v], opaque_of(v), OPENED_AT, OPENED_AT, OPENED_AT) for v in VBUCKETS}
-    plain = Plain(opened, with_ids).decode(data)
-    names = (SCHEMA_WITH_IDS if with_ids else SCHEMA).names
+    plain = Plain(opened, with_ids, with_befores).decode(data)
+    names = schema_of(**columns).names
     assert kernel.rows == [{name: row[name] for name in names} for row in plain.rows]
     assert kernel.controls == plain.controls
     assert (kernel.flow_bytes, kernel.dropped, kernel.consumed) == (plain.flow_bytes, plain.dropped, plain.consumed)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from headwater.errors import BadFrame, BadMessage, RemoteProtocolError
 from headwater.kernels.columns import Stop, TrackedState
 from headwater.wire import dcp, leb128, upr
+from headwater.wire.flags import BeforeState
 from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths
 from headwater.wire.opcodes import Opcode
 
@@ -67,12 +68,14 @@ class Plain:
 
     vbuckets: dict[int, Vbucket]
     with_ids: bool = False
+    with_befores: bool = False
     rows: list[dict[str, object]] = field(default_factory=list)
     controls: list[tuple[int, int]] = field(default_factory=list)
     flow_bytes: int = 0
     dropped: int = 0
     consumed: int = 0
     refusal: set[Stop] = field(default_factory=set)
+    _ahead: tuple[dcp.Before, int] | None = None
 
     def decode(self, data: bytes) -> Plain:
         """Read frame after frame until the data or the rules end."""
@@ -89,13 +92,27 @@ class Plain:
         except Refused as refused:
             self.refusal = refused.stops
         self.consumed = at
+        if self._ahead and not self.refusal:  # what a change replaced is taken together with it
+            self.consumed -= self._ahead[1]
         return self
 
     def _frame(self, frame: Frame, at: int, size: int) -> None:
         request = frame.magic in (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
         vbucket = self.vbuckets.get(frame.vbucket, Vbucket(TrackedState.NONE, 0))
+        if self.with_befores and request and frame.opcode == Opcode.DCP_BEFORE:
+            self._announce(frame, size)
+            return
+        (ahead, more), self._ahead = self._ahead or (None, 0), None
+        is_change = request and Opcode.DCP_MUTATION <= frame.opcode <= Opcode.DCP_EXPIRATION
+        if self.with_befores and is_change and len(frame.extras) < 8:
+            raise Refused(*STRUCTURE)
+        if ahead is not None or (self.with_befores and is_change):
+            ours = frame.vbucket, frame.opaque, frame_seqno(frame) if is_change else -1
+            if ahead is None or (ahead.vbucket, ahead.opaque, ahead.by_seqno) != ours:
+                raise Refused(Stop.BAD_BEFORE)
+        size += more
         if request and Opcode.DCP_MUTATION <= frame.opcode <= Opcode.DCP_EXPIRATION:
-            row = _row(frame) | (_named(frame.key) if self.with_ids else {})
+            row = _row(frame) | (_named(frame.key) if self.with_ids else {}) | _replaced(ahead)
             if vbucket.admit(frame.opaque):
                 vbucket.advance(frame_seqno(frame))
                 self.rows.append(row | {"snapshot_start": vbucket.start, "snapshot_end": vbucket.end})
@@ -110,6 +127,17 @@ class Plain:
         if request and Opcode.DCP_STREAM_END <= frame.opcode <= Opcode.DCP_CACHE_TRANSFER_END:
             counted = frame.opcode not in {*UNCOUNTED, Opcode.DCP_SEQNO_ACKNOWLEDGED}
             self.flow_bytes += counted * (size + 2 * (frame.opcode == Opcode.DCP_PREPARE))
+
+    def _announce(self, frame: Frame, size: int) -> None:
+        try:
+            before = dcp.Before.decode(frame)
+        except BadMessage:
+            raise Refused(Stop.BAD_BEFORE) from None
+        is_version = before.state == BeforeState.VERSION and 0 < before.before_seqno < before.by_seqno
+        is_none = before.state != BeforeState.VERSION and not before.before_seqno and not before.value
+        if self._ahead or not (is_version or is_none):
+            raise Refused(Stop.BAD_BEFORE)
+        self._ahead = before, size
 
     def _control(self, frame: Frame, vbucket: Vbucket) -> bool:
         if frame.opcode == Opcode.DCP_STREAM_END and frame.opaque == vbucket.opaque:
@@ -136,6 +164,16 @@ class Plain:
 def frame_seqno(frame: Frame) -> int:
     """The seqno of a change."""
     return int.from_bytes(frame.extras[:8])
+
+
+def _replaced(before: dcp.Before | None) -> dict[str, object]:
+    """The columns of what a change replaced."""
+    if before is None:
+        return {}
+    row: dict[str, object] = {"before_state": before.state, "before_seqno": before.before_seqno}
+    row |= {"before_rev_seqno": before.rev_seqno, "before_cas": before.cas, "before_flags": before.flags}
+    row |= {"before_expiry": before.expiration, "before_datatype": before.datatype}
+    return row | {"before_value": before.value}
 
 
 def _named(key: bytes) -> dict[str, object]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.kernels import columns, decode
-from headwater.kernels.batches import Block
+from headwater.kernels.batches import Block, schema_of
 from headwater.kernels.columns import SCHEMA, SCHEMA_WITH_IDS, Arena, Stop, StreamTable
 from headwater.wire import dcp
 from tests.kernels.decoding import MARKER, MUTATION, small, streams
@@ -88,9 +88,9 @@ def test_a_writer_that_holds_ten_batches_at_a_time_gets_the_same_memory_each_tim
 ) -> None:
     made: list[tuple[int, ...]] = []
 
-    def counted(*shape: int, with_ids: bool) -> Block:
+    def counted(*shape: int, **columns: bool) -> Block:
         made.append(shape)
-        return Block(*shape, with_ids=with_ids)
+        return Block(*shape, **columns)
 
     monkeypatch.setattr(columns, "Block", counted)
     arena, table = Arena(), StreamTable(checked=False)
@@ -140,7 +140,7 @@ def test_an_arena_needs_room_for_something() -> None:
 
 def test_every_column_has_its_place_in_the_schema() -> None:
     names = list(dict.fromkeys(name.removesuffix("_offsets").removesuffix("_data") for name in decode.ARRAY_TYPES))
-    assert SCHEMA_WITH_IDS.names == names
+    assert schema_of(with_ids=True, with_befores=True).names == names
     assert all(getattr(decode, name.upper()) == number for number, name in enumerate(decode.ARRAY_TYPES))
     assert SCHEMA.names == SCHEMA_WITH_IDS.names[:-1]
     assert all(a != b for a, b in pairwise(SCHEMA.names))

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from headwater.client.befores import COLUMNS as BEFORE_COLUMNS
 from headwater.errors import OptionError
 from headwater.kernels.columns import SCHEMA
 from headwater.spark.columns import RowMaker
 from headwater.spark.offsets import U64_MAX
 from headwater.spark.planner import Range
-from headwater.spark.schema import COLUMNS, types
+from headwater.spark.schema import COLUMNS, OF_BEFORES, types
 from tests.spark.model import branch_of
 
 LOG = ((0xB, 5), (0xA, 0))
@@ -49,6 +50,24 @@ def test_the_batches_are_what_spark_expects_of_this_schema() -> None:
     for formats in (("binary", "binary"), ("string", "binary"), ("string", "string")):
         told = StructType([StructField(name, TYPES[kind]) for name, kind in types(*formats).items()])
         assert RowMaker(tuple(COLUMNS), *formats).schema == to_arrow_schema(told, timezone="UTC")
+
+
+def test_what_a_change_replaced_has_the_types_that_spark_expects() -> None:
+    kinds = {"seqno": "bigint", "rev_seqno": "bigint", "cas": "bigint", "flags": "bigint", "expiry": "bigint"}
+    version = StructType([StructField(name, TYPES[kind]) for name, kind in (kinds | {"datatype": "int"}).items()])
+    told = StructType([StructField("before", version.add("value", "string"))])
+    told = told.add("before_known", "boolean").add("operation", "string")
+    assert RowMaker(tuple(OF_BEFORES), "binary", "string").schema == to_arrow_schema(told, timezone="UTC")
+    assert told["before"].dataType.simpleString() == types("binary", "string", befores=True)["before"]
+
+
+def test_a_replaced_version_that_is_no_text_is_named() -> None:
+    numbers = dict.fromkeys(("seqno", "rev_seqno", "cas", "flags", "expiry", "datatype"), 1)
+    blank = {field.name: b"" if field.type == pa.binary() else 0 for field in SCHEMA}
+    row = blank | {"vbucket": 3, "seqno": 2, "before": numbers | {"value": b"\xff"}}
+    rows = pa.RecordBatch.from_pylist([row], schema=pa.schema([*SCHEMA, BEFORE_COLUMNS[0]]))
+    with pytest.raises(OptionError, match="the value of vbucket 3, seqno 2 is not UTF-8"):
+        maker("before", value="string").rows(rows)
 
 
 def test_a_change_becomes_a_row() -> None:

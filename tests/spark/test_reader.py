@@ -11,7 +11,7 @@ from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import ClaimedPosition, Position
 from headwater.spark.planner import Range
 from headwater.spark.reader import claim, read
-from headwater.spark.schema import COLUMNS
+from headwater.spark.schema import COLUMNS, types
 from headwater.spark.settings import parse
 from headwater.spark.source import DcpBatchReader
 from headwater.testing.node import node
@@ -261,6 +261,35 @@ def test_with_history_every_version_is_a_row_and_batches_may_end_between_two_of_
         ]
         assert versions("true", whole) == versions("true", first, second) == expected
         assert [row[0] for row in versions("false", whole)] == [6, 7]
+
+
+def test_with_before_each_row_has_the_version_that_it_replaced_in_whichever_batch_that_came() -> None:
+    with node(vbuckets=1) as running, running.client() as client, Client(running.port) as operator:
+        client.set("k", "gone")
+        client.set("k", "a", flags=2**32 - 1)
+        assert operator.ask(Opcode.COMPACT_DB, extras=bytes(24)).status == 0
+        client.set("k", "b")
+        client.delete("k")
+        client.set("l", "c")
+        uuid = client.failover_log(0)[0][0]
+        options = {"url": running.url, "valueFormat": "string", "before": "true"}
+        settings, names = parse(options, streaming=True), tuple(types(befores=True))
+        parts = Range(0, uuid, 0, 3, 5), Range(0, uuid, 3, 5, 5)
+        found = [row for each in parts for batch in read(settings, names, [each]) for row in batch.to_pylist()]
+        bare = read(settings, ("seqno", "before"), parts[:1])
+        assert [row["before"] and row["before"]["value"] for batch in bare for row in batch.to_pylist()] == [None, "a"]
+    assert [(row["seqno"], row["operation"], row["before_known"]) for row in found] == [
+        (2, None, False),
+        (3, "update", True),
+        (4, "delete", True),
+        (5, "create", True),
+    ]
+    kept, update, delete, create = (row["before"] for row in found)
+    assert kept is create is None and delete["value"] == "b"
+    assert update | {"cas": 0} == {
+        **{"seqno": 2, "rev_seqno": 2, "cas": 0, "flags": 2**32 - 1, "expiry": 0, "datatype": 0, "value": "a"}
+    }
+    assert update["cas"] == found[0]["cas"]
 
 
 def test_what_is_older_than_a_nodes_history_is_logged(caplog: pytest.LogCaptureFixture) -> None:

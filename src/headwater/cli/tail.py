@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.client import (
+        Before,
         Client,
         CollectionEvent,
         Coverage,
@@ -72,6 +73,7 @@ EXAMPLES = examples(
     "headwater tail --collection shop.orders --collection shop.carts",
     "headwater tail --from 1200 --vbuckets 7",
     "headwater tail --once --history --key order:1200",
+    "headwater tail --before --json",
     "headwater tail --positions audit.json --json >> audit.jsonl",
     "headwater tail --vbuckets 0-511 --node couchbase://10.0.0.7:11210/orders",
 )
@@ -129,6 +131,10 @@ KeysOnly = Annotated[bool, typer.Option("--keys-only", help="Leave the values ou
 History = Annotated[
     bool, typer.Option("--history", help="Every version of each document, as far as the server keeps them.")
 ]
+WithBefore = Annotated[
+    bool,
+    typer.Option("--before", help="Every version, and with each change what it replaced; for text and JSON."),
+]
 
 
 def tail(
@@ -160,6 +166,7 @@ def tail(
         str | None, typer.Option("--scope", metavar="NAME", help="Only the collections of this scope.")
     ] = None,
     history: History = False,
+    before: WithBefore = False,
     on_data_loss: Loss = OnDataLoss.FAIL,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
@@ -175,10 +182,13 @@ def tail(
 
     With --history every version is printed that the server keeps; where it keeps none any more, an event says so, and
     the last version of each document stands for all. A server that keeps none at all refuses it.
+
+    With --before a change is a create, an update, a delete or an expire, and comes with the version that it replaced,
+    as long as the node keeps that; nodes of headwater do.
     """
-    where, form = begin(start), "json" if as_json else form
+    where, form = begin(start), _form("json" if as_json else form, before)
     if protocol is TailDialect.TAP:
-        _check_tap(start, positions, collection or scope, bool(key) or form not in ("text", "json"), history)
+        _check_tap(start, positions, collection or scope, bool(key) or form not in ("text", "json"), history or before)
         shown = partial(tap, keys_only=keys_only, as_json=form == "json", future=where.now)
         shown(dump=not follow, vbuckets=vbuckets, node=node, user=user, password=password)
         return
@@ -187,10 +197,10 @@ def tail(
         chosen = _choice(client, collection, scope, positions)
         saved = _saved_positions(client, positions, chosen)
         first = _start(client, where, wanted, chosen, saved)
-        reading = _reading(on_data_loss, follow=follow, keep=positions is not None) | {"history": history}
+        reading = _reading(on_data_loss, history, before, follow=follow, keep=positions is not None)
         changes = client.changes(first, **reading, vbuckets=wanted, no_value=keys_only, collections=chosen)
         with changes, closing(Printed(changes, positions, saved)) as printed:
-            _print(changes, TailShown(*lines, wanted_keys(key), bool(key), history), where.since_ns, printed)
+            _print(changes, TailShown(*lines, wanted_keys(key), bool(key), history or before), where.since_ns, printed)
 
 
 def _check_tap(start: str, positions: Path | None, collections: object, formed: bool, history: bool) -> None:
@@ -199,16 +209,24 @@ def _check_tap(start: str, positions: Path | None, collections: object, formed: 
     if collections:
         raise typer.BadParameter("TAP knows the default collection only.")
     if history:
-        raise typer.BadParameter("TAP has no old versions of documents: --history needs --protocol dcp.")
+        raise typer.BadParameter("TAP has no old versions of documents: --history and --before need --protocol dcp.")
     if formed:
         raise typer.BadParameter("with TAP there is no --key, and no --format but text and json.")
 
 
-def _reading(on_data_loss: OnDataLoss, *, follow: bool, keep: bool) -> dict[str, Any]:
+def _form(form: str, before: bool) -> str:
+    """Return the form of the lines; raises typer.BadParameter if it has no place for what a change replaced."""
+    if before and form not in ("text", "json"):
+        raise typer.BadParameter("what a change replaced is shown as text or JSON: no other --format with --before.")
+    return form
+
+
+def _reading(on_data_loss: OnDataLoss, history: bool, before: bool, *, follow: bool, keep: bool) -> dict[str, Any]:
     """Return the options of the read; `keep`: positions are saved, also while no change comes."""
     answer = "raise" if on_data_loss is OnDataLoss.FAIL else "read_again"
     wait = SAVE_SECONDS if keep else None
-    return {"until": None if follow else "now", "on_data_loss": answer, "max_wait_seconds": wait}
+    reading = {"until": None if follow else "now", "on_data_loss": answer, "max_wait_seconds": wait}
+    return reading | {"history": history, "before": before}
 
 
 def _choice(
@@ -341,7 +359,27 @@ def _line(kind: str, change: "Row", keys_only: bool) -> str:
     """
     whose = [change.within.path] if change.collection_id else []
     value = b"" if keys_only else change.value
-    return line(f"{change.vbucket}:{change.seqno}", kind, *whose, text(change.key), value=value)
+    shown = line(f"{change.vbucket}:{change.seqno}", _operation(kind, change), *whose, text(change.key), value=value)
+    return shown + _replaced(change, keys_only)
+
+
+def _operation(kind: str, change: "Row") -> str:
+    """Return what a change did, if it comes with what it replaced; the kind of event where that is not known."""
+    from headwater.client import Lack
+
+    return kind if change.before is Lack.NOT_REQUESTED else change.operation or kind
+
+
+def _replaced(change: "Row", keys_only: bool) -> str:
+    """Return for people what a change replaced: `, was seqno 7: {...}`; nothing where there was nothing."""
+    from headwater.client import Before, Lack
+
+    if change.before is Lack.NOT_KEPT:
+        return ", was: not kept any more"
+    if not isinstance(change.before, Before):
+        return ""
+    place = f", was seqno {change.before.seqno}"
+    return place if keys_only else line(f"{place}:", value=change.before.value)
 
 
 def _events_once() -> "Callable[[str, CollectionEvent], str | None]":
@@ -415,9 +453,24 @@ def json_line(kind: str, change: "Row", keys_only: bool = False) -> str:
         if hasattr(change, field):
             row[field] = getattr(change, field)
     fields = row if keys_only or not change.value else row | _value(change)
+    fields |= _json_before(change, keys_only)
     text_line = json.dumps(fields, ensure_ascii=False)
     # JSON may name half a character (a lone surrogate), which no encoding can write but JSON's own.
     return text_line if text_line.isprintable() or writable(text_line) else json.dumps(fields)
+
+
+def _json_before(change: "Row", keys_only: bool) -> dict[str, Any]:
+    """Return for programs what a change replaced; nothing if that was not requested."""
+    from headwater.client import Before, Lack
+
+    before = change.before
+    if before is Lack.NOT_REQUESTED:
+        return {}
+    members: dict[str, Any] = {"operation": change.operation, "before_known": before is not Lack.NOT_KEPT}
+    if not isinstance(before, Before):
+        return members | {"before": None}
+    version = {name: getattr(before, name) for name in ("seqno", "rev_seqno", "cas", "flags", "expiry")}
+    return members | {"before": version | ({} if keys_only or not before.value else _value(before))}
 
 
 def writable(text: str, encoding: str = "utf-8") -> bool:
@@ -429,7 +482,7 @@ def writable(text: str, encoding: str = "utf-8") -> bool:
     return True
 
 
-def _value(change: "Row") -> dict[str, Any]:
+def _value(change: "Row | Before") -> dict[str, Any]:
     """Return the value in the most readable form that loses nothing: JSON itself, text, or base64.
 
     JSON that would be written in another form again (spaces, 1.0e3, a name twice) also comes as text. JSON that a

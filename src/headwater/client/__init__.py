@@ -79,6 +79,7 @@ from headwater.wire.durability import DurabilityLevel
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
+    from headwater.client.befores import Before, Lack
     from headwater.client.changes import (
         Change,
         ChangeBatch,
@@ -112,12 +113,14 @@ _CHANGES = (
     "DeletionsPurged",
     "UnknownSystemEvent",
 )
+_BEFORES = ("Before", "Lack")
 _FEEDS = ("Batches", "Changes")
 
 __all__ = [
     "AuthError",
     "AuthStale",
     "Batches",
+    "Before",
     "BucketMadeAnew",
     "BucketNotFound",
     "Busy",
@@ -154,6 +157,7 @@ __all__ = [
     "InvalidArguments",
     "KeyExists",
     "KeyNotFound",
+    "Lack",
     "LocalProtocolError",
     "Locked",
     "Mutation",
@@ -213,6 +217,10 @@ def __getattr__(name: str) -> Any:
         from headwater.client import changes  # noqa: PLC0415
 
         return getattr(changes, name)
+    if name in _BEFORES:
+        from headwater.client import befores  # noqa: PLC0415
+
+        return getattr(befores, name)
     if name in _FEEDS:
         from headwater.client import feeds  # noqa: PLC0415
 

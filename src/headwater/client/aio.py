@@ -597,6 +597,8 @@ class AsyncClient(_Connected, AsyncDocuments):
             history: deliver every version of each document that the nodes still keep, also within a snapshot. The
                 marker of a snapshot without old versions has `is_deduplicated`. NotSupported if a node keeps no
                 versions at all.
+            before: with each change the version that it replaced (`change.before`, `change.operation`), which the node
+                keeps as long as its history; every version comes, as with `history`. NotSupported where a node can't.
 
         Yields: Mutation, Deletion or Expiration after the SnapshotMarker they belong to; at last a StreamEnd. Of
         collections that were chosen also CollectionCreated, CollectionDropped, ScopeCreated and ScopeDropped, in order
@@ -611,7 +613,7 @@ class AsyncClient(_Connected, AsyncDocuments):
                 the beginning, and drop what they no longer have.
             TransportError: no node could be reached, or one was silent, for `patience_seconds`.
             UnknownCollection, UnknownScope: a chosen collection or scope does not exist.
-            NotSupported: a node keeps no old versions (`history`).
+            NotSupported: a node keeps no old versions (`history`), or does not say what changes replaced (`before`).
             StatusError: a node refused the request.
             RemoteProtocolError: a node broke the rules of the protocol.
             OptionError: an argument is invalid or unknown; or `start` was saved with another choice of collections.

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
+from headwater.client.befores import Lack, Operation, Replaced, befores_of, with_befores, without_befores
 from headwater.client.collection_columns import with_names
 from headwater.client.collections import DEFAULT_COLLECTION, CollectionName, CollectionNames
 from headwater.client.drainer import Handout
@@ -92,11 +93,20 @@ class Mutation(_ChangeFields, Valued):
         flags: the application's own four bytes.
         expiry: Unix seconds, 0 for never.
         within: its collection: the default one, unless the drain reads others.
+        before: the version that it replaced; None if there was none; Lack.NOT_KEPT if that is not known any more.
     """
 
     flags: int
     expiry: int
     within: CollectionName = DEFAULT_COLLECTION
+    before: Replaced = Lack.NOT_REQUESTED
+
+    @property
+    def operation(self) -> Operation | None:
+        """The effect on its document, created or updated; None if that is not known (`before`)."""
+        if isinstance(self.before, Lack):
+            return None
+        return "create" if self.before is None else "update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,12 @@ class Deletion(_ChangeFields):
 
     delete_time: int
     within: CollectionName = DEFAULT_COLLECTION
+    before: Replaced = Lack.NOT_REQUESTED
+
+    @property
+    def operation(self) -> Operation:
+        """The effect on its document."""
+        return "delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +129,12 @@ class Expiration(_ChangeFields):
 
     delete_time: int
     within: CollectionName = DEFAULT_COLLECTION
+    before: Replaced = Lack.NOT_REQUESTED
+
+    @property
+    def operation(self) -> Operation:
+        """The effect on its document."""
+        return "expire"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,9 +296,9 @@ class ChangeBatch:
 
     Attributes:
         records: one row per change, in the order of the wire; columns as in headwater.kernels.columns.SCHEMA, and, if
-            collections were chosen, those of headwater.client.collection_columns. The batch keeps its memory as long as
-            it is referred to. It may be empty: then only the positions have moved on, or one of the lists below has an
-            entry.
+            collections were chosen, those of headwater.client.collection_columns; with `before`, those of
+            headwater.client.befores. The batch keeps its memory as long as it is referred to. It may be empty: then
+            only the positions have moved on, or one of the lists below has an entry.
         ended: the streams that ended; their last rows are in this batch or in an earlier one.
         collection_events: events of collections and scopes in order, each with the index of the row that follows it
             (the number of rows, if none follows).
@@ -325,12 +347,14 @@ def batch_of(handout: Handout) -> ChangeBatch:
     losses = tuple((row, _loss(event)) for row, event in handout.events if isinstance(event, ReadAgain))
     markers = ((row, _marker(event)) for row, event in handout.events if isinstance(event, Marked))
     thinned = tuple((row, marker) for row, marker in markers if marker.is_deduplicated)
+    records = without_befores(handout.records)
     if handout.streamed is None:
-        return ChangeBatch(handout.records, ended, handout.positions, (), losses, thinned)
+        return ChangeBatch(with_befores(records, handout.records), ended, handout.positions, (), losses, thinned)
     names = handout.streamed.names
     events = ((row, collection_event(event, names)) for row, event in handout.events)
     happened = tuple((row, event) for row, event in events if event is not None)
-    return ChangeBatch(with_names(handout.records, names), ended, handout.positions, happened, losses, thinned)
+    rows = with_befores(with_names(records, names), handout.records)
+    return ChangeBatch(rows, ended, handout.positions, happened, losses, thinned)
 
 
 def _marker(event: Marked) -> SnapshotMarker:
@@ -469,7 +493,7 @@ class ChangeFeed:
         return None
 
 
-_COLUMNS = tuple(field.name for field in fields(Mutation))[:-1]  # `within` is none
+_COLUMNS = tuple(field.name for field in fields(Mutation))[:-2]  # `within` and `before` are none
 
 
 def _rows(records: pa.RecordBatch, names: CollectionNames | None = None) -> Iterator[Change]:
@@ -484,11 +508,11 @@ def _rows(records: pa.RecordBatch, names: CollectionNames | None = None) -> Iter
         within: Iterator[CollectionName] = repeat(DEFAULT_COLLECTION, len(opcodes))
     else:
         within = map(names.of, cast("list[int]", records.column("collection_id").to_pylist()))
-    rows: Iterator[tuple[Any, ...]] = zip(*columns, within, strict=True)
+    rows: Iterator[tuple[Any, ...]] = zip(*columns, within, befores_of(records), strict=True)
     for opcode, row in zip(opcodes, rows, strict=True):
         if opcode == Opcode.DCP_MUTATION:
             yield Mutation(*row)
         elif opcode == Opcode.DCP_DELETION:
-            yield Deletion(*row[:-3], *row[-2:])  # without flags
+            yield Deletion(*row[:-4], *row[-3:])  # without flags
         else:
-            yield Expiration(*row[:-3], *row[-2:])
+            yield Expiration(*row[:-4], *row[-3:])

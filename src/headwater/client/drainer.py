@@ -148,7 +148,8 @@ class Drainer:
         self.options: DrainOptions = options
         self.clock: Callable[[], float] = cluster.clock
         self.streamed: Streamed | None = streamed
-        self.arena: Arena = Arena(value_bytes=options.batch_bytes, with_ids=streamed is not None)
+        ids = streamed is not None
+        self.arena: Arena = Arena(value_bytes=options.batch_bytes, with_ids=ids, with_befores=options.before)
         self._coverage = None if streamed is None else streamed.choice
         self._told_dropped: set[tuple[int, int]] = set()  # (vbucket, collection) that the caller heard of
         now = self.clock()

@@ -25,6 +25,7 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from headwater.client.foothold import Foothold
 from headwater.client.routing import Address, ClusterMap
@@ -325,11 +326,7 @@ def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[Withheld]:
     vbuckets, starts, ends, seqnos = (records.column(name).to_numpy() for name in names)
     changes = (vbuckets[1:] != vbuckets[:-1]) | (starts[1:] != starts[:-1]) | (ends[1:] != ends[:-1])
     edges = sorted({0, len(seqnos), *cuts, *(np.flatnonzero(changes) + 1).tolist()})
-    lengths = [
-        pc.binary_length(cast("pa.BinaryArray", records.column(name))).to_numpy().astype(np.int64)
-        for name in ("key", "value")
-    ]
-    sizes = np.concatenate(([0], np.cumsum(lengths[0] + lengths[1] + ROW_BYTES)))[edges]
+    sizes = np.concatenate(([0], np.cumsum(_wire_bytes(records))))[edges]
     at = np.array(edges[1:]) - 1
     numbers = (
         edges[:-1],
@@ -343,6 +340,15 @@ def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[Withheld]:
         # A snapshot of UPR has no end: then each run of changes stands for itself.
         needs = last if snapshot_end == ENDLESS else snapshot_end
         yield Withheld(needs, last, (snapshot_start, snapshot_end), size, records, first, end)
+
+
+def _wire_bytes(records: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return about the size on the wire of each row, that of what it replaced included."""
+    binary = [name for name in ("key", "value", "before_value") if name in records.schema.names]
+    sizes = np.full(len(records), ROW_BYTES * (len(binary) - 1), np.int64)
+    for name in binary:
+        sizes += pc.binary_length(cast("pa.BinaryArray", records.column(name))).to_numpy()
+    return sizes
 
 
 def _needed_for(event: StreamEvent) -> int:

@@ -51,6 +51,7 @@ class BatchesOptions(TypedDict, total=False):
     min_persisted: MinPersisted | None
     on_data_loss: OnDataLoss
     history: bool
+    before: bool
 
 
 class ChangesOptions(BatchesOptions, total=False):
@@ -84,6 +85,7 @@ class DrainOptions:
     min_persisted: MinPersisted | None = None
     on_data_loss: OnDataLoss = "raise"
     history: bool = False
+    before: bool = False
 
     def __post_init__(self) -> None:
         if len(self.name.encode()) > NAME_BYTES_MAX:
@@ -108,6 +110,11 @@ class DrainOptions:
             raise OptionError("on_data_loss", self.on_data_loss, f"one of {', '.join(get_args(OnDataLoss))}")
         if self.on_data_loss != "raise" and self.min_persisted is not None:
             raise OptionError("on_data_loss", self.on_data_loss, '"raise" with min_persisted: begin again yourself')
+
+    @property
+    def every_version(self) -> bool:
+        """True if every version is wanted: only then it is sure what each of them replaced."""
+        return self.history or self.before
 
     @property
     def chooses(self) -> bool:

@@ -21,7 +21,14 @@ from headwater.client.progress import Part
 from headwater.client.routing import Address
 from headwater.errors import ConnectionLost, NotSupported, PeerSilent
 from headwater.kernels.columns import Arena
-from headwater.protocol.dcp.controls import CHANGE_STREAMS, CLAIMS, FLAT_EVENTS, LATEST_MARKER_VERSION, MARKER_VERSION
+from headwater.protocol.dcp.controls import (
+    BEFORE,
+    CHANGE_STREAMS,
+    CLAIMS,
+    FLAT_EVENTS,
+    LATEST_MARKER_VERSION,
+    MARKER_VERSION,
+)
 from headwater.protocol.dcp.drain import Drain
 from headwater.protocol.dcp.events import Opened, StreamEvent
 from headwater.protocol.dcp.position import ClaimedPosition, Position
@@ -41,6 +48,11 @@ GATHER_BYTES_MIN = 64 * 1024
 _NO_HISTORY = (
     "keeps no old versions of documents (it refused the control change_streams=true); Couchbase does from 7.2 on, in "
     "buckets of its storage magma. Read without history: then each snapshot has the last version of each document"
+)
+
+_NO_BEFORE = (
+    "does not say what a change replaced (it refused the control headwater_before=true); nodes of headwater do, of "
+    "this release or a later one. Read without before, or update the node"
 )
 
 REQUESTS_SENT_AT_ONCE = 64
@@ -247,8 +259,10 @@ class Worker(Task):
         accepted = yield from self._link.converse(open_producer(opening_), deadline)
         if options.min_persisted is not None and "connection_buffer_size" not in accepted:
             raise NotSupported(f"min_persisted: {self.address} has no flow control, so what waits can't be bounded")
-        if options.history and CHANGE_STREAMS not in accepted:
-            raise NotSupported(f"history: {self.address} {_NO_HISTORY}")
+        if options.every_version and CHANGE_STREAMS not in accepted:
+            raise NotSupported(f"{'history' if options.history else 'before'}: {self.address} {_NO_HISTORY}")
+        if options.before and BEFORE not in accepted:
+            raise NotSupported(f"before: {self.address} {_NO_BEFORE}")
         self._tells_purges = MARKER_VERSION in accepted
         return Drain(
             self._arena,
@@ -258,7 +272,7 @@ class Worker(Task):
             silence_seconds=silence_seconds(accepted, options.noop_interval_seconds),
             answer_seconds=options.answer_seconds,
             now=self._cluster.clock(),
-            markers=options.markers or options.history,
+            markers=options.markers or options.every_version,
             with_ids=self._streamed is not None and self._knows_collections,
             checks_purges=self._tells_purges and self._streamed is not None and self._streamed.choice.is_whole,
         )
@@ -298,10 +312,12 @@ def opening(options: DrainOptions, *, collections: bool = False, claims: bool = 
     controls.append(("enable_expiry_opcode", "true"))
     if collections:  # only events of version 2 tell of modified ones; where it is refused, all else comes as before
         controls.append((FLAT_EVENTS, "true"))
-    if options.history:
+    if options.every_version:
         controls.append((CHANGE_STREAMS, "true"))
     if collections:
         controls.append((MARKER_VERSION, LATEST_MARKER_VERSION))
+    if options.before:
+        controls.append((BEFORE, "true"))
     if claims:
         controls.append((CLAIMS, "true"))
     return Opening(options.name, flags, optional_flags, optional=tuple(controls))

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headwater.kernels.decode import ARRAY_TYPES, ColumnMemory
-from headwater.wire.event_columns import BATCH
+from headwater.wire.event_columns import BATCH, BEFORE
 
 SCHEMA: Final = pa.schema([(name, getattr(pa, kind)()) for name, kind in BATCH.items()])
 """The columns of a batch, numbers as on the wire. `opcode` is 0x57 mutation, 0x58 deletion or 0x59 expiration;
@@ -30,6 +30,9 @@ SCHEMA: Final = pa.schema([(name, getattr(pa, kind)()) for name, kind in BATCH.i
 There are no nulls."""
 SCHEMA_WITH_IDS: Final = SCHEMA.append(pa.field("collection_id", pa.uint32()))
 """The columns where keys came with the id of their collection: it is a column, and the key is the application's own."""
+
+BEFORE_FIELDS: Final = tuple(pa.field(name, getattr(pa, kind)()) for name, kind in BEFORE.items())
+"""The columns of what each change replaced, behind all others."""
 
 ALIGNMENT: Final = 64  # of buffers, as Arrow advises
 _METADATA_V5, _RECORD_BATCH = 4, 3
@@ -76,24 +79,30 @@ class Block:
 
     Args:
         with_ids: True for a column of collection ids.
+        with_befores: True for columns of what each change replaced, with room for as many bytes of values.
 
     Attributes:
-        shape: capacities in rows, bytes of keys and bytes of values.
+        shape: capacities in rows, bytes of keys, of values and of replaced values.
         columns: memory to write to.
     """
 
     __slots__ = ("_address", "_length", "_memory", "_nodes", "_schema", "columns", "shape")
 
-    def __init__(self, rows: int, key_bytes: int, value_bytes: int, *, with_ids: bool = False) -> None:
-        self.shape: Final = (rows, key_bytes, value_bytes)
-        self._schema = SCHEMA_WITH_IDS if with_ids else SCHEMA
+    def __init__(
+        self, rows: int, key_bytes: int, value_bytes: int, *, with_ids: bool = False, with_befores: bool = False
+    ) -> None:
+        before_bytes = value_bytes if with_befores else 0
+        self.shape: Final = (rows, key_bytes, value_bytes, before_bytes)
+        self._schema = schema_of(with_ids=with_ids, with_befores=with_befores)
         lengths = {"key_offsets": rows + 1, "key_data": key_bytes, "value_offsets": rows + 1, "value_data": value_bytes}
         lengths["collection_id"] = rows if with_ids else 0
+        lengths |= dict.fromkeys(BEFORE, rows if with_befores else 0)
+        lengths |= {"before_value_offsets": rows + 1 if with_befores else 0, "before_value_data": before_bytes}
         kinds = {name: np.dtype(kind) for name, kind in ARRAY_TYPES.items()}
         sizes = [kind.itemsize * lengths.get(name, rows) for name, kind in kinds.items()]
         *starts, body_bytes = accumulate(map(_padded, sizes), initial=0)
         spans = list(zip(starts, sizes, strict=True))
-        head = metadata(len(self._schema), _with_nulls(spans, self._schema), body_bytes)
+        head = metadata(len(self._schema), _with_nulls(dict(zip(kinds, spans, strict=True)), self._schema), body_bytes)
         self._memory = _aligned(len(head) + body_bytes)
         self._memory[: len(head)] = np.frombuffer(head, np.uint8)
         self._address = int(self._memory.ctypes.data)
@@ -117,13 +126,20 @@ class Block:
         return pa.ipc.read_record_batch(message, self._schema)
 
 
-def _with_nulls(spans: list[tuple[int, int]], schema: pa.Schema) -> list[tuple[int, int]]:
+def schema_of(*, with_ids: bool, with_befores: bool) -> pa.Schema:
+    """Return the columns of a batch, where keys come with ids, and changes with what they replaced."""
+    schema = SCHEMA_WITH_IDS if with_ids else SCHEMA
+    return pa.schema([*schema, *BEFORE_FIELDS]) if with_befores else schema
+
+
+def _with_nulls(spans: dict[str, tuple[int, int]], schema: pa.Schema) -> list[tuple[int, int]]:
     """Return the buffers in Arrow's order: for each column (0, 0) for the absent buffer of nulls, then its own
     buffers.
     """
-    taken, buffers = iter(spans), []
-    for kind in schema.types:
-        buffers += [(0, 0), *(next(taken) for _ in range(kind.num_buffers - 1))]
+    buffers: list[tuple[int, int]] = []
+    for name in schema.names:
+        own = [name] if name in spans else [f"{name}_offsets", f"{name}_data"]
+        buffers += [(0, 0), *(spans[each] for each in own)]
     return buffers
 
 

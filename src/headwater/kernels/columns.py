@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from headwater.kernels.batches import SCHEMA, SCHEMA_WITH_IDS, Block
 from headwater.kernels.decode import (
+    BEFORE_BYTES,
     CONSUMED,
     KEY_BYTES,
     PROGRESS_FIELDS,
@@ -102,6 +103,7 @@ class Arena:
         key_bytes, rows: capacities; by default in proportion.
         controls: number of control frames after which a call stops with CONTROLS_FULL.
         with_ids: True if keys may begin with the id of their collection, which becomes a column (`SCHEMA_WITH_IDS`).
+        with_befores: True if a message in front of each change says what that replaced (`BEFORE_FIELDS`).
         decoder: the kernel, or another function that does the same, as the tests' decoder in numpy.
 
     An arena is not thread safe; its batches are.
@@ -116,6 +118,7 @@ class Arena:
         decoder: Decoder = decode,
         *,
         with_ids: bool = False,
+        with_befores: bool = False,
     ) -> None:
         self._rows = max(1, value_bytes // ROW_WIRE_BYTES) if rows is None else rows
         self._key_bytes = max(0x10000, value_bytes // KEY_SHARE) if key_bytes is None else key_bytes
@@ -123,6 +126,7 @@ class Arena:
         if not (self._rows > 0 and controls > 0 and 0 <= max(self._rows, self._key_bytes, value_bytes) <= ARRAY_MAX):
             raise ValueError(f"an arena holds 1 to {ARRAY_MAX} rows and bytes, and at least one control frame")
         self.with_ids: bool = with_ids
+        self.with_befores: bool = with_befores
         self._decoder = decoder
         self._free = self._idle_memory()
         self._memory: Block | None = None  # taken when the first bytes come: by then the last batch may be gone
@@ -136,8 +140,8 @@ class Arena:
 
     @property
     def bytes(self) -> int:
-        """The key and value bytes gathered since the last batch."""
-        return int(self._progress[KEY_BYTES]) + int(self._progress[VALUE_BYTES])
+        """The key and value bytes gathered since the last batch, those of what was replaced included."""
+        return int(self._progress[KEY_BYTES]) + int(self._progress[VALUE_BYTES]) + int(self._progress[BEFORE_BYTES])
 
     def decode(self, received: Bytes, streams: StreamTable) -> Decoded:
         """Append the changes in `received`, and keep no reference to it.
@@ -170,12 +174,14 @@ class Arena:
         """Enlarge the arena permanently, so that one frame of this size (`Decoded.needed`) fits; it must be empty.
 
         Raises:
-            ValueError: the arena has rows, or the size exceeds that of any frame (30 MiB and its header).
+            ValueError: the arena has rows, or the size exceeds that of any frame (30 MiB and its header; of two where
+                a change and what it replaced are taken together).
         """
         if self.rows:
             raise ValueError(f"an arena grows while it is empty; this one holds {self.rows} rows")
-        if frame_bytes > HEADER + BODY_MAX:
-            raise ValueError(f"a frame has at most {HEADER + BODY_MAX} bytes, not {frame_bytes}")
+        bytes_max = (HEADER + BODY_MAX) * (1 + self.with_befores)
+        if frame_bytes > bytes_max:
+            raise ValueError(f"a frame has at most {bytes_max} bytes, not {frame_bytes}")
         self._key_bytes = max(self._key_bytes, 0x10000)
         self._value_bytes = max(self._value_bytes, frame_bytes)
         # Another queue: batches that are still held return their smaller memory to the old one.
@@ -191,7 +197,7 @@ class Arena:
 
     def _idle_memory(self) -> deque[Block]:
         """Return a queue for idle memory, of limited length: memory beyond it, left over from a burst, is freed."""
-        each = self._rows * ROW_WIRE_BYTES + self._key_bytes + self._value_bytes
+        each = self._rows * ROW_WIRE_BYTES + self._key_bytes + self._value_bytes * (1 + self.with_befores)
         return deque(maxlen=max(FREE_KEPT, FREE_BYTES // each))
 
     def _take(self) -> Block:
@@ -200,10 +206,12 @@ class Arena:
         """
         if self._free:
             return self._free.pop()  # the one used last is the one still in cache
-        return Block(self._rows, self._key_bytes, self._value_bytes, with_ids=self.with_ids)
+        sizes = self._rows, self._key_bytes, self._value_bytes
+        return Block(*sizes, with_ids=self.with_ids, with_befores=self.with_befores)
 
 
 def warm_up() -> None:
     """Build the kernels of this module."""
     for with_ids in (False, True):
         Arena(value_bytes=64, with_ids=with_ids).decode(b"", StreamTable(with_ids=True))
+    Arena(value_bytes=64, with_befores=True).decode(b"", StreamTable())

@@ -10,8 +10,12 @@ All other frames (markers, stream ends, no-ops, answers, ...) are listed as cont
 before the row with that number. Stream states follow markers and controls with a seqno immediately, because the changes
 after them in the same buffer depend on them.
 
+Where it was negotiated, a message in front of each change says what that replaced (`headwater.wire.dcp.Before`). Both
+are taken together or not at all, so a stop is at the first byte of the message, and `needed` counts both.
+
 On a connection with Collections each key begins with the id of its collection (leb128, wire.md 8). A second kernel from
-the same source moves the id to its own column, and refuses a key without an id.
+the same source moves the id to its own column, and refuses a key without an id. A third one reads what changes
+replaced.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from headwater.kernels.choices import collection_of
 from headwater.kernels.copying import copy_key, copy_value
 from headwater.kernels.follow import DELETION, EXPIRATION, MUTATION, STREAM_END, counted_bytes, follow_control
 from headwater.kernels.intrinsics import (
+    load8,
     load16,
     load32,
     load64,
@@ -35,6 +40,12 @@ from headwater.kernels.intrinsics import (
     store64_native,
 )
 from headwater.kernels.offsets import (
+    BEFORE_EXPIRY_IN,
+    BEFORE_EXTRAS,
+    BEFORE_FLAGS_IN,
+    BEFORE_REV_SEQNO_IN,
+    BEFORE_SEQNO_IN,
+    BEFORE_STATE_IN,
     BODY_LENGTH_AT,
     CAS_AT,
     DELETE_TIME_IN,
@@ -50,6 +61,7 @@ from headwater.kernels.offsets import (
     OPAQUE_AT,
     REV_SEQNO_IN,
     UPR_MUTATION_EXTRAS,
+    VBUCKET_AT,
 )
 from headwater.kernels.scan import (
     BODY_MAX,
@@ -78,7 +90,9 @@ from headwater.kernels.tracker import (
     judge_seqno,
     put,
 )
-from headwater.wire.event_columns import BATCH
+from headwater.wire.event_columns import BATCH, BEFORE
+from headwater.wire.flags import BeforeState
+from headwater.wire.opcodes import Opcode
 
 U = np.uintp
 U64 = np.uint64
@@ -93,12 +107,15 @@ FLOW_BYTES: Final = 5
 DROPPED_FRAMES: Final = 6
 NEEDED: Final = 7
 STOP: Final = 8
-PROGRESS_FIELDS: Final = 9
+BEFORE_BYTES: Final = 9
+PROGRESS_FIELDS: Final = 10
 
 BAD_COLLECTION: Final = int(Stop.BAD_COLLECTION)
 BAD_EXTRAS: Final = int(Stop.BAD_EXTRAS)
 CONTROLS_FULL: Final = int(Stop.CONTROLS_FULL)
 EMPTY_KEY: Final = int(Stop.EMPTY_KEY)
+BAD_BEFORE: Final = int(Stop.BAD_BEFORE)
+REFUSED: Final = int(Stop.BAD_MAGIC)
 EXTENDED_METADATA: Final = int(Stop.EXTENDED_METADATA)
 
 NO_LAYOUT: Final = 0
@@ -110,9 +127,10 @@ FLAGS_AND_EXPIRY: Final = 3
 class ColumnMemory(NamedTuple):
     """Preallocated memory for one batch: an array per column; binary columns have one for offsets and one for bytes.
 
-    All fixed columns have the same length, the capacity in rows; `key_offsets` and `value_offsets` have one element
-    more. `collection_id` is empty if keys have no ids. `places` has everything for the kernel in one array, because
-    each argument costs time: the capacities in rows, bytes of keys and bytes of values, and the address of each array.
+    All fixed columns have the same length, the capacity in rows; those of offsets have one element more.
+    `collection_id` is empty if keys have no ids, and so are the columns of what changes replaced (`before_state` and
+    others) if that does not come. `places` has everything for the kernel in one array, because each argument costs
+    time: the capacities in rows, bytes of keys, of values and of replaced values, and the address of each array.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -123,9 +141,8 @@ def _memory(column: str, kind: str) -> dict[str, str]:
     return {f"{column}_offsets": "int32", f"{column}_data": "uint8"} if kind == "binary" else {column: kind}
 
 
-ARRAY_TYPES: Final = {
-    name: kind for item in (BATCH | {"collection_id": "uint32"}).items() for name, kind in _memory(*item).items()
-}
+_COLUMNS: Final = BATCH | {"collection_id": "uint32"} | BEFORE
+ARRAY_TYPES: Final = {name: kind for item in _COLUMNS.items() for name, kind in _memory(*item).items()}
 """The element type of each array, as numpy calls it, in order."""
 _number: Final = list(ARRAY_TYPES).index
 # The numbers of the arrays, which numba freezes.
@@ -134,6 +151,15 @@ CAS, FLAGS, EXPIRY, DATATYPE = _number("cas"), _number("flags"), _number("expiry
 SNAPSHOT_START, SNAPSHOT_END = _number("snapshot_start"), _number("snapshot_end")
 KEY_OFFSETS, KEY_DATA, COLLECTION_ID = _number("key_offsets"), _number("key_data"), _number("collection_id")
 VALUE_OFFSETS, VALUE_DATA = _number("value_offsets"), _number("value_data")
+BEFORE_STATE, BEFORE_SEQNO = _number("before_state"), _number("before_seqno")
+BEFORE_REV_SEQNO, BEFORE_CAS = _number("before_rev_seqno"), _number("before_cas")
+BEFORE_FLAGS, BEFORE_EXPIRY = _number("before_flags"), _number("before_expiry")
+BEFORE_DATATYPE = _number("before_datatype")
+BEFORE_VALUE_OFFSETS, BEFORE_VALUE_DATA = _number("before_value_offsets"), _number("before_value_data")
+CAPACITIES: Final = 4
+"""The numbers of `ColumnMemory.places` in front of the addresses."""
+_BEFORE: Final = int(Opcode.DCP_BEFORE)
+_VERSION, _NOT_KEPT = U64(BeforeState.VERSION), U64(BeforeState.NOT_KEPT)
 
 
 @inline_kernel
@@ -210,14 +236,59 @@ def put_id(to: Any, index: Any, number: Any) -> None:
 
 
 @inline_kernel
+def is_before(word: Any, body: Any, extras_at: Any) -> Any:
+    """Return True if a request with this header and these extras is a whole message of what a change replaced.
+
+    A version lies in front of the change; what there was not, or is not kept, has neither a number nor a value.
+    """
+    if extras_bytes(word) != BEFORE_EXTRAS or key_bytes(word) != U(0):
+        return False
+    state, seqno = U64(load8(extras_at + BEFORE_STATE_IN)), load64(extras_at + BEFORE_SEQNO_IN)
+    if state == _VERSION:
+        return U64(0) < seqno < load64(extras_at)
+    return _VERSION < state <= _NOT_KEPT and seqno == U64(0) and body == framing_bytes(word) + BEFORE_EXTRAS
+
+
+@inline_kernel
+def put_replaced(places: Any, index: Any, head: Any, word: Any, extras_at: Any, at: Any, value: Any) -> None:
+    """Write what a row replaced; its value of `value` bytes goes to offset `at`, which the row keeps if it is taken."""
+    to = CAPACITIES
+    store8(places[to + BEFORE_STATE] + index, load8(extras_at + BEFORE_STATE_IN))
+    store64_native(places[to + BEFORE_SEQNO] + index * U(8), load64(extras_at + BEFORE_SEQNO_IN))
+    store64_native(places[to + BEFORE_REV_SEQNO] + index * U(8), load64(extras_at + BEFORE_REV_SEQNO_IN))
+    store64_native(places[to + BEFORE_CAS] + index * U(8), load64(head + CAS_AT))
+    store32_native(places[to + BEFORE_FLAGS] + index * U(4), load32(extras_at + BEFORE_FLAGS_IN))
+    store32_native(places[to + BEFORE_EXPIRY] + index * U(4), load32(extras_at + BEFORE_EXPIRY_IN))
+    store8(places[to + BEFORE_DATATYPE] + index, np.uint8((word >> U64(16)) & U64(0xFF)))
+    copy_value(places[to + BEFORE_VALUE_DATA] + at, extras_at + BEFORE_EXTRAS, value)
+    store32_native(places[to + BEFORE_VALUE_OFFSETS] + index * U(4), np.uint32(at))
+    store32_native(places[to + BEFORE_VALUE_OFFSETS] + (index + U(1)) * U(4), np.uint32(at + value))
+
+
+@inline_kernel
+def follows(before: Any, word: Any, head: Any, seqno: Any) -> Any:
+    """Return True if a change is the one that the message at address `before` is about."""
+    if before == U(0):
+        return False
+    same = load16(before + VBUCKET_AT) == np.uint16(word & U64(0xFFFF))
+    extras_at = before + U(HEADER) + framing_bytes(load64(before))
+    return same and load32(before + OPAQUE_AT) == load32(head + OPAQUE_AT) and load64(extras_at) == seqno
+
+
+@inline_kernel
 def decode_rows(
-    view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any, with_ids: Any
+    view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any, with_ids: Any, with_befores: Any
 ) -> None:
-    """Implement both decoding kernels; `with_ids` is a compile-time constant, so each contains only its own code."""
+    """Implement the decoding kernels; `with_ids` and `with_befores` are compile-time constants where they are known, so
+    each kernel contains only its own code.
+    """
     start, end, position = U(view.ctypes.data), U(len(view)), U(0)
     table = U(streams.ctypes.data)
-    fixed = (places[3], places[4], places[5], places[6], places[7], places[8], places[9], places[10], places[11])
-    to = (*fixed, places[12], places[13], places[14], places[15], places[16], places[17])
+    fixed = (places[4], places[5], places[6], places[7], places[8], places[9], places[10], places[11], places[12])
+    to = (*fixed, places[13], places[14], places[15], places[16], places[17], places[18])
+    # The message whose change is to come: its address (0: none), its size, and the bytes of its value.
+    before, ahead, before_value = U(0), U(0), U(0)
+    befores, before_capacity = U(progress[BEFORE_BYTES]), places[3]
     rows, row_capacity = U(progress[ROWS]), places[0]
     keys, key_capacity = U(progress[KEY_BYTES]), places[1]
     values, value_capacity = U(progress[VALUE_BYTES]), places[2]
@@ -226,6 +297,8 @@ def decode_rows(
     stop, needed = NEED_MORE, U(HEADER)
     # The first offset of a batch, which has no row before it that would write it.
     put_offsets(to, rows, keys, values)
+    if with_befores:
+        store32_native(places[CAPACITIES + BEFORE_VALUE_OFFSETS] + rows * U(4), np.uint32(befores))
     while end - position >= U(HEADER):
         head = start + position
         word = load64(head)
@@ -236,6 +309,9 @@ def decode_rows(
             key, extras_at = U((word >> U64(32)) & U64(0xFFFF)), head + U(HEADER)
             value = body - ORDINARY_EXTRAS - key
             key_at = extras_at + ORDINARY_EXTRAS
+            if with_befores and not follows(before, word, head, load64(extras_at)):
+                stop, needed = BAD_BEFORE, U(HEADER) + body
+                break
             if with_ids:
                 number, prefix = collection_of(key_at, key)
                 if prefix == U(0):
@@ -259,6 +335,10 @@ def decode_rows(
             put_offsets(to, rows, keys, values)
             flow += U(HEADER) + body
             position += U(HEADER) + body
+            if with_befores:
+                flow += ahead
+                befores += before_value
+                before, ahead = U(0), U(0)
             continue
         stop = check_header(word, body)
         if stop != 0:
@@ -269,6 +349,28 @@ def decode_rows(
             break
         opcode = np.int64((word >> U64(48)) & U64(0xFF))
         request = (word >> U64(56)) == REQUEST or (word >> U64(56)) == FLEXIBLE_REQUEST
+        if with_befores:
+            framed = head + U(HEADER) + framing_bytes(word)
+            if request and opcode == _BEFORE:
+                if before != U(0) or not is_before(word, body, framed):
+                    stop = BAD_BEFORE
+                    break
+                before_value = body - framing_bytes(word) - BEFORE_EXTRAS
+                if rows == row_capacity or before_value > before_capacity - befores:
+                    stop = FULL
+                    break
+                put_replaced(places, rows, head, word, framed, befores, before_value)
+                before, ahead = head, needed
+                position += needed
+                needed, stop = U(HEADER), NEED_MORE
+                continue
+            is_change = request and MUTATION <= opcode <= EXPIRATION
+            if is_change and extras_bytes(word) < U(8):
+                stop = BAD_EXTRAS
+                break
+            if not follows(before, word, head, load64(framed)) if is_change else before != U(0):
+                stop = BAD_BEFORE
+                break
         if request and MUTATION <= opcode <= EXPIRATION:
             extras, key = extras_bytes(word), key_bytes(word)
             extras_at = head + U(HEADER) + framing_bytes(word)
@@ -319,6 +421,10 @@ def decode_rows(
             # A dropped change counts as well: every counted message does, "also those it rejects, ignores or that
             # belong to dead/closed streams" (dcp 7).
             flow += needed
+            if with_befores:
+                flow += ahead
+                befores += before_value if code == TAKEN else U(0)
+                before, ahead = U(0), U(0)
         else:
             if count == count_capacity:
                 stop = CONTROLS_FULL
@@ -338,6 +444,11 @@ def decode_rows(
                 count += U(1)
         position += needed
         needed = U(HEADER)
+    if with_befores:
+        if before != U(0) and stop < REFUSED:
+            position -= ahead
+            needed += ahead
+        progress[BEFORE_BYTES] = np.int64(befores)
     progress[ROWS] = np.int64(rows)
     progress[KEY_BYTES] = np.int64(keys)
     progress[VALUE_BYTES] = np.int64(values)
@@ -362,13 +473,26 @@ def decode_frames(view: Any, places: Any, controls: Any, streams: Any, progress:
             FLOW_BYTES, DROPPED_FRAMES, NEEDED and STOP are output.
         checked: True to check changes against `streams`.
     """
-    decode_rows(view, places, controls, streams, progress, checked, False)
+    decode_rows(view, places, controls, streams, progress, checked, False, False)
 
 
 @kernel
 def decode_frames_with_ids(view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any) -> None:
     """Append changes as `decode_frames` does; keys begin with a collection's id, which goes to its own column."""
-    decode_rows(view, places, controls, streams, progress, checked, True)
+    decode_rows(view, places, controls, streams, progress, checked, True, False)
+
+
+@kernel
+def decode_frames_with_befores(
+    view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any, with_ids: Any
+) -> None:
+    """Do the same where a message says in front of each change what that replaced: columns of their own.
+
+    Args:
+        with_ids: True if keys begin with the id of their collection.
+        progress: BEFORE_BYTES goes in and out as well.
+    """
+    decode_rows(view, places, controls, streams, progress, checked, with_ids, True)
 
 
 def decode(
@@ -380,7 +504,12 @@ def decode(
     checked: bool,
     with_ids: bool,
 ) -> None:
-    """Call the kernel with or without ids for an array of bytes; the arguments are those of `decode_frames`."""
-    run = decode_frames_with_ids if with_ids else decode_frames
+    """Call the kernel for an array of bytes; the arguments are those of `decode_frames`. Columns with room for what
+    changes replaced get that.
+    """
     with reachable(*columns.arrays.values(), columns.places):
+        if len(columns.arrays["before_state"]):
+            decode_frames_with_befores(view, columns.places, controls, table, progress, checked, with_ids)
+            return
+        run = decode_frames_with_ids if with_ids else decode_frames
         run(view, columns.places, controls, table, progress, checked)

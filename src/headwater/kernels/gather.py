@@ -14,10 +14,39 @@ import numpy as np
 from headwater.kernels.builds import inline_kernel, kernel, prepare
 from headwater.kernels.choices import is_shown
 from headwater.kernels.copying import copy_value
-from headwater.kernels.index import OFFSET_BITS, OFFSET_MASK, Table, frame_bytes, is_named, is_system, opcode, visible
-from headwater.kernels.intrinsics import copy, load8, load16, load32, prefetch, store8, store16, store32
+from headwater.kernels.index import (
+    NIL,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    Table,
+    frame_bytes,
+    is_named,
+    is_system,
+    opcode,
+    visible,
+)
+from headwater.kernels.intrinsics import (
+    copy,
+    load8,
+    load16,
+    load32,
+    load64,
+    prefetch,
+    store8,
+    store16,
+    store32,
+    store64,
+)
 from headwater.kernels.offsets import (
+    BEFORE_EXPIRY_IN,
+    BEFORE_EXTRAS,
+    BEFORE_FLAGS_IN,
+    BEFORE_HEAD,
+    BEFORE_REV_SEQNO_IN,
+    BEFORE_SEQNO_IN,
+    BEFORE_STATE_IN,
     BODY_LENGTH_AT,
+    CAS_AT,
     DATATYPE_AT,
     DELETE_TIME_AT,
     DELETION,
@@ -26,6 +55,7 @@ from headwater.kernels.offsets import (
     DELETION_V2_EXTRAS,
     EXPIRATION,
     EXPIRATION_EXTRAS,
+    EXPIRY_AT,
     EXTRAS_LENGTH_AT,
     FLAGS_AT,
     FLAGS_IN,
@@ -35,9 +65,13 @@ from headwater.kernels.offsets import (
     MUTATION_EXTRAS,
     OPAQUE_AT,
     OPCODE_AT,
+    REV_SEQNO_AT,
+    SEQNO_AT,
     UNUSED_AT,
     UPR_MUTATION_EXTRAS,
+    VBUCKET_AT,
 )
+from headwater.wire.flags import BeforeState
 
 # What a consumer asked for, see gather()
 DELETE_TIMES = 1  # OPEN with IncludeDeleteTimes: deletions in the V2 form
@@ -50,6 +84,12 @@ KEEP_OPAQUE = 64  # the stored opaque, which counts the nodes that TAP brought t
 
 COLLECTIONS = 128  # keys begin with the id of their collection, also in the default one
 
+# What is sent in front of each change, see gather()
+NO_BEFORES = 0  # nothing
+NOT_KEPT = 1  # that the version which it replaced is not kept
+BEFORES = 2  # that version
+SURE_BEFORES = 3  # that version; and where the index knows of none, that there was none
+
 # What stopped gather()
 END = 0  # no row is left
 BUDGET = 1  # the budget is used up
@@ -59,6 +99,7 @@ PLAIN = 3  # the next frame is for Python
 U = np.uintp
 _ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
 _JSON = U(1)
+_VERSION, _NONE, _NOT_KEPT = U(BeforeState.VERSION), U(BeforeState.NONE), U(BeforeState.NOT_KEPT)
 
 
 # A vbucket's frames lie among those of the others: each is a cache miss, and a page-table walk. Asking for a frame some
@@ -110,6 +151,14 @@ def extras_out(kind: Any, encoding: Any) -> Any:
 
 
 @inline_kernel
+def datatype_out(frame: Any, encoding: Any) -> Any:
+    """Return the datatype with which a document is sent."""
+    if encoding & KEEP_DATATYPE:
+        return U(load8(frame + DATATYPE_AT)) & _JSON
+    return _ZERO if encoding & NO_VALUE else U(load8(frame + DATATYPE_AT))
+
+
+@inline_kernel
 def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding: Any, prefix: Any) -> None:
     """Write a frame with other extras, without its value, or with `prefix` zero bytes before its key.
 
@@ -123,8 +172,7 @@ def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding:
     store8(out + EXTRAS_LENGTH_AT, np.uint8(extras))
     store32(out + BODY_LENGTH_AT, np.uint32(extras + prefix + key + value))
     if encoding & (NO_VALUE | KEEP_DATATYPE):
-        datatype = U(load8(frame + DATATYPE_AT)) & _JSON if encoding & KEEP_DATATYPE else _ZERO
-        store8(out + DATATYPE_AT, np.uint8(datatype))
+        store8(out + DATATYPE_AT, np.uint8(datatype_out(frame, encoding)))
     if kind == MUTATION:
         copy(out + FLAGS_AT, frame + FLAGS_AT, extras - FLAGS_IN)
     elif extras == DELETION_EXTRAS:
@@ -139,9 +187,62 @@ def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding:
     copy(out + HEADER + extras + prefix, frame + HEADER + kept, key + value)
 
 
+@inline_kernel
+def replaced(seqs: Any, locs: Any, prevs: Any, row: Any, segments: Table, befores: Any) -> Any:
+    """Return (state, place, bytes of the frame) of the version that a row replaced.
+
+    A row that was lost (node/storage/quarantine.py) points to a frame that is not its own.
+    """
+    before = U(prevs[row])
+    if befores == NOT_KEPT:
+        return _NOT_KEPT, _ZERO, _ZERO
+    if before == NIL:
+        return (_NONE if befores == SURE_BEFORES else _NOT_KEPT), _ZERO, _ZERO
+    place = U(locs[before])
+    frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
+    if U(load64(frame + SEQNO_AT)) != U(seqs[before]):
+        return _NOT_KEPT, _ZERO, _ZERO
+    return (_VERSION, place, frame_bytes(frame)) if opcode(frame) == MUTATION else (_NONE, _ZERO, _ZERO)
+
+
+@kernel
+def find_replaced(seqs: Any, locs: Any, prevs: Any, row: Any, segments: Table, befores: Any) -> Any:
+    """Return `replaced` of a row."""
+    return replaced(seqs, locs, prevs, row, segments, befores)
+
+
+@inline_kernel
+def put_before(out: Any, change: Any, state: Any, before: Any, value: Any, opaque: Any, encoding: Any) -> None:
+    """Write the message in front of a change: of the frame at address `before`, if that is the state, and the last
+    `value` bytes of it."""
+    extras = out + HEADER
+    store64(out, np.uint64(BEFORE_HEAD))
+    store16(out + VBUCKET_AT, load16(change + VBUCKET_AT))
+    store32(out + BODY_LENGTH_AT, np.uint32(BEFORE_EXTRAS + value))
+    store32(out + OPAQUE_AT, np.uint32(opaque))
+    store64(extras, load64(change + SEQNO_AT))
+    store8(extras + BEFORE_STATE_IN, np.uint8(state))
+    if state != _VERSION:
+        store64(out + CAS_AT, np.uint64(0))
+        store64(extras + BEFORE_SEQNO_IN, np.uint64(0))
+        store64(extras + BEFORE_REV_SEQNO_IN, np.uint64(0))
+        store32(extras + BEFORE_FLAGS_IN, np.uint32(0))
+        store32(extras + BEFORE_EXPIRY_IN, np.uint32(0))
+        return
+    store8(out + DATATYPE_AT, np.uint8(datatype_out(before, encoding)))
+    store64(out + CAS_AT, load64(before + CAS_AT))
+    store64(extras + BEFORE_SEQNO_IN, load64(before + SEQNO_AT))
+    store64(extras + BEFORE_REV_SEQNO_IN, load64(before + REV_SEQNO_AT))
+    store32(extras + BEFORE_FLAGS_IN, load32(before + FLAGS_AT))
+    store32(extras + BEFORE_EXPIRY_IN, load32(before + EXPIRY_AT))
+    copy(extras + BEFORE_EXTRAS, before + frame_bytes(before) - value, value)
+
+
 @kernel
 def gather(
+    seqs: Any,
     locs: Any,
+    prevs: Any,
     nexts: Any,
     row: Any,
     rows: Any,
@@ -153,11 +254,12 @@ def gather(
     budget: Any,
     shown: Any,
     mixed: Any,
+    befores: Any,
 ) -> Any:
     """Copy the visible frames of rows [row, rows) into `out`.
 
     Args:
-        locs, nexts: the view's columns.
+        seqs, locs, prevs, nexts: the view's columns.
         segments: (address, length) by slot.
         out: uint8 array.
         encoding: sum of the encoding bits (DELETE_TIMES and others).
@@ -165,6 +267,7 @@ def gather(
         budget: stop once this many bytes are written; the frame that reaches it is still written.
         shown, mixed: the choice of frames (choices.py), applied if `mixed` is true; otherwise all are written. System
             events are left to Python.
+        befores: what is written before each change: NO_BEFORES and others. The UPR layouts have no such message.
 
     Returns: (next row, bytes, frames, reason of the stop).
     """
@@ -200,6 +303,20 @@ def gather(
         if strip:
             value = _ZERO
         sent = HEADER + extras + prefix + key + value
+        if befores != NO_BEFORES:
+            state, before_place, size = replaced(seqs, locs, prevs, row, segments, befores)
+            slot, offset = before_place >> OFFSET_BITS, before_place & OFFSET_MASK
+            before, ahead, before_value = segments[slot, 0] + offset, HEADER + BEFORE_EXTRAS, _ZERO
+            if state == _VERSION:
+                head = HEADER + U(load8(before + EXTRAS_LENGTH_AT)) + U(load16(before + KEY_LENGTH_AT))
+                if U(load8(before + DATATYPE_AT)) & U(slow) or offset + size > segments[slot, 1] or head > size:
+                    return row, np.int64(at - start), frames, PLAIN
+                before_value = _ZERO if strip else size - head
+            ahead = ahead + before_value
+            if ahead + sent > end - at:
+                return row, np.int64(at - start), frames, SPACE if at > start else PLAIN
+            put_before(at, frame, state, before, before_value, opaque, encoding)
+            at = at + ahead
         if sent > end - at:
             # A frame that an empty buffer does not hold is for Python, which sends it in parts.
             return row, np.int64(at - start), frames, SPACE if at > start else PLAIN
@@ -222,4 +339,5 @@ def warm_up() -> None:
     segments = np.zeros((1, 2), np.uint64)
     prepare(next_visible, u32, 0, 0)
     prepare(count_visible, locs, u32, 0, 0, segments)
-    prepare(gather, locs, u32, 0, 0, segments, out, np.uint32(0), 0, 0, 0, locs, 0)
+    prepare(find_replaced, locs, locs, u32, 0, segments, 0)
+    prepare(gather, locs, locs, u32, u32, 0, 0, segments, out, np.uint32(0), 0, 0, 0, locs, 0, 0)

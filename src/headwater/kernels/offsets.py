@@ -84,6 +84,15 @@ PREPARE_EXTRAS: Final = U(dcp.Prepare.layout.extras_bytes)
 COMMIT_EXTRAS: Final = U(dcp.Commit.layout.extras_bytes)  # an abort's as well
 COMMIT_SEQNO_IN: Final = _at(dcp.Commit.layout, "commit_seqno") - HEADER
 
+# ------------------------------------------------------------------ what a change replaced: headwater's own
+BEFORE_HEAD: Final = _head(dcp.Before.layout)
+BEFORE_EXTRAS: Final = U(dcp.Before.layout.extras_bytes)
+BEFORE_SEQNO_IN: Final = _at(dcp.Before.layout, "before_seqno") - HEADER
+BEFORE_REV_SEQNO_IN: Final = _at(dcp.Before.layout, "rev_seqno") - HEADER
+BEFORE_FLAGS_IN: Final = _at(dcp.Before.layout, "flags") - HEADER
+BEFORE_EXPIRY_IN: Final = _at(dcp.Before.layout, "expiration") - HEADER
+BEFORE_STATE_IN: Final = _at(dcp.Before.layout, "state") - HEADER
+
 # ------------------------------------------------------------------ key-value requests and their answers: kv.md 2
 SET_EXTRAS: Final = U(documents.Set.layout.extras_bytes)
 SET_FLAGS_AT: Final = _at(documents.Set.layout, "flags")

@@ -73,6 +73,9 @@ class Stop(IntEnum):
     BAD_COLLECTION = 29
     """A key that begins with no collection id (cut off, not the shortest, beyond 32 bits), or has nothing behind it, on
     a connection with Collections."""
+    BAD_BEFORE = 30
+    """A message of what a change replaced, without that change in the next message; numbers of a version where there
+    was none; or a change without this message in front of it, where it was negotiated."""
 
     @property
     def refused(self) -> bool:

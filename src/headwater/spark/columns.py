@@ -27,9 +27,17 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 ARROW: dict[str, Any] = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
-ARROW["timestamp"] = pa.timestamp("us", "UTC")
+ARROW |= {"timestamp": pa.timestamp("us", "UTC"), "boolean": pa.bool_()}
 MUTATION, ROLLBACK = int(Opcode.DCP_MUTATION), "rollback"
 _EVENTS = ("mutation", "deletion", "expiration")
+
+
+def arrow_type(kind: str) -> Any:
+    """Return the type in Arrow of a column's type in Spark."""
+    if not kind.startswith("struct<"):
+        return ARROW[kind]
+    pairs = (pair.split(":") for pair in kind.removeprefix("struct<").removesuffix(">").split(","))
+    return pa.struct([(name, ARROW[each]) for name, each in pairs])
 
 
 @dataclass
@@ -62,9 +70,9 @@ class RowMaker:
     uuids: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        kinds = types(self.key_format, self.value_format, collections=True)
+        kinds = types(self.key_format, self.value_format, collections=True, befores=True)
         kinds |= {name: kind for name, (kind, _) in ON_REQUEST.items()}
-        self.schema: pa.Schema = pa.schema([(name, ARROW[kinds[name]]) for name in self.names])
+        self.schema: pa.Schema = pa.schema([(name, arrow_type(kinds[name])) for name in self.names])
         self._bounds, self._lasts = np.zeros(VBUCKET_NUMBERS, np.uint64), np.zeros(VBUCKET_NUMBERS, np.uint64)
         self._floors = np.zeros(VBUCKET_NUMBERS, np.uint64)
         self._codes = np.full(VBUCKET_NUMBERS, -1, np.int32)  # the branch of all rows; -1: several, look into _branches
@@ -151,9 +159,17 @@ class RowMaker:
         if name in ("key", "value"):
             return self._bytes(name, column, records)
         kind = self.schema.field(name).type
-        if kind == pa.int64() and column.type == pa.uint64():
-            return column.view(kind)  # the same 64 bits
-        return column.cast(kind)
+        return self._version(column, kind, records) if name == "before" else _number(column, kind)
+
+    def _version(self, column: Any, kind: Any, records: pa.RecordBatch) -> Any:
+        """Return the versions that changes replaced."""
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        parts = dict(zip([each.name for each in fields], column.flatten(), strict=True))
+        try:
+            arrays = [_number(parts[each.name], each.type) for each in fields]
+        except pa.ArrowInvalid:
+            raise self._not_text("value", parts["value"], records) from None
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=column.is_null())
 
     def _events(self, opcodes: NDArray[np.uint8]) -> Any:
         if (opcodes == MUTATION).all():  # the usual batch: a slice of the same word over and over
@@ -218,6 +234,11 @@ class RowMaker:
                 possible = f"possible: the {name} of vbucket {vb}, seqno {seqno} is not UTF-8; read it as binary"
                 return OptionError(f"{name}Format", "string", possible)
         return OptionError(f"{name}Format", "string", f"possible for these {name}s; read them as binary")
+
+
+def _number(column: Any, kind: Any) -> Any:
+    """Return a column in Spark's type; of numbers of 64 bits the same bits."""
+    return column.view(kind) if kind == pa.int64() and column.type == pa.uint64() else column.cast(kind)
 
 
 def _without_transactions(records: pa.RecordBatch) -> pa.RecordBatch:

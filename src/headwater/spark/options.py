@@ -241,6 +241,13 @@ class SourceSettings:
         **FLAG,
         example="true",
     )
+    before: bool = option(
+        False,
+        "Read every version, as with `history`, and with each the one that it replaced: columns `before`, "
+        "`before_known` and `operation`. A node that does not say it fails the read and is named.",
+        **FLAG,
+        example="true",
+    )
     coverage: Coverage | None = None
     map_version: tuple[int, int] = (0, 0)
 

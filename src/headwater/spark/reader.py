@@ -135,11 +135,12 @@ class _Task:
             window_bytes=self.settings.window_bytes,
             xattrs=self.settings.xattrs,
             deleted_xattrs=self.settings.xattrs and self.settings.transaction_records,
-            no_value="value" not in self.maker.names,
+            no_value=not {"value", "before"} & set(self.maker.names),
             patience_seconds=self.settings.retry_seconds,
             max_wait_seconds=LOOK_SECONDS,
             collections=self.settings.coverage,
             history=self.settings.history,
+            before=self.settings.before,
         )
         with changes:
             try:
@@ -154,7 +155,7 @@ class _Task:
 
     def _rows(self, batch: ChangeBatch) -> Iterator[Any]:
         self._learn(batch.failover_logs)
-        if self.settings.history:
+        if self.settings.history or self.settings.before:
             for _, marker in batch.deduplicated:
                 logger.warning(
                     "vbucket %d: the node's history does not reach back that far: of its changes up to seqno %d only"

@@ -25,31 +25,58 @@ OF_COLLECTIONS: dict[str, tuple[str, str]] = {
 }
 """Additional columns if the options choose collections; they come last."""
 
+_VERSION = {"seqno": "bigint", "rev_seqno": "bigint", "cas": "bigint", "flags": "bigint", "expiry": "bigint"}
+_VERSION |= {"datatype": "int", "value": "binary"}
+
+
+def _struct(value_format: str) -> str:
+    kinds = _VERSION | {"value": value_format}
+    return f"struct<{','.join(f'{name}:{kind}' for name, kind in kinds.items())}>"
+
+
+OF_BEFORES: dict[str, tuple[str, str]] = {
+    "before": (_struct("binary"), "the version that the change replaced; null if there was none or it is not kept"),
+    "before_known": ("boolean", "false where it is not kept any more; null in a `rollback` row"),
+    "operation": ("string", "`create`, `update`, `delete`, `expire`; null for a mutation whose `before` is not known"),
+}
+"""Additional columns of the option `before`, behind all others."""
+
 ON_REQUEST: dict[str, tuple[str, str]] = {
     "collection_id": ("bigint", "id of the collection, 32 bits unsigned; never given twice, as a name may be"),
 }
 """Columns that, with chosen collections, are included only if the user's schema names them."""
 
 
-def types(key_format: str = "binary", value_format: str = "binary", *, collections: bool = False) -> dict[str, str]:
+def types(
+    key_format: str = "binary", value_format: str = "binary", *, collections: bool = False, befores: bool = False
+) -> dict[str, str]:
     """Return column -> type in Spark.
 
     Args:
         key_format, value_format: the types of key and value, "binary" or "string".
         collections: True if collections are chosen, which adds their columns.
+        befores: True if changes come with what they replaced, which adds three columns.
     """
-    chosen = {name: kind for name, (kind, _) in (COLUMNS | (OF_COLLECTIONS if collections else {})).items()}
-    return chosen | {"key": key_format, "value": value_format}
+    known = COLUMNS | (OF_COLLECTIONS if collections else {}) | (OF_BEFORES if befores else {})
+    chosen = {name: kind for name, (kind, _) in known.items()} | {"key": key_format, "value": value_format}
+    return chosen | ({"before": _struct(value_format)} if befores else {})
 
 
-def ddl(key_format: str = "binary", value_format: str = "binary", *, collections: bool = False) -> str:
+def ddl(
+    key_format: str = "binary", value_format: str = "binary", *, collections: bool = False, befores: bool = False
+) -> str:
     """Return the schema in Spark's spelling; the arguments are those of `types`."""
-    kinds = types(key_format, value_format, collections=collections)
+    kinds = types(key_format, value_format, collections=collections, befores=befores)
     return ", ".join(f"{name} {kind}" for name, kind in kinds.items())
 
 
 def choose(
-    wanted: Sequence[tuple[str, str]], key_format: str, value_format: str, *, collections: bool = False
+    wanted: Sequence[tuple[str, str]],
+    key_format: str,
+    value_format: str,
+    *,
+    collections: bool = False,
+    befores: bool = False,
 ) -> tuple[str, ...]:
     """Check a schema that the user gave with `.schema(...)`: some of our columns, in any order.
 
@@ -59,15 +86,16 @@ def choose(
     Args:
         wanted: (name, type in Spark's spelling).
         key_format, value_format: "binary" or "string".
-        collections: True if collections are chosen.
+        collections, befores: as for `types`.
 
     Raises:
         OptionError: an unknown column, or one of another type.
     """
-    ours = types(key_format, value_format, collections=collections)
+    ours = types(key_format, value_format, collections=collections, befores=befores)
     ours |= {name: kind for name, (kind, _) in (ON_REQUEST if collections else {}).items()}
     for name, kind in wanted:
         if ours.get(name) != kind:
-            allowed = f"a column of the dcp source: {ddl(key_format, value_format, collections=collections)}"
+            known = ddl(key_format, value_format, collections=collections, befores=befores)
+            allowed = f"a column of the dcp source: {known}"
             raise OptionError("schema", f"{name} {kind}", allowed)
     return tuple(name for name, _ in wanted)

@@ -48,7 +48,8 @@ class DcpDataSource(DataSource):
     def schema(self) -> str:
         """Return all columns as Spark's DDL; every option is checked here, as early as Spark allows."""
         settings = parse(self.options)
-        return ddl(settings.key_format, settings.value_format, collections=settings.chooses)
+        formats = settings.key_format, settings.value_format
+        return ddl(*formats, collections=settings.chooses, befores=settings.before)
 
     @brief
     def reader(self, schema: StructType) -> DcpBatchReader:
@@ -86,9 +87,8 @@ class _Reading:
     def __init__(self, settings: SourceSettings, schema: StructType, slots: int | None) -> None:
         self.settings = settings
         wanted = [(column.name, column.dataType.simpleString()) for column in schema.fields]
-        self.names: tuple[str, ...] = choose(
-            wanted, settings.key_format, settings.value_format, collections=settings.chooses
-        )
+        formats = settings.key_format, settings.value_format
+        self.names: tuple[str, ...] = choose(wanted, *formats, collections=settings.chooses, befores=settings.before)
         self.partitions_wanted: int = settings.partitions or slots or os.cpu_count() or 1
 
     def packed(self, parts: Sequence[Range], known: Known, coverage: Coverage | None) -> Sequence[InputPartition]:

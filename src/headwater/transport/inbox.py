@@ -2,9 +2,10 @@
 
 Half a MiB holds two of the chunks that a node sends, and stays in the processor's cache while it is decoded; with a
 smaller buffer the cost of each decoder call becomes noticeable (measured). For a larger frame the buffer grows only as
-the frame's bytes arrive: at most to twice its size each time, never beyond the largest frame. So a peer can't allocate
-memory here by announcing a large frame. The buffer is not filled with zeros, which took 0.2 ms for each connection and
-made half a MiB resident: a page becomes resident when bytes arrive in it.
+the frame's bytes arrive: at most to twice its size each time, never beyond two of the largest frames (a change and what
+it replaced are decoded together). So a peer can't allocate memory here by announcing a large frame. The buffer is not
+filled with zeros, which took 0.2 ms for each connection and made half a MiB resident: a page becomes resident when
+bytes arrive in it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from headwater.transport.channel import Channel
 from headwater.wire.header import FRAME_BYTES_MAX, HEADER_BYTES
 
 INBOX_BYTES = 512 * 1024
+NEEDED_BYTES_MAX = 2 * FRAME_BYTES_MAX
 
 
 class Inbox:
@@ -58,8 +60,8 @@ class Inbox:
 
     def _make_room(self, needed: int) -> None:
         unread, size = self._end - self._start, len(self._buffer)
-        if unread == size and size < min(needed, FRAME_BYTES_MAX):
-            size = min(2 * size, max(needed, size), FRAME_BYTES_MAX)
+        if unread == size and size < min(needed, NEEDED_BYTES_MAX):
+            size = min(2 * size, max(needed, size), NEEDED_BYTES_MAX)
         if self._start == 0 and size == len(self._buffer):
             return
         target = self._buffer if size == len(self._buffer) else _buffer(size)

@@ -8,7 +8,15 @@ streams from a consumer node (AddStream). The older UPR forms are in `headwater.
 from __future__ import annotations
 
 from headwater.wire.durability import DurabilityLevel
-from headwater.wire.flags import PRODUCES_OR_CONSUMES, TAKES_OVER, EndReason, OpenFlag, SnapshotFlag, StreamFlag
+from headwater.wire.flags import (
+    PRODUCES_OR_CONSUMES,
+    TAKES_OVER,
+    BeforeState,
+    EndReason,
+    OpenFlag,
+    SnapshotFlag,
+    StreamFlag,
+)
 from headwater.wire.layout import (
     ANY_STATUS,
     OPTIONAL,
@@ -34,6 +42,8 @@ __all__ = [
     "Abort",
     "AddStream",
     "AddStreamResponse",
+    "Before",
+    "BeforeState",
     "BufferAck",
     "BufferAckInValue",
     "CacheItem",
@@ -349,6 +359,20 @@ class CacheTransfer(Request, opcode=Opcode.DCP_CACHE_TRANSFER, privilege=REPLICA
 
 class CacheTransferEnd(Request, opcode=Opcode.DCP_CACHE_TRANSFER_END, privilege=REPLICATE):
     """The cache transfer is over; the ordinary stream begins."""
+
+
+class Before(Request, opcode=Opcode.DCP_BEFORE, privilege=REPLICATE, value=OPTIONAL, cas=True):
+    """The version that the change in the next message replaced (control headwater_before). Source: decision 0158.
+
+    CAS, datatype and value are those of the replaced version. What there was not has only zeros, and no value.
+    """
+
+    by_seqno: u64 = about("seqno of the mutation, deletion or expiration that is the next message of the connection")
+    before_seqno: u64 = about("seqno of the version that it replaced", default=0)
+    rev_seqno: u64 = about("how many times the key had changed", default=0)
+    flags: u32 = about("the application's own flags", default=0)
+    expiration: u32 = about("Unix seconds, or 0 for never", default=0)
+    state: u8 = about("1 this version, 2 there was no document, 3 not kept any more", only=tuple(map(int, BeforeState)))
 
 
 _SEQNO = SeqnoAdvanced.layout.extras_struct

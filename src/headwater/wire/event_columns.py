@@ -83,3 +83,15 @@ def _place(column: EventColumn) -> tuple[bool, int, bool]:
 
 BATCH: Final = {each.name: each.batch for each in sorted(EVENT_COLUMNS, key=_place) if each.batch}
 """Column -> type in a batch: those of one size first."""
+
+BEFORE: Final = {
+    "before_state": "uint8",
+    "before_seqno": "uint64",
+    "before_rev_seqno": "uint64",
+    "before_cas": "uint64",
+    "before_flags": "uint32",
+    "before_expiry": "uint32",
+    "before_datatype": "uint8",
+    "before_value": "binary",
+}
+"""The same of what each change replaced, as it is decoded: a `BeforeState`, and the version, or zeros."""

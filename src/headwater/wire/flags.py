@@ -6,7 +6,7 @@ from enum import IntEnum, IntFlag
 
 from headwater.wire.privilege import REPLICATE, STREAM, Beyond
 
-__all__ = ["EndReason", "OpenFlag", "SnapshotFlag", "StreamFlag"]
+__all__ = ["BeforeState", "EndReason", "OpenFlag", "SnapshotFlag", "StreamFlag"]
 
 
 class OpenFlag(IntFlag):
@@ -66,3 +66,11 @@ PRODUCES_OR_CONSUMES = (
 """The rights that OPEN needs besides a login: to receive changes, or to send some."""
 TAKES_OVER = (Beyond("takeover", StreamFlag.TAKEOVER, StreamFlag.TAKEOVER, REPLICATE),)
 """A stream that takes its vbucket over leaves the vbucket dead at the sender."""
+
+
+class BeforeState(IntEnum):
+    """The knowledge of a producer of the version that a change replaced: headwater's own message Before."""
+
+    VERSION = 1
+    NONE = 2
+    NOT_KEPT = 3

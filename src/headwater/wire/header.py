@@ -38,6 +38,7 @@ __all__ = [
     "put_body_bytes",
     "put_opaque",
     "response",
+    "vbucket_of",
 ]
 
 
@@ -65,6 +66,7 @@ OPCODE_AT, KEY_LENGTH_AT, EXTRAS_LENGTH_AT, DATATYPE_AT, VBUCKET_AT, BODY_LENGTH
 )
 
 _BODY_LENGTH = _OPAQUE = Struct(">I")
+_VBUCKET = Struct(">H")
 
 BODY_BYTES_MAX = 30 * 1024 * 1024
 VALUE_BYTES_MAX = 20 * 1024 * 1024
@@ -122,6 +124,12 @@ def cas_of(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
     """Return the CAS of the frame whose header starts at `offset`."""
     cas: int = HEADER.unpack_from(data, offset)[-1]
     return cas
+
+
+def vbucket_of(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
+    """Return the vbucket of the request at an offset."""
+    vbucket: int = _VBUCKET.unpack_from(data, offset + VBUCKET_AT)[0]
+    return vbucket
 
 
 def opaque_of(data: bytes | bytearray | memoryview, offset: int = 0) -> int:

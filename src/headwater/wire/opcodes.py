@@ -99,6 +99,7 @@ class Opcode(IntEnum):
     DCP_OSO_SNAPSHOT = 0x65
     DCP_CACHE_TRANSFER = 0x66
     DCP_CACHE_TRANSFER_END = 0x67
+    DCP_BEFORE = 0x6F  # headwater's own
     STOP_PERSISTENCE = 0x80
     START_PERSISTENCE = 0x81
     SET_PARAM = 0x82

@@ -147,6 +147,50 @@ def test_a_closed_stream_is_silent_though_another_of_its_vbucket_has_its_opaque(
     played(play, tmp_path)
 
 
+def before(seqno: int, opaque: int, framing: bytes = b"") -> bytes:
+    return dcp.Before(vbucket=FAR, opaque=opaque, framing=framing or None, by_seqno=seqno, state=2).encode()
+
+
+def test_what_a_change_replaced_waits_for_its_change(tmp_path: Path) -> None:
+    """Behind it could come what this worker sends of its own streams."""
+
+    async def play(_: Desk, consumer: Consumer, worker: Worker) -> None:
+        consumer.request(7)
+        worker.answer()
+        await turns()
+        consumer.heard()
+        sends(worker, mutation(b"k", 1, 7), before(2, 7), mutation(b"k", 2, 7)[:30])
+        await turns()
+        assert [each.opcode for each in consumer.heard()] == [Opcode.DCP_MUTATION]
+        sends(worker, mutation(b"k", 2, 7)[30:])
+        await turns()
+        assert [each.opcode for each in consumer.heard()] == [Opcode.DCP_BEFORE, Opcode.DCP_MUTATION]
+
+    played(play, tmp_path)
+
+
+def test_with_the_changes_of_a_closed_stream_goes_what_they_replaced(tmp_path: Path) -> None:
+    async def play(_: Desk, consumer: Consumer, worker: Worker) -> None:
+        consumer.control(b"enable_stream_id", b"true")
+        framings = [stream_id_framing(each) for each in (1, 2)]
+        for number in (1, 2):
+            consumer.request(7, b'{"sid": %d}' % number)
+        worker.answer()
+        await turns()
+        consumer.heard()
+        for each in framings:
+            sends(worker, before(1, 7, each), mutation(b"k", 1, 7, each))
+        consumer.close(7, framings[0])
+        await turns()
+        worker.answer()
+        await turns()
+        assert [(each.opcode, each.framing) for each in consumer.heard()] == [
+            (Opcode.DCP_CLOSE_STREAM, b""), (Opcode.DCP_BEFORE, framings[1]), (Opcode.DCP_MUTATION, framings[1]),
+        ]  # fmt: skip
+
+    played(play, tmp_path)
+
+
 def test_a_worker_that_sends_no_noops_any_more_is_given_up(tmp_path: Path) -> None:
     """A stopped one, of which nothing else tells: the client gets this worker's no-ops."""
 

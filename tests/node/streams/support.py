@@ -8,6 +8,7 @@ from pathlib import Path
 from headwater.node.dcp.producer import ProducerSession
 from headwater.node.storage.scrub import Damage
 from headwater.wire import dcp
+from headwater.wire.dcp import BeforeState
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
 from headwater.wire.manifest import CollectionsManifest
@@ -200,6 +201,9 @@ def _told(frame: Frame) -> tuple[object, ...]:
             return "end", int.from_bytes(extras)
         case Opcode.DCP_SEQNO_ADVANCED:
             return "advanced", int.from_bytes(extras)
+        case Opcode.DCP_BEFORE:
+            before = dcp.Before.decode(frame)
+            return "before", before.by_seqno, BeforeState(before.state).name, before.before_seqno, before.value
         case Opcode.DCP_MUTATION:
             return "mutation", int.from_bytes(extras[:8]), frame.key.decode()
         case Opcode.DCP_DELETION:

@@ -32,7 +32,7 @@ from headwater.protocol.dcp.upr import end_status
 from headwater.wire import dcp
 from headwater.wire.dcp import EndReason
 from headwater.wire.framing import stream_id_framing
-from headwater.wire.header import Frame, Magic, response
+from headwater.wire.header import Frame, Magic, frame_bytes, response
 from headwater.wire.json_text import read_json
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
@@ -66,7 +66,9 @@ class RelayingProducer(Protocol):
 
 
 class _Held:
-    """Messages of a worker's streams that wait for room in the client's window."""
+    """Messages of a worker's streams that wait for room in the client's window; a change and what it replaced count as
+    one.
+    """
 
     __slots__ = ("_counted", "_data", "_ends", "_left", "size_bytes")
 
@@ -112,7 +114,7 @@ class _Held:
         """Return the remaining messages without those of a stream; None if none remain."""
         kept, at = [], int(self._ends[self._left - 1]) if self._left else 0
         for end in self._ends[self._left :].tolist():
-            message = Frame.decode(self._data[at:end])
+            message = Frame.decode(self._data[at : at + frame_bytes(self._data, at)])
             if ((message.vbucket, message.framing), message.opaque) != (key, opaque):
                 kept.append(self._data[at:end])
             at = end
@@ -370,6 +372,11 @@ class _Call(DcpCall):
         """Keep the messages of streams as contiguous bytes; handle the answers and no-ops between them at once."""
         scanned = scan(data)
         offsets, consumed = scanned.offsets, scanned.consumed
+        last = int(offsets[-1]) if len(offsets) else 0
+        if consumed and data[last + 1] == Opcode.DCP_BEFORE and data[last] not in ANSWERS:
+            offsets, consumed = offsets[:-1], last  # it waits for its change
+        if not consumed:
+            return 0
         whole = bytes(memoryview(data)[:consumed])
         heads, ends = np.frombuffer(whole, np.uint8), np.append(offsets[1:], consumed)
         opcodes = heads[offsets + 1]
@@ -393,7 +400,10 @@ class _Call(DcpCall):
     def _hold_between(self, whole: bytes, ends: NDArray[np.int64], begin: int, end: int) -> None:
         if begin < end:
             start = int(ends[begin - 1]) if begin else 0
-            self.hold(_Held(whole[start : int(ends[end - 1])], ends[begin:end] - start))
+            data, own = whole[start : int(ends[end - 1])], ends[begin:end] - start
+            opcodes = np.frombuffer(data, np.uint8)[np.concatenate(([0], own[:-1])) + 1]
+            # Nothing of another stream may come between a change and what it replaced.
+            self.hold(_Held(data, own[opcodes != Opcode.DCP_BEFORE]))
 
     def hold(self, held: _Held) -> None:
         """Keep messages until the client's window has room."""

@@ -90,6 +90,7 @@ class Storage(Protocol):
         *,
         every_version: bool = ...,
         plain: Sequence[PlainSpan] = ...,
+        befores: bool = ...,
     ) -> View:
         """Return a view of the present durable changes between two seqnos; close it when done."""
 

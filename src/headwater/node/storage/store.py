@@ -30,6 +30,7 @@ from headwater.errors import DiskFull, StorageError
 from headwater.failpoints import failpoint
 from headwater.invariants import node_invariant
 from headwater.kernels import history, index, live, sweep
+from headwater.kernels.gather import BEFORES, NO_BEFORES, NOT_KEPT, SURE_BEFORES
 from headwater.node.storage import recovery
 from headwater.node.storage.arena import ARENA_BYTES, Batch
 from headwater.node.storage.columns import Index
@@ -244,6 +245,7 @@ class Store:
         *,
         every_version: bool = False,
         plain: Sequence[PlainSpan] = (),
+        befores: bool = False,
     ) -> View:
         """Return a view of the present durable changes after `after_seqno` and up to `end_seqno`. Close it when done.
 
@@ -252,6 +254,8 @@ class Store:
             every_version: True for all versions of a key in the log, of which none is missing above
                 `VBucket.versions_after`; False for the newest one.
             plain: the collections of which the newest one is shown all the same.
+            befores: True to have in front of each change what it replaced: with every version, as far as it was not
+                lost; with the newest ones alone, that it is not kept.
 
         Raises:
             CorruptStore: some of the changes were in a damaged batch.
@@ -263,15 +267,29 @@ class Store:
         if vbucket in self.quarantine.vbuckets:
             self.quarantine.check_range(vbucket, first, rows)
         columns = self.index.columns[vbucket]
+        replaced = self._befores(vbucket, every_version and not plain) if befores else NO_BEFORES
         node_invariant(rows <= columns.capacity, "vbucket {}: a view of {} rows of {}", vbucket, rows, columns.capacity)
         if not self.index.is_mixed(vbucket):
-            return View(self.slots, vbucket, columns, first, rows, after_seqno, every_version=every_version)
+            return View(
+                self.slots, vbucket, columns, first, rows, after_seqno, every_version=every_version, befores=replaced
+            )
         # The kept bounds are those of the durable end; a view that ends earlier must look for its last row itself.
         is_whole = rows == self.table.item(vbucket, index.DURABLE_ROWS)
         last = self._newest.seqno(vbucket, shown) if is_whole else None
         durable = self.index.durable_seqno(vbucket)
         node_invariant(last is None or last <= durable, "vbucket {}: seqno {} above {}", vbucket, last, durable)
-        return View(self.slots, vbucket, columns, first, rows, after_seqno, shown, last, every_version, plain)
+        return View(self.slots, vbucket, columns, first, rows, after_seqno, shown, last, every_version, plain, replaced)
+
+    def _befores(self, vbucket: int, every_version: bool) -> int:
+        """Return how sure a view can be of what changes replaced.
+
+        Without every version, of any collection, it can't tell: a reader was not shown what lies between. A key whose
+        newest version was lost is found no more, so where some were lost, that nothing was found does not mean that
+        there was nothing.
+        """
+        if not every_version:
+            return NOT_KEPT
+        return BEFORES if vbucket in self.quarantine.vbuckets else SURE_BEFORES
 
     def gather_live(  # noqa: PLR0917 - as the kernel has them
         self,

@@ -19,9 +19,10 @@ from headwater.kernels import choices, index
 from headwater.kernels import gather as kernels
 from headwater.node.storage.columns import Columns
 from headwater.node.storage.slots import Slots
+from headwater.wire.flags import BeforeState
 from headwater.wire.header import cas_of
 
-__all__ = ["DEFAULT_ONLY", "Filled", "PlainSpan", "Shown", "View"]
+__all__ = ["DEFAULT_ONLY", "UNKNOWN", "Filled", "PlainSpan", "Replaced", "Shown", "View"]
 
 Shown: TypeAlias = "NDArray[np.uint64]"
 """Sorted choices of the changes that a reader sees of a vbucket with collections; see kernels/choices.py."""
@@ -85,6 +86,24 @@ def _newest_superseded(
     return links
 
 
+class Replaced(NamedTuple):
+    """The version that the next change of a view replaced.
+
+    Attributes:
+        state: whether it is known, and a document.
+        stored: that document in its stored form, which lies in the segment: release it before the turn of the loop is
+            over; empty where there is none.
+    """
+
+    state: BeforeState
+    stored: memoryview
+
+
+_NOTHING: Final = memoryview(b"")
+UNKNOWN: Final = Replaced(BeforeState.NOT_KEPT, _NOTHING)
+"""Of a change that is not the next one."""
+
+
 class View:
     """The changes of one vbucket after one seqno and up to another, in seqno order: the newest of each key, or all of
     them that the log has, of collections that have a history.
@@ -109,8 +128,10 @@ class View:
         last_seqno: int | None = None,
         every_version: bool = False,
         plain: Sequence[PlainSpan] = (),
+        befores: int = kernels.NO_BEFORES,
     ) -> None:
         self.vbucket = vbucket
+        self._befores = befores
         self.cursor: int = after_seqno
         self._visible = shown
         self._slots = slots
@@ -142,6 +163,11 @@ class View:
         """True if the store keeps files for this view that a compaction has replaced."""
         return self._columns is not None and self._slots.is_held_by(self._ticket)
 
+    @property
+    def befores(self) -> bool:
+        """True if what each change replaced is sent in front of it."""
+        return self._befores != kernels.NO_BEFORES
+
     def count(self) -> tuple[int, int]:
         """Return the number of changes left and their stored bytes; reads the row of each of them."""
         columns, shown = self._open(), self._visible
@@ -166,7 +192,9 @@ class View:
         """
         columns = self._open()
         row, count, frames, stop = kernels.gather(
+            columns.seq,
             columns.loc,
+            columns.prev,
             self._nexts,
             self._row,
             self._rows,
@@ -178,10 +206,25 @@ class View:
             budget_bytes,
             _ALL if self._visible is None else self._visible,
             int(self._visible is not None),
+            self._befores,
         )
         self._move(columns, int(row))
         invariant(count <= len(out), "vbucket {}: {} bytes filled of {}", self.vbucket, count, len(out))
         return Filled(int(count), int(frames), self._row >= self._rows, bool(stop == kernels.PLAIN))
+
+    def replaced(self) -> Replaced:
+        """Return what the next change replaced.
+
+        Raises:
+            IndexError: at the end.
+        """
+        columns = self._open()
+        if self.nothing:
+            raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
+        row, table = self._row, self._slots.table
+        state, place, _ = kernels.find_replaced(columns.seq, columns.loc, columns.prev, row, table, self._befores)
+        known = BeforeState(int(state))
+        return Replaced(known, self._slots.frame(int(place)) if known is BeforeState.VERSION else _NOTHING)
 
     def next_frame(self) -> memoryview:
         """Return the next change in its stored form (DELETION in V2 form, hops as its opaque), and move past it.

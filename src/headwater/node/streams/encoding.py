@@ -9,9 +9,11 @@ Source: dcp 2.9 and 2.10 (layouts), 2.21 (stream ids), 11 (which xattrs, deletio
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
+from headwater.errors import RemoteProtocolError
 from headwater.kernels.gather import COLLECTIONS, DELETE_TIMES, EXPIRY_OPCODE, KEEP_DATATYPE, NO_VALUE, UPR
 from headwater.kernels.index import NAMED_MARK
 from headwater.node.storage.records import told_in
@@ -19,9 +21,20 @@ from headwater.node.streams.outlet import Pieces
 from headwater.node.vbucket.prepares import key_of
 from headwater.wire import snappy, xattr
 from headwater.wire.datatype import Datatype
-from headwater.wire.dcp import Abort, Commit, OpenFlag, Prepare, SystemEvent, SystemEventV2, seqno_of
+from headwater.wire.dcp import (
+    Abort,
+    Before,
+    BeforeState,
+    Commit,
+    Mutation,
+    OpenFlag,
+    Prepare,
+    SystemEvent,
+    SystemEventV2,
+    seqno_of,
+)
 from headwater.wire.dialect import Dialect
-from headwater.wire.header import Frame, Magic, lengths
+from headwater.wire.header import HEADER_BYTES, Frame, Magic, lengths, vbucket_of
 from headwater.wire.opcodes import Opcode
 from headwater.wire.system_events import event_of, flat_message, old_message
 
@@ -29,6 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from headwater.node.storage.views import Replaced
     from headwater.node.streams.outlet import Outlet
     from headwater.protocol.dcp.controls import ControlSettings, Negotiated
     from headwater.wire.system_events import AnySystemEvent
@@ -36,6 +50,8 @@ if TYPE_CHECKING:
 _NUMBERS_BYTES = 16  # by_seqno and rev_seqno, where the extras of every change begin
 _DELETE_TIME_END = 20
 _UPR_MUTATION_END = 30
+_MUTATION = Mutation.layout.extras_struct
+_NOT_KEPT: Final = Before(by_seqno=0, state=BeforeState.NOT_KEPT)
 
 
 COMPRESSED_BYTES_MAX = 4 << 20
@@ -119,12 +135,9 @@ class Encoding:
         """Return a stored frame as the stream `opaque` sends it; its value may share the memory of `stored`."""
         if (message := told_in(stored)) is not None:
             return self._message(message, opaque)
-        frame_lengths = lengths(stored)
-        value_at = frame_lengths.frame - (frame_lengths.body - frame_lengths.extras - frame_lengths.key)
-        # The value stays where it is until all is put together: of 20 MiB each copy takes milliseconds.
-        frame = Frame.cut(memoryview(stored)[:value_at], frame_lengths)
+        frame, stored_value = _cut(stored)
         opcode, extras = self._layout(frame)
-        value, datatype = self._value(frame, memoryview(stored)[value_at:])
+        value, datatype = self._value(frame, stored_value)
         head = Frame(
             # Stream ids travel in framing extras, which only the flexible layout has (dcp 2.21).
             magic=Magic.CLIENT_REQUEST if self.framing is None else Magic.FLEXIBLE_REQUEST,
@@ -173,15 +186,45 @@ class Encoding:
 
     def commit(self, stored: bytes | memoryview, opaque: int, prepared_seqno: int) -> Pieces:
         """Return the commit of a prepare that the consumer has, to be sent in place of the document."""
-        frame_lengths = lengths(stored)
-        value_at = frame_lengths.frame - (frame_lengths.body - frame_lengths.extras - frame_lengths.key)
-        frame = Frame.cut(memoryview(stored)[:value_at], frame_lengths)
+        frame, _ = _cut(stored)
         key = frame.key if not self.collections or frame.opaque & NAMED_MARK else b"\0" + frame.key
         seqno = seqno_of(frame.extras)
         committed = Commit(
             vbucket=frame.vbucket, opaque=opaque, key=key, prepared_seqno=prepared_seqno, commit_seqno=seqno
         )
         return Pieces(committed.encode())
+
+    def before(self, replaced: Replaced, change: bytes | memoryview, opaque: int) -> Pieces:
+        """Return the message in front of a stored change, which says what that replaced.
+
+        A document that can't be brought into the form of the connection counts as not kept: the change itself can.
+        """
+        message = _NOT_KEPT
+        if replaced.state is not BeforeState.VERSION:
+            message = replace(message, state=replaced.state)
+        else:
+            with suppress(RemoteProtocolError):
+                message = self._version(replaced.stored)
+        vbucket, seqno = vbucket_of(change), seqno_of(memoryview(change)[HEADER_BYTES:])
+        frame = replace(message, vbucket=vbucket, opaque=opaque, framing=self.framing, by_seqno=seqno).frame()
+        return Pieces(frame.head(), frame.value)
+
+    def _version(self, stored: memoryview) -> Before:
+        """Return the message for a replaced document, its value as the connection would get it."""
+        frame, stored_value = _cut(stored)
+        value, datatype = self._value(frame, stored_value)
+        seqno, rev_seqno, flags, expiration, *_ = _MUTATION.unpack(frame.extras)
+        return Before(
+            by_seqno=0,
+            state=BeforeState.VERSION,
+            before_seqno=seqno,
+            rev_seqno=rev_seqno,
+            flags=flags,
+            expiration=expiration,
+            datatype=datatype,
+            cas=frame.cas,
+            value=cast("bytes", value),  # which is measured, no more
+        )
 
     def _layout(self, frame: Frame) -> tuple[int, bytes]:
         """Return opcode and extras: V2 deletions only if OPEN requested delete times, expirations only with the
@@ -239,6 +282,14 @@ class Encoding:
         # User attributes of a tombstone are pruned unless OPEN had 0x100 (dcp 11).
         kept: memoryview | bytes = value if self.deleted_user_xattrs else xattr.only_system(value)
         return (kept, int(Datatype.XATTR)) if kept else (b"", 0)
+
+
+def _cut(stored: bytes | memoryview) -> tuple[Frame, memoryview]:
+    """Return a stored frame without its value, and the value, which stays where it is: of 20 MiB each copy takes
+    milliseconds."""
+    sizes = lengths(stored)
+    value_at = sizes.frame - (sizes.body - sizes.extras - sizes.key)
+    return Frame.cut(memoryview(stored)[:value_at], sizes), memoryview(stored)[value_at:]
 
 
 def _numbers(frame: Frame) -> bytes:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headwater.errors import RemoteProtocolError
 from headwater.kernels.gather import NO_DELETES
 from headwater.node.storage.records import told_in
+from headwater.node.storage.views import UNKNOWN
 from headwater.wire.dcp import Abort, Prepare, seqno_of
 from headwater.wire.header import HEADER_BYTES, OPCODE_AT, lengths
 from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
-    from headwater.node.storage.views import View
+    from headwater.node.storage.views import Replaced, View
     from headwater.node.streams.encoding import Encoding
     from headwater.node.streams.outlet import Outlet, Pieces
 
@@ -134,6 +135,7 @@ class SnapshotSender:
             if outlet.is_low:
                 outlet.is_over = True
                 return self._moved(0, 0)
+        replaced = self._view.replaced() if self._view.befores else None
         is_superseded = self._hides_over and self._view.is_next_superseded
         stored = self._view.next_frame()  # gone from here, and from `encoded`, when this returns
         if is_superseded and isinstance(told_in(stored), Prepare | Abort):
@@ -141,13 +143,21 @@ class SnapshotSender:
         if self._without_deletions and stored[OPCODE_AT] != Opcode.DCP_MUTATION:
             return self._moved(0, 0)
         encoded = self._readable(stored, opaque)
-        size = self._encoding.emit_one(outlet, encoded, is_last=self.is_done)
+        size = self._put_before(outlet, replaced, stored, opaque)
+        size += self._encoding.emit_one(outlet, encoded, is_last=self.is_done)
         return self._moved(size + PREPARE_COUNTS_MORE * (encoded.head[OPCODE_AT] == Opcode.DCP_PREPARE), 1)
 
     def _close(self, outlet: Outlet, opaque: int) -> SentAmount:
         """Send the last change, a deletion that was omitted before."""
-        encoded, self._closing = self._readable(self._closing, opaque), b""
-        return SentAmount(self._encoding.emit_one(outlet, encoded, is_last=True), 1, self.last_seqno)
+        encoded, stored, self._closing = self._readable(self._closing, opaque), self._closing, b""
+        size = self._put_before(outlet, UNKNOWN if self._view.befores else None, stored, opaque)
+        return SentAmount(size + self._encoding.emit_one(outlet, encoded, is_last=True), 1, self.last_seqno)
+
+    def _put_before(self, outlet: Outlet, replaced: Replaced | None, stored: bytes | memoryview, opaque: int) -> int:
+        """Put what a change replaced in front of it; return the bytes. A system event replaces nothing."""
+        if replaced is None or told_in(stored) is not None:
+            return 0
+        return self._encoding.emit_one(outlet, self._encoding.before(replaced, stored, opaque), is_last=False)
 
     def _readable(self, stored: bytes | memoryview, opaque: int) -> Pieces:
         try:

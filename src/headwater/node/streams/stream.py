@@ -12,6 +12,7 @@ A consumer that asked for change_streams gets every version instead, as far back
 that have a history: its snapshots carry the flags History and MayContainDuplicates (dcp 2.7). What lies before comes
 first, as a snapshot from disk without these flags that ends where they begin: "Disk|Checkpoint, plus 0x30 when history
 is included" (dcp 8.2).
+One that asked for headwater_before has a message in front of each change, which says what that replaced.
 
 A takeover (handover.py) sends until nothing is left, then asks the other side to become pending, and so on:
 
@@ -139,7 +140,8 @@ class Stream:
         self._snapshot: SnapshotSender | None = None
         # A consumer takes a COMMIT for a PREPARE of the same stream only (dcp 8.2, 10).
         self._prepared: set[int] | None = set() if wanted.prepares else None
-        self._asks_versions = producer.settings.every_version and entry.dialect is not _UPR
+        settings, speaks = producer.settings, entry.dialect is not _UPR
+        self._asks_versions, self._befores = settings.every_version and speaks, settings.befores and speaks
         self._every_version, self._has_history = False, True
         self._lacked_versions = False
         # Where the next snapshot is announced from: the newest seqno at which the consumer holds a consistent state. It
@@ -455,6 +457,7 @@ class Stream:
             or not as_stored
             or encoding.plain
             or encoding.upr
+            or self._befores
             or self._purged_to_tell(self._next_flags).seqno
         ):
             return False
@@ -483,7 +486,9 @@ class Stream:
         shown = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
         every_version = self._every_version and self._has_versions
         plain = self.vbucket.collections.plain_spans(self.position, upto) if every_version and not self._is_copy else ()
-        view = self._store.view(vb, self.position, upto, shown, every_version=every_version, plain=plain)
+        view = self._store.view(
+            vb, self.position, upto, shown, every_version=every_version, plain=plain, befores=self._befores
+        )
         # A copy: commits that come while this snapshot is sent belong to the next one.
         commits = dict(self.vbucket.prepares.committed(self.position, upto)) if self._wanted.prepares else None
         return SnapshotSender(

@@ -23,6 +23,10 @@ FLAT_EVENTS = "flatbuffers_system_events"
 """A key with which a consumer gets every version of a document that the producer still keeps, not the last one of each
 snapshot."""
 
+BEFORE = "headwater_before"
+"""A key from clients of headwater that asked for CHANGE_STREAMS: in front of each change a message Before says what it
+replaced. Others answer EINVAL."""
+
 MARKER_VERSION = "max_marker_version"
 """Key and, below, value with which a consumer gets markers in layout V2.2, which have the producer's purge seqno."""
 LATEST_MARKER_VERSION = "2.2"
@@ -83,6 +87,7 @@ class ControlSettings:
     sync_writes: bool = False
     every_version: bool = False
     flat_events: bool = False
+    befores: bool = False
 
     @property
     def acknowledges(self) -> bool:
@@ -227,12 +232,25 @@ def _not_supported(_: ControlSettings, __: Negotiated, ___: str) -> Status:
 
 
 def _sync_writes(settings: ControlSettings, _: Negotiated, value: str) -> Status:
-    """Switch on durable writes: the producer sends prepares, commits and aborts. NOT_SUPPORTED with stream ids."""
-    if settings.stream_ids:
+    """Switch on durable writes: the producer sends prepares, commits and aborts. NOT_SUPPORTED with stream ids, and
+    where changes come with what they replaced.
+    """
+    if settings.stream_ids or settings.befores:
         return Status.NOT_SUPPORTED
     if value != TRUE:
         return Status.EINVAL
     settings.sync_writes = True
+    return Status.SUCCESS
+
+
+def _before(settings: ControlSettings, _: Negotiated, value: str) -> Status:
+    """Switch on what each change replaced. Only where every version is sent is that sure to be the one before it; and
+    the commit of a durable write, which replicas get, replaces nothing that could be shown."""
+    if value != TRUE or not settings.every_version:
+        return Status.EINVAL
+    if settings.sync_writes:
+        return Status.NOT_SUPPORTED
+    settings.befores = True
     return Status.SUCCESS
 
 
@@ -264,7 +282,9 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     ),
     "enable_expiry_opcode": ControlRule("true, else off; brings delete times", _switch("expiry_opcode")),
     "enable_stream_id": ControlRule("true; one-way; needs Collections", _stream_ids),
-    "enable_sync_writes": ControlRule("true; one-way; not with stream ids; needs the role replicate", _sync_writes),
+    "enable_sync_writes": ControlRule(
+        "true; one-way; not with stream ids or headwater_before; needs the role replicate", _sync_writes
+    ),
     "consumer_name": ControlRule("a name", _consumer_name),
     "enable_out_of_order_snapshots": ControlRule(
         "true, true_with_seqno_advanced", _choice("out_of_order_snapshots", TRUE, "true_with_seqno_advanced")
@@ -277,5 +297,6 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     "cache_transfer": ControlRule("nothing: no cache to transfer", _not_supported),
     PURGE_SEQNOS: ControlRule("true, else off; headwater's own", _switch("purge_seqnos")),
     DELETED_REVS: ControlRule("true, else off; headwater's own", _switch("deleted_revs")),
+    BEFORE: ControlRule("true; one-way; needs change_streams; not with enable_sync_writes; headwater's own", _before),
     CLAIMS: ControlRule("true, else off; headwater's own", _switch("claims")),
 }

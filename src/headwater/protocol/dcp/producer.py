@@ -457,6 +457,7 @@ CONSUMER_COMMANDS = frozenset(
         Opcode.DCP_MUTATION,
         Opcode.DCP_DELETION,
         Opcode.DCP_EXPIRATION,
+        Opcode.DCP_BEFORE,
         Opcode.DCP_SET_VBUCKET_STATE,
         Opcode.DCP_NOOP,
         Opcode.DCP_SYSTEM_EVENT,
