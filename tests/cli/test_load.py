@@ -12,12 +12,16 @@ import pytest
 from pyarrow import parquet
 
 from headwater import testing
-from headwater.cli.load import DOCUMENTS_PER_CALL
+from headwater.cli.failures import CommandError
+from headwater.cli.load import DOCUMENTS_PER_CALL, Load, _stored_rows
 from headwater.cli.load import _refused as said_of_refused
-from headwater.client import Durability, bulk, writes
+from headwater.cli.readers import InputDocument
+from headwater.client import Durability, bulk, connect, writes
 from headwater.client.bulk import BulkWriter
 from headwater.errors import SyncWriteAmbiguous, TooBig
 from tests.cli.support import Run
+from tests.client.test_made_anew import make, make_anew, url
+from tests.pipelines.support import becomes
 
 
 def until(true: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
@@ -167,6 +171,35 @@ def test_a_stopped_load_says_what_is_durable(node: testing.Node, tmp_path: Path)
         told = load.stderr.read()
         assert load.wait(120) == 130
     assert told.startswith("headwater: stopped by SIGINT") and "documents of it are stored; go on" in told
+
+
+def rows_of(*keys: bytes) -> list[InputDocument]:
+    return [InputDocument(key, b"{}", position) for position, key in enumerate(keys, start=1)]
+
+
+def test_a_load_ends_when_its_collection_is_made_again_between_two_parts() -> None:
+    """The earlier parts have gone with the collection, so that no --skip leads behind them."""
+    with testing.node(vbuckets=4) as node, node.client() as client:
+        becomes(node, 1, a=8, b=9)
+        load = Load("rows.jsonl", node.url, 0, _stored_rows)
+        end = r"shop\.a .* had id 0x8, and has 0xa.*; load rows\.jsonl from its beginning"
+        with pytest.raises(CommandError, match=end), load.reported_end():
+            load.store(client, "shop.a", b"", rows_of(b"k1", b"k2"))
+            becomes(node, 2, a=10, b=9)
+            load.store(client, "shop.a", b"", rows_of(b"k3"))
+
+
+@pytest.mark.parametrize("collection", [None, "shop.a"])
+def test_a_load_ends_when_its_bucket_is_made_again_between_two_parts(collection: str | None) -> None:
+    with testing.node(vbuckets=4) as node:
+        make(node, 8, "a")
+        with connect(url(node)) as client:
+            load = Load("rows.jsonl", url(node), 0, _stored_rows)
+            end = r"was dropped and made again.*; load rows\.jsonl from its beginning"
+            with pytest.raises(CommandError, match=end), load.reported_end():
+                load.store(client, collection, b"", rows_of(b"k1", b"k2"))
+                make_anew(node, 8, "a")
+                load.store(client, collection, b"", rows_of(b"k3"))
 
 
 def test_a_file_that_is_broken_in_the_middle_is_told(run: Run, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.client import Client
 from headwater.client import connect as client_connect
+from headwater.client.blocking import CollectionClient
 from headwater.errors import (
     BucketMadeAnew,
     CollectionMadeAnew,
@@ -22,9 +23,10 @@ from headwater.errors import (
     RowsRefused,
     UnknownCollection,
 )
+from headwater.spark.rows import rows
 from headwater.spark.settings import WriteSettings, parse_write
 from headwater.spark.target import DcpBatchWriter, DcpStreamWriter, WrittenByTask
-from headwater.spark.writing import WriteCounts, connect, write
+from headwater.spark.writing import WriteCounts, _Task, connect, write
 from headwater.testing.embedded import WallClock, embedded
 from headwater.testing.faults import FaultyDisk
 from headwater.testing.node import Node, node
@@ -202,6 +204,26 @@ def test_a_task_whose_collection_is_made_again_between_two_of_its_calls_ends(buc
     assert ids == {"shop.a": 10}
 
 
+def test_a_task_notes_the_collection_that_it_wrote_to_though_a_read_behind_it_meets_another(
+    bucket: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row whose CAS does not match is compared with the document there."""
+    becomes(bucket, 1, a=8, b=9)
+    read = CollectionClient.get_many
+
+    def late(documents: CollectionClient, keys: Any) -> Any:
+        becomes(bucket, 2, a=10, b=9)
+        return read(documents, keys)
+
+    monkeypatch.setattr(CollectionClient, "get_many", late)
+    batch = pa.RecordBatch.from_pylist([{"key": "k", "value": "v", "cas": 7}, {"key": "new", "value": "v", "cas": 0}])
+    with bucket.client() as client:
+        client.collection("shop.a").set("k", "v")
+        task = _Task(parse_write({"url": bucket.url, "retrySeconds": "5", "collection": "shop.a"}), client)
+        written, _ = task.write(list(rows(batch, ("key", "value", "cas"))))
+        assert (written.stored, task.ids) == (1, {"shop.a": 8})
+
+
 def test_a_write_whose_tasks_wrote_to_two_collections_of_one_name_fails(bucket: Node) -> None:
     schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
     writer = DcpBatchWriter({"url": bucket.url}, schema, overwrite=False)
@@ -213,16 +235,19 @@ def test_a_write_whose_tasks_wrote_to_two_collections_of_one_name_fails(bucket: 
         writer.commit([first, other, later])
 
 
+@pytest.mark.parametrize("collection", [{}, {"collection": "shop.a"}], ids=["default", "shop.a"])
 @pytest.mark.parametrize("vbuckets", [8, 64])
-def test_a_task_whose_bucket_is_made_anew_between_two_of_its_calls_ends(bucket: Node, vbuckets: int) -> None:
-    """A task that Spark runs again then writes all of its rows to the new one."""
-    make(bucket, 8)
+def test_a_task_whose_bucket_is_made_anew_between_two_of_its_calls_ends(
+    bucket: Node, vbuckets: int, collection: dict[str, str]
+) -> None:
+    """A task that Spark runs again then writes all of its rows to the new one, whose collection has the same id."""
+    make(bucket, 8, "a")
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{"key": "a", "value": "v"}])
-        make_anew(bucket, vbuckets)
+        make_anew(bucket, vbuckets, "a")
         yield pa.RecordBatch.from_pylist([{"key": "b", "value": "v"}])
 
-    settings = parse_write({"url": url(bucket), "retrySeconds": "5"})
+    settings = parse_write({"url": url(bucket), "retrySeconds": "5"} | collection)
     with pytest.raises(BucketMadeAnew, match=f"it was .* with 8 vbuckets, and is .* with {vbuckets}"):
         write(settings, ("key", "value"), batches(), "task")

@@ -28,11 +28,12 @@ from headwater.cli.options import (
 )
 from headwater.cli.stopping import Stopped
 from headwater.client.collections import parse_path
-from headwater.errors import HeadwaterError
+from headwater.errors import BucketMadeAnew, CollectionMadeAnew, HeadwaterError
 
 if TYPE_CHECKING:
     from headwater.cli.readers import InputDocument, Reading
     from headwater.client import Client, Documents, Durability
+    from headwater.client.routing import ClusterMap
 
     Stored: TypeAlias = Callable[[Documents, bytes, list[InputDocument], Durability | None], "Refused"]
 
@@ -118,7 +119,7 @@ def load(
         _tell_dry(sum(1 for _ in rows), bad)
         return
     whole = not key or file_format is Format.CHANGES
-    load = Load(file.name, skip, _stored_changes if whole else _stored_rows, wanted)
+    load = Load(file.name, node, skip, _stored_changes if whole else _stored_rows, wanted)
     with connect(node, user, password) as client, Meter(file.name, "documents") as meter, load.reported_end():
         for part in _parts(islice(rows, skip, None)):
             load.store(client, collection, typed(prefix), part)
@@ -220,24 +221,40 @@ class Load:
     disk.
     """
 
-    def __init__(self, name: str, skipped: int, stored: "Stored", wanted: "Durability | None" = None) -> None:
+    def __init__(self, name: str, url: str, skipped: int, stored: "Stored", wanted: "Durability | None" = None) -> None:
         self.name: str = name
+        self.url: str = url
         self.skipped: Final = skipped
         self.stored: int = 0
         self._stored = stored
         self._wanted = wanted
+        self._map: ClusterMap | None = None  # of the bucket that has all documents so far
+        self._ids: dict[str, int] = {}  # of the collections that have documents, by name
 
     @contextmanager
     def reported_end(self) -> Iterator[None]:
         """Report the durable documents and the way to go on, whatever ends the load."""
         try:
             yield
+        except (BucketMadeAnew, CollectionMadeAnew) as error:  # what earlier parts have stored is gone: no --skip
+            raise CommandError(f"{error}; load {self.name} from its beginning, without --skip") from None
         except (HeadwaterError, OSError) as error:
             reason = system(error) if isinstance(error, OSError) else str(error)
             raise CommandError(f"{reason}; {self._durable()}") from None
         except Stopped as stop:
             stop.args = (f"{stop}; {self._durable()}",)
             raise
+
+    def _check_place(self, client: "Client", place: "Documents") -> None:
+        """Check that a part went to the bucket of the first one, and to the same collection. Errors as `store`."""
+        from headwater.client.blocking import CollectionClient
+        from headwater.client.collections import check_ids
+
+        before = self._map or client.map
+        if not before.is_same_bucket(client.map):
+            raise BucketMadeAnew(self.url, *((each.uuid, each.vbuckets) for each in (before, client.map)))
+        if isinstance(place, CollectionClient) and place.collection_id:
+            check_ids(self._ids, {f"{place.scope}.{place.name}": place.collection_id})
 
     def _durable(self) -> str:
         total = self.skipped + self.stored
@@ -246,9 +263,17 @@ class Load:
         return f"the first {total} documents of it are stored; go on behind them with --skip {total}"
 
     def store(self, client: "Client", collection: str | None, prefix: bytes, part: list["InputDocument"]) -> None:
-        """Store one part; the first refused document ends the command."""
+        """Store one part; the first refused document ends the command.
+
+        Raises:
+            BucketMadeAnew, CollectionMadeAnew: earlier parts went to another bucket, or collection, of the same name.
+        """
+        self._map = self._map or client.map
         for whose, some in _by_collection(part, collection).items():
-            if refused := self._stored(documents(client, whose), prefix, some, self._wanted):
+            place = documents(client, whose)
+            refused = self._stored(place, prefix, some, self._wanted)
+            self._check_place(client, place)
+            if refused:
                 raise CommandError(_refused(refused))
         # Counted when all of the part is acknowledged: what a failed part stored is stored once more, which does no
         # harm.

@@ -379,6 +379,8 @@ class Client(_Connected, Documents):
     @property
     def map(self) -> ClusterMap:
         """The newest cluster map seen: the nodes of each vbucket."""
+        if self._aware is not None:  # requests to collections may have brought a newer one
+            self._cluster.catch_up(self._aware)
         return self._cluster.map
 
     def vbucket_of(self, key: Key) -> int:

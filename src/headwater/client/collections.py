@@ -21,6 +21,7 @@ from headwater.client.cluster import Cluster
 from headwater.client.routing import Address, ClusterMap
 from headwater.errors import (
     BucketNotFound,
+    CollectionMadeAnew,
     NotMyVbucket,
     NotSupported,
     OptionError,
@@ -411,6 +412,17 @@ class CollectionId:
         self._map = known if known.is_same_bucket(self._cluster.map) else None  # of which of the two, nobody knows
         self._id = None
         self._id = collection_id(manifest, self.scope, self.name)
+
+
+def check_ids(ids: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add the ids of collections, by name, to `ids`.
+
+    Raises:
+        CollectionMadeAnew: a name has another id there.
+    """
+    for path, number in more.items():
+        if (before := ids.setdefault(path, number)) != number:
+            raise CollectionMadeAnew(path, before, number)
 
 
 # --------------------------------------------------------------------------- going on

@@ -69,7 +69,7 @@ class _Writing:
         Raises:
             BucketMadeAnew: tasks wrote to two buckets of one name. CollectionMadeAnew: to two collections of one name.
         """
-        from headwater.spark.writing import check_ids  # noqa: PLC0415 -- Arrow
+        from headwater.client.collections import check_ids  # noqa: PLC0415 -- Spark loads the source in every session
 
         # A server without maps reports no uuid: then there is nothing to compare.
         buckets = dict.fromkeys(each.bucket for each in messages if isinstance(each, WrittenByTask) and each.bucket[0])

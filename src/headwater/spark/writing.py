@@ -6,7 +6,7 @@ are idempotent; an older row is skipped (`withMeta`); a row under a CAS that mee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from headwater.errors import (
     BucketMadeAnew,
     CasInvalid,
-    CollectionMadeAnew,
     InvalidArguments,
     KeyExists,
     KeyNotFound,
@@ -134,17 +133,6 @@ def write(
 Refused = list[tuple[Row, StatusError | OptionError]]
 
 
-def check_ids(ids: dict[str, int], more: Mapping[str, int]) -> None:
-    """Add the ids of collections, by name, to `ids`.
-
-    Raises:
-        CollectionMadeAnew: a name has another id there.
-    """
-    for path, number in more.items():
-        if (before := ids.setdefault(path, number)) != number:
-            raise CollectionMadeAnew(path, before, number)
-
-
 class _Task:
     """A writer of rows, in calls of limited size, that counts the outcomes.
 
@@ -165,11 +153,8 @@ class _Task:
         counts = WriteCounts()
         refused: Refused = []
         for path, of_path in by_path.items():
-            collection = None if path is None else self._client.collection(path)
-            self.client = collection or self._client
+            self.client = self._client if path is None else self._client.collection(path)
             written, more = self._write(of_path)
-            if path is not None and collection is not None and collection.collection_id:
-                check_ids(self.ids, {path: collection.collection_id})
             counts, refused = counts + written, refused + more
         return counts, refused
 
@@ -188,9 +173,23 @@ class _Task:
         # A connection that broke leaves open what was written: all of it is written again.
         writes = [write for _, write in writes_of_rows]
         failed = patiently(lambda: self.client.write_many(writes), self.settings.retry_seconds)
+        self._check_collection()  # before anything reads from it: a read may look another id up
         counts, more = self._count(writes_of_rows, failed)
         counts.refused = len(refused) + len(more)
         return counts, refused + more
+
+    def _check_collection(self) -> None:
+        """Note the id of the collection that was written to.
+
+        Raises:
+            CollectionMadeAnew: an earlier call wrote to another one of its name.
+        """
+        from headwater.client.blocking import CollectionClient  # noqa: PLC0415 -- see `connect`
+        from headwater.client.collections import check_ids  # noqa: PLC0415
+
+        place = self.client
+        if isinstance(place, CollectionClient) and place.collection_id:
+            check_ids(self.ids, {f"{place.scope}.{place.name}": place.collection_id})
 
     def _count(self, writes: list[tuple[Row, Write | WriteWithMeta]], failed: Failed) -> tuple[WriteCounts, Refused]:
         counts = WriteCounts()
