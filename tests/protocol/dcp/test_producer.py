@@ -268,6 +268,25 @@ def test_a_consumer_that_can_not_follow_is_given_up(status: Status) -> None:
         producer().receive_frame(Frame(0x81, Opcode.DCP_MUTATION, vbucket=status), 100.0)
 
 
+@pytest.mark.parametrize("is_v7", [False, True])
+@pytest.mark.parametrize("opcode", [Opcode.DCP_COMMIT, Opcode.DCP_ABORT])
+def test_a_consumer_that_lacks_the_prepare_of_a_commit_or_an_abort_is_given_up(opcode: Opcode, is_v7: bool) -> None:
+    end = producer()
+    if is_v7:
+        control(end, b"v7_dcp_status_codes", b"true")
+    stream(end)
+    with pytest.raises(RemoteProtocolError, match="with KEY_ENOENT; it can not follow"):
+        end.receive_frame(Frame(0x81, opcode, vbucket=Status.KEY_ENOENT, opaque=0x77), 100.0)
+
+
+@pytest.mark.parametrize("opcode", [Opcode.DCP_COMMIT, Opcode.DCP_ABORT])
+def test_a_consumer_that_has_no_stream_for_a_commit_or_an_abort_gets_no_more_of_it(opcode: Opcode) -> None:
+    end = producer()
+    made = stream(end)
+    answer = Frame(0x81, opcode, vbucket=Status.DCP_STREAM_NOT_FOUND, opaque=0x77)
+    assert end.receive_frame(answer, 100.0) == [StreamClosed(made)]
+
+
 def test_with_the_codes_of_version_7_the_general_ones_are_errors() -> None:
     end = producer()
     control(end, b"v7_dcp_status_codes", b"true")

@@ -408,7 +408,7 @@ class Producer:
             return [StateAnswered(stream, frame.status) for stream in self._streams_of(frame)]
         if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER and frame.status == Status.SUCCESS:
             return [self._marker_answered(stream) for stream in self._streams_of(frame)]
-        if frame.status == Status.SUCCESS or frame.status in self._tolerated:
+        if frame.status == Status.SUCCESS or self._is_tolerated(frame):
             return self._drop_unknown(frame) if frame.status in _NO_SUCH_STREAM else []
         raise RemoteProtocolError(
             f"the consumer answered opcode 0x{frame.opcode:02x} with {name_of(frame.status)}; it can not follow"
@@ -422,12 +422,16 @@ class Producer:
         stream.unanswered_markers = max(0, stream.unanswered_markers - 1)
         return MarkerAnswered(stream)
 
-    @property
-    def _tolerated(self) -> frozenset[Status]:
-        """The statuses that close one stream only; general ones are included unless version 7's codes were
+    def _is_tolerated(self, frame: Frame) -> bool:
+        """Return True if an error concerns one stream at most; general statuses do unless version 7's codes were
         negotiated.
         """
-        return _STREAM_ERRORS if self.settings.v7_status_codes else _STREAM_ERRORS | _OLD_STREAM_ERRORS
+        if frame.status in _STREAM_ERRORS:
+            return True
+        # The consumer lacks the prepare of this commit or abort. A stream that only went silent would leave it waiting
+        # for ever, and durable writes without its copy; on a new connection it fetches the prepare again.
+        lacks_prepare = frame.status == Status.KEY_ENOENT and frame.opcode in _ENDS_OF_PREPARES
+        return frame.status in _OLD_STREAM_ERRORS and not self.settings.v7_status_codes and not lacks_prepare
 
     def _drop_unknown(self, frame: Frame) -> list[Event]:
         """Close the streams that the consumer no longer has, without a STREAM_END (dcp 2.3)."""
@@ -474,6 +478,7 @@ CONSUMER_COMMANDS = frozenset(
 
 _STREAM_ERRORS = frozenset({Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH})
 _OLD_STREAM_ERRORS = frozenset({Status.KEY_ENOENT, Status.KEY_EEXISTS})
+_ENDS_OF_PREPARES = frozenset({Opcode.DCP_COMMIT, Opcode.DCP_ABORT})
 _NO_SUCH_STREAM = frozenset({Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUND})
 
 _HANDLERS: dict[int, Callable[[Producer, Frame, float], list[Event]]] = {
