@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -58,6 +59,23 @@ def killed(store: Store, disk: FaultyDisk) -> dict[Path, bytes]:
 def under_way(store: Store, disk: FaultyDisk, before: dict[Path, bytes]) -> dict[Path, bytes]:
     """The files as they are when the process dies before the last write returned, as far as that got: all of it."""
     return {**killed(store, disk), SYNCED: before[SYNCED]}
+
+
+def killed_before_the_sync(disk: FaultyDisk, batches_before: int) -> None:
+    """A process writes some batches, and dies when one more is written and not synced: the page cache has it all."""
+    store = open_store(disk)
+    for number in range(batches_before):
+        store.staging.mutation(0, b"key %d" % number, b"x" * 900, cas=1, rev_seqno=1)
+        commit(store)
+    store.staging.mutation(0, b"last", b"x" * 900, cas=1, rev_seqno=1)
+    with armed("log.before_sync=raise"), pytest.raises((InjectedFault, StorageError)):
+        commit(store)
+    disk.locks.clear()
+
+
+def power_cut(disk: FaultyDisk) -> FaultyDisk:
+    """The disk after a power cut that loses everything that was not synced."""
+    return disk.crash(Random(1), lose=1.0)
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -297,6 +315,66 @@ def test_recovery_that_is_interrupted_can_be_run_again(point: str) -> None:
         if point == "recover.cut":
             break  # the cut is made
     assert content(open_store(torn)) == before
+
+
+@pytest.mark.parametrize("batches_before", range(12))
+def test_a_batch_that_a_start_finds_whole_is_on_the_disk_before_it_counts(batches_before: int) -> None:
+    """Also where the start goes on in a new segment at once, as the batch used the old one up."""
+    disk = FaultyDisk()
+    killed_before_the_sync(disk, batches_before)
+    seen = content(open_store(disk))
+    assert b"last" in [key for _, key, _ in seen[0]]
+    assert content(open_store(power_cut(disk))) == seen
+
+
+def test_a_batch_whose_sync_failed_is_written_again_by_the_start_that_finds_it_whole() -> None:
+    """The kernel counts pages that it could not write as written: a sync alone would succeed and prove nothing."""
+    disk = FaultyDisk()
+    store = three_batches(disk)
+    store.staging.mutation(0, b"last", b"x" * 900, cas=1, rev_seqno=1)
+    disk.fail(2)  # the sync, behind the write
+    with pytest.raises(StorageError):
+        commit(store)
+    disk.locks.clear()
+    seen = content(open_store(disk))
+    assert content(open_store(power_cut(disk))) == seen
+
+
+def test_a_start_that_can_not_sync_the_last_batch_is_refused_and_the_next_start_has_it() -> None:
+    disk = FaultyDisk()
+    killed_before_the_sync(disk, 3)
+    files = disk.files()
+    for nth in (1, 2, 3):  # the sync of the folder, the write, its sync
+        disk.fail(nth)
+        with pytest.raises(StorageError, match=f"{FOLDER}: .* while opening the store"):
+            open_store(disk)
+        assert disk.files() == files
+    seen = content(open_store(disk))
+    assert b"last" in [key for _, key, _ in seen[0]]
+    assert content(open_store(power_cut(disk))) == seen
+
+
+def test_what_a_start_found_whole_and_made_durable_is_missed_when_it_is_gone() -> None:
+    disk = FaultyDisk()
+    killed_before_the_sync(disk, 1)
+    end = open_store(disk).log.current.end
+    files = disk.files()
+    with pytest.raises(CorruptStore):
+        open_store(image({**files, FIRST: flipped(files[FIRST], end - 1)}))
+
+
+def test_a_manifest_that_a_start_finds_is_on_the_disk_before_a_batch_relies_on_it() -> None:
+    """The process was killed between the rename of a manifest and the sync of the folder."""
+    disk = FaultyDisk()
+    store = three_batches(disk)
+    with armed("segment.after_manifest=raise"), pytest.raises((InjectedFault, StorageError)):
+        store.log.seal()
+    disk.locks.clear()
+    store = open_store(disk)
+    assert len(store.log.segments) == 2
+    store.staging.mutation(0, b"acknowledged", b"1", cas=1, rev_seqno=1)
+    commit(store)
+    assert content(open_store(power_cut(disk))) == content(store)
 
 
 def test_records_come_back_the_newest_of_each_vbucket() -> None:

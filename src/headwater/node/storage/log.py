@@ -235,6 +235,8 @@ class Log:
         self.reserve.start()
         self.look_at_disk()
         if self.segments:
+            # What the start made durable counts from here on, and is missed if it is gone later.
+            self.synced.catch_up(self.current.header.id, self.current.end, self.current.next_number)
             self.current.find_room()
             if self.bytes - self.current.end + self.current.reserved > SMALL_LOG_BYTES + 2 * SMALL_BATCH:
                 self._outgrow()

@@ -4,9 +4,10 @@ Recovery replays the segments in the manifest's order, in each segment its batch
 faults, and their consequences:
 
 * the last batch of the last segment is bad, no valid batch follows, and it was not recorded as synced (synced.py): the
-write was interrupted before its sync returned, and no client got an answer. The batch is cut. * anything else is bad:
-CorruptStore with file and offset. Nothing is skipped, nothing is changed on disk. * files that the manifest does not
-name: left by an interrupted roll or compaction. They are removed.
+write was interrupted before its sync returned, and no client got an answer. The batch is cut. * the last batch is
+whole, and was not recorded as synced: it may be in the page cache alone. It is written and synced again before it
+counts. * anything else is bad: CorruptStore with file and offset. Nothing is skipped, nothing is changed on disk. *
+files that the manifest does not name: left by an interrupted roll or compaction. They are removed.
 
 Everything here may be interrupted and run again: the cut is the only change to data, and it is the same each time.
 """
@@ -40,6 +41,7 @@ __all__ = [
     "check_synced",
     "cut",
     "load_manifest",
+    "make_durable",
     "open_segments",
     "remove_orphans",
     "reread",
@@ -217,3 +219,25 @@ def cut(opened: OpenedSegment) -> None:
         # start.
         file.sync()
         failpoint("recover.cut")
+
+
+def make_durable(disk: Disk, folder: Path, opened: list[OpenedSegment], note: Note | None) -> None:
+    """Make durable what a start relies on and an earlier process may have left in the page cache alone: the manifest's
+    name, and the last batch if no note names it.
+
+    Raises:
+        OSError: the disk refused; the next start does the same again.
+    """
+    # The process may have died between a manifest's rename and the sync of the folder. A power cut would bring the
+    # older manifest back, which does not name the segment that the next batches go to.
+    disk.sync_directory(folder)
+    for last in opened[-1:]:
+        segment, file = last.segment, last.segment.writable()
+        # Batches are synced one after the other, so only the last one can lack its sync.
+        begin = int(last.bodies[-2, 1]) if len(last.bodies) > 1 else SEGMENT_HEADER_BYTES
+        if segment.batches and not (note is not None and (note.segment, note.end) == (segment.header.id, segment.end)):
+            # Written again, not only synced: of a sync that failed in the process before, the kernel counts the pages
+            # as written, and another sync would succeed without them.
+            for at in range(begin, segment.end, CUT_BYTES):
+                file.write([bytes(segment.memory[at : min(segment.end, at + CUT_BYTES)])], at)
+            file.sync()

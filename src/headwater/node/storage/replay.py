@@ -98,7 +98,7 @@ class Replay:
             (index.DURABLE_HIGH, index.FROZEN_HIGH, index.HIGH),
         ):
             # A whole last batch counts although its sync may never have returned: a client that got no answer accepts
-            # either.
+            # either. It is made durable before anyone sees it (recovery.make_durable).
             table[:, durable] = table[:, now]
             table[:, frozen] = table[:, now]
 

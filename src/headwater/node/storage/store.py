@@ -161,6 +161,8 @@ class Store:
         try:
             recovery.check_synced(opened, note)
             self._replay(opened, manifest)
+            # Before the first roll, which seals the open segment at its end, and before any reader sees a batch of it.
+            recovery.make_durable(self.disk, self.path, opened, note)
             recovery.remove_orphans(self.disk, self.path, manifest)
             self.log.start()
         except BaseException:

@@ -121,6 +121,11 @@ class SyncedFile:
         self._disk.rename(fresh, self.path)
         self._disk.sync_directory(self._folder)
 
+    def catch_up(self, segment: int, end: int, next_number: int) -> None:
+        """Note the synced end of the log at a start, unless the last process noted it."""
+        if (segment, end) != (self._last.segment, self._last.end):
+            self.write(segment, end, next_number)
+
     def write(self, segment: int, end: int, next_number: int) -> None:
         """Note that a batch is on disk, before it is acknowledged. If that fails, the previous note stays valid."""
         last = self._last
