@@ -26,7 +26,7 @@ from headwater.node.users.file import UsersFile
 from headwater.testing.node import Node
 from headwater.wire import dcp
 from headwater.wire.admin import GetAllVbSeqnosResponse
-from headwater.wire.dcp import EndReason
+from headwater.wire.dcp import EndReason, StreamFlag
 from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -410,6 +410,22 @@ def test_seqnos_for_readers_wait_for_what_is_being_settled(owner: Node) -> None:
         commit = next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
         seqnos = dict(GetAllVbSeqnosResponse.decode(reader.read()).seqnos)
         assert seqnos[0] == dcp.Commit.decode(commit).commit_seqno
+
+
+@pytest.mark.parametrize("flags", [StreamFlag.TO_LATEST, StreamFlag.DISK_ONLY])
+def test_a_stream_to_the_latest_waits_for_what_is_being_settled(owner: Node, flags: StreamFlag) -> None:
+    """Its end says that this is all there is: a reader would lack what another client may have read."""
+    die_with_a_prepare(owner)
+    with Aware(owner.port, XERROR) as reader, Replica(owner.port) as replica:
+        reader.opens(b"plain")
+        refused = reader.asks(flags=int(flags))
+        assert (refused.status, b"being settled" in refused.value) == (Status.ETMPFAIL, True)
+        replica.asks(flags=0)
+        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
+        next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
+        assert reader.asks(flags=int(flags)).status == 0
+        assert [each.key for each in reader.messages() if each.opcode == Opcode.DCP_MUTATION] == [b"k"]
 
 
 # --- another map ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ a slow client occupies views of the store and one arena of bytes, and no queue g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
@@ -291,7 +292,14 @@ class ProducerSession(DcpEnd[Producer]):
             manifest=collections.at(durable) if is_mixed else EMPTY,
             last_seqno_of=self._last_seqno_of(vbucket) if is_mixed else None,
             denied=None if self._kv.access.places is None else self._denied,
+            # A replica's own stream brings the acknowledgements that settle these writes, so it never waits for them.
+            is_settled=None if self.producer.settings.sync_writes else partial(self._is_settled, vbucket),
         )
+
+    def _is_settled(self, vbucket: VBucket, collections: Collection[int] | None) -> bool:
+        if vbucket.state is not State.ACTIVE:
+            return True
+        return self._bucket.durable_writes.is_settled(vbucket.id, collections)
 
     def _denied(self, choice: StreamFilter) -> tuple[str, Status] | None:
         """Return the reason and the status if the user may not read the collections that a stream chooses; None if the

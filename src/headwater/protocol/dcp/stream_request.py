@@ -95,6 +95,8 @@ class Facts(NamedTuple):
             without Collections. None if the vbucket has only ever had the default collection.
         denied: returns the reason and the status if the user may not read the collections of a filter. None for a user
             who may read the whole bucket.
+        is_settled: returns True if no durable write of a former owner in these collections (None: in all) waits to be
+            committed or aborted. None for True.
     """
 
     state: State
@@ -107,6 +109,7 @@ class Facts(NamedTuple):
     manifest: CollectionsManifest = EMPTY
     last_seqno_of: Callable[[StreamFilter | None], int] | None = None
     denied: Callable[[StreamFilter], tuple[str, Status] | None] | None = None
+    is_settled: Callable[[Collection[int] | None], bool] | None = None
 
 
 class Accepted(NamedTuple):
@@ -301,7 +304,19 @@ def _place(
         return RequestRefusal(Status.ERANGE, f"start seqno {claim.start_seqno} lies above end seqno {end}")
     if (not_now := _not_now(request, facts, aware=aware)) is not None:
         return not_now
+    # A client may have read from the former owner that the write happened. A stream that ends at what is on the disk
+    # now would lack it, and its reader would take that for the whole vbucket; GET_ALL_VB_SEQNOS waits for the same.
+    if is_finite and end == newest and not _is_settled(facts, filtered, aware=aware):
+        cause = f"durable writes of a former owner of vbucket {request.vbucket} are being settled"
+        return RequestRefusal(Status.ETMPFAIL, f"{cause}; its replicas must be up, or failed over")
     return Accepted(key, claim.start_seqno, end, claim.snap_start_seqno, flags, filtered, partial_end)
+
+
+def _is_settled(facts: Facts, filtered: StreamFilter, *, aware: bool) -> bool:
+    if facts.is_settled is None:
+        return True
+    everything = filtered.scope is not None or (aware and not filtered.chooses)
+    return facts.is_settled(None if everything else filtered.collections or frozenset({0}))
 
 
 def _partial_end(claim: Claim, *, claims: bool) -> int:
