@@ -13,11 +13,13 @@ from headwater import testing
 from headwater.client.routing import Address
 from headwater.cluster import buckets
 from headwater.cluster.buckets import BucketWish
-from headwater.cluster.founding import found_cluster
+from headwater.cluster.founding import found_cluster, planned
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
 from headwater.errors import ClusterError
 from headwater.testing.node import Node
+
+from .nodes import VBUCKETS, command, empty_nodes
 
 Result = TypeVar("Result")
 MIB = 1 << 20
@@ -73,3 +75,97 @@ def test_nodes_that_are_made_a_cluster_get_the_history_of_the_one_with_documents
         on([first], lambda known, seeds: buckets.keep_history(known, seeds, "default", 60, None))
         on([first, second], lambda known, seeds: found_cluster(known, seeds, 0))
         assert kept([first, second]) == [(60, 0)] * 2
+
+
+def test_a_history_that_was_ended_does_not_come_back_with_a_node_that_was_away() -> None:
+    with empty_nodes(4) as nodes:
+        members, back, new = nodes[:2], nodes[2], nodes[3]
+        on(members, lambda known, seeds: found_cluster(known, seeds, 1))
+        _set(back, 3600)  # as a member that was failed over before the history was ended
+        on(members, lambda known, seeds: Rebalance(known, seeds, add=[_place(back)]).run())
+        assert kept([*members, back]) == [(0, 0)] * 3
+        on(members, lambda known, seeds: Rebalance(known, seeds, add=[_place(new)]).run())
+        assert kept(nodes) == [(0, 0)] * 4
+
+
+def test_a_default_for_new_collections_does_not_come_back_with_a_node_that_was_away() -> None:
+    with empty_nodes(3) as nodes:
+        on(nodes[:1], lambda known, seeds: found_cluster(known, seeds, 0))
+        for joining, default in ((nodes[1], False), (nodes[2], True)):
+            _say_of_new([joining], history=not default)
+            _say_of_new(nodes[: nodes.index(joining)], history=default)
+            place = [_place(joining)]
+            on(nodes[:1], lambda known, seeds: Rebalance(known, seeds, add=place).run())  # noqa: B023 - called at once
+            have = on(nodes[:1], lambda known, seeds: buckets.collections_have_history(known, seeds, "default"))
+            assert set(have.values()) == {default}
+
+
+def test_a_node_that_joins_gets_what_most_members_keep_and_of_two_the_one_that_keeps_any() -> None:
+    with empty_nodes(4) as nodes:
+        on(nodes[:2], lambda known, seeds: found_cluster(known, seeds, 1))
+        _set(nodes[1], 60)
+        on(nodes[:1], lambda known, seeds: Rebalance(known, seeds, add=[_place(nodes[2])]).run())
+        assert kept(nodes[:3]) == [(0, 0), (60, 0), (60, 0)]
+        _set(nodes[0], 7)
+        on(nodes[:1], lambda known, seeds: Rebalance(known, seeds, add=[_place(nodes[3])]).run())
+        assert kept(nodes) == [(7, 0), (60, 0), (60, 0), (60, 0)]
+
+
+def test_empty_nodes_that_are_made_a_cluster_get_the_history_of_the_first_that_keeps_any() -> None:
+    with empty_nodes(3) as nodes:
+        _set(nodes[1], 60)
+        on(nodes, lambda known, seeds: found_cluster(known, seeds, 1))
+        assert kept(nodes) == [(60, 0)] * 3
+
+
+def test_a_node_without_documents_brings_no_history_into_the_cluster_of_one_with_documents() -> None:
+    with testing.node(vbuckets=4) as first, testing.node(vbuckets=4, vbucket_state="none") as second:
+        with first.client() as client:
+            client.set(b"k", b"v")
+        _set(second, 60)
+        on([first, second], lambda known, seeds: found_cluster(known, seeds, 0))
+        assert kept([first, second]) == [(0, 0)] * 2
+
+
+def test_init_that_was_killed_behind_the_map_has_brought_the_history_before() -> None:
+    with testing.node(vbuckets=VBUCKETS) as first, empty_nodes(2) as others:
+        with first.client() as client:
+            client.set(b"k", b"v")
+        nodes = [first, *others]
+        _set(first, 60)
+        line = ("cluster", "init", *(each.address for each in nodes), "--replicas", "1")
+        assert command(*line, failpoints="init.map_sent=kill")[0] < 0
+        assert kept(nodes) == [(60, 0)] * 3, "the map makes members of them that have it"
+        assert command(*line)[0] == 0
+        assert kept(nodes) == [(60, 0)] * 3
+
+
+@pytest.mark.parametrize("seconds", [60, 0])
+def test_init_that_goes_on_gives_nodes_without_the_map_the_history_of_those_with_it(seconds: int) -> None:
+    with empty_nodes(3) as nodes:
+        first = on(nodes, lambda known, seeds: planned(known, seeds, 1)).map
+        on(nodes, lambda known, seeds: known.tell(seeds[0], first))  # the run was killed while it sent the map
+        _set(nodes[0], seconds)
+        _set(nodes[1], 3600)
+        on(nodes, lambda known, seeds: found_cluster(known, seeds, 1))
+        assert kept(nodes) == [(seconds, 0)] * 3
+
+
+def test_a_node_that_keeps_what_the_members_keep_is_not_told() -> None:
+    """One of a release that knows no history shows none, and refuses the number 0 as well."""
+    empty = testing.node(vbuckets=VBUCKETS, vbucket_state="none", log_level="info")
+    with empty_nodes(1) as (member,), empty as joining:
+        on([member], lambda known, seeds: found_cluster(known, seeds, 0))
+        on([member], lambda known, seeds: Rebalance(known, seeds, add=[_place(joining)]).run())
+        assert "of history" not in joining.log
+        _set(joining, 60)
+        assert "60 s of history" in joining.log
+
+
+def _set(node: Node, seconds: int) -> None:
+    on([node], lambda known, seeds: known.admin(seeds[0]).keep_history(seconds, None))
+
+
+def _say_of_new(nodes: list[Node], *, history: bool) -> None:
+    for node in nodes:
+        on([node], lambda known, seeds: known.admin(seeds[0]).give_collections_history(history=history))
