@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +29,7 @@ from tests.lake.iceberg.rest_server import RestCatalogServer, rest_server
 from tests.lake.iceberg.support import configure
 from tests.lake.support import Table
 
+DAY = 86_400
 NAMED = CatalogName("tests", ("shop", "orders"))
 
 
@@ -222,6 +225,26 @@ class TestRest(OfRest):
             upkeep.vacuum(table.log, 0.0, 1e11)
         server.is_away = False
         table.take(("a", 0, 4, "four"))
+        check(table, catalog)
+
+    def test_a_vacuum_keeps_the_metadata_file_to_which_a_catalog_points_that_went_away_meanwhile(
+        self, table: Table, catalog: Catalog, server: RestCatalogServer
+    ) -> None:
+        for number in (1, 2):
+            table.take(("a", 0, number, f"{number}"))
+        now = time.time()
+        for file in Path(server.tables["orders"].removeprefix("file://")).parent.iterdir():
+            os.utime(file, (now - 2 * DAY, now - 2 * DAY))
+        entry.expire(table.log, 7.0 * DAY, now)  # the vacuum begins, and the catalog is where the folder is
+        server.is_away = True
+        with pytest.raises(ConnectionLost):
+            table.take(("a", 0, 3, "3"))
+        with pytest.raises(ConnectionLost):
+            entry.unneeded(table.log, now)
+        server.is_away = False
+        for each in entry.unneeded(table.log, now):
+            table.log.store.remove(each.path)
+        entry.publish(anew(table).log)
         check(table, catalog)
 
     def test_numbers_that_somebody_else_took_make_the_table_be_registered_anew(

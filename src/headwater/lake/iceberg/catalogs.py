@@ -103,6 +103,17 @@ def difference(log: TableLog, named: CatalogName) -> str | None:
         return None
 
 
+def metadata_location(log: TableLog, named: CatalogName) -> str:
+    """Return the location of the metadata file to which the catalog points now; empty if it has no such table.
+
+    Raises:
+        ConnectionLost: the catalog does not answer. TableError: it refuses the request.
+    """
+    with _own_errors(named):
+        table = _loaded(_catalog(log, named), named)
+        return "" if table is None else str(table.metadata_location)
+
+
 def _followed(catalog: Catalog, named: CatalogName, place: IcebergPlace) -> bool:
     """Bring the catalog to the newest metadata.
 

@@ -85,9 +85,18 @@ def next_row(log: TableLog) -> int:
 def unneeded(log: TableLog, now: float) -> list[Listed]:
     """Return the Iceberg table's own files that no snapshot needs and that are older than a day; they can be removed.
 
+    The metadata file that the catalog points to is none of them, however old: the catalog can't be brought to a newer
+    one without it.
+
     Raises: as `publish`.
     """
-    return list(_library(log).unneeded(log, now)) if is_published(log.state) else []
+    files: list[Listed] = list(_library(log).unneeded(log, now)) if is_published(log.state) else []
+    if files and (named := catalog_of(log.state)) is not None:
+        # Behind the listing: whatever the catalog is brought to from now on is newer than these files. A catalog that
+        # was away since the last publication may still point to one of them.
+        pointed = _catalogs(log.store.root).metadata_location(log, named)
+        files = [each for each in files if _name(each.path) != _name(pointed)]
+    return files
 
 
 def differences(log: TableLog) -> list[str]:
@@ -144,6 +153,11 @@ def check_catalogs(place: str) -> None:
         raise TableError(
             place, "catalogs need pyiceberg, which the extra catalog brings: pip install pyiceberg"
         ) from None
+
+
+def _name(location: str) -> str:
+    """Return a file's name: a catalog gives it with another scheme or folder than the store, and names are unique."""
+    return location.rpartition("/")[2]
 
 
 def _follow(log: TableLog) -> None:
