@@ -198,10 +198,20 @@ def test_a_node_that_is_not_there_is_named():
 def test_a_connection_that_broke_is_opened_again(node):
     async def work(admin):
         await admin.state(0)
-        admin.close()
+        admin._link.close()
         return await admin.state(0)
 
     assert administered(node, work) is State.ACTIVE
+
+
+def test_after_its_end_an_administrator_opens_no_connection_for_a_late_call(node):
+    async def work(admin):
+        admin.close()
+        with pytest.raises(ConnectionLost, match="was closed here"):
+            await admin.set_state(0, State.DEAD)
+
+    administered(node, work)
+    assert administered(node, lambda admin: admin.state(0)) is State.ACTIVE
 
 
 def test_vbuckets_are_told_as_ranges():

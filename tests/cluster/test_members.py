@@ -9,7 +9,7 @@ from headwater.accounts.roles import read_grants
 from headwater.accounts.users import Account
 from headwater.client.routing import Address, parse
 from headwater.cluster.members import Members
-from headwater.errors import ClusterError, TransportError
+from headwater.errors import ClusterError, StatusError, TransportError
 from headwater.node.users.file import UsersFile
 from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
@@ -109,6 +109,22 @@ def test_the_others_get_a_map_that_one_node_can_not_get(nodes):
     wider, views = ask(work)
     assert [view.version for view in views] == [wider.version] * 2
     assert isinstance(views[0].map, ClusterMap) and views[0].map.servers[0] == NOBODY
+
+
+def test_an_error_of_many_state_changes_leaves_when_none_is_on_its_way_any_more():
+    with testing.node(vbuckets=256) as node:
+        [address] = at(node)
+
+        async def work(members):
+            await members.admin(address).states()
+            before = asyncio.all_tasks()
+            with pytest.raises(StatusError):
+                await members.set_states(address, {256: State.DEAD, **dict.fromkeys(range(256), State.REPLICA)})
+            assert asyncio.all_tasks() == before
+            return [await members.admin(address).states(), await members.admin(address).states()]
+
+        earlier, later = ask(work)
+        assert earlier == later
 
 
 def test_who_may_only_monitor_sees_the_same_as_an_administrator_but_for_map_and_rights():

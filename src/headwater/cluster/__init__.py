@@ -10,6 +10,7 @@ balance.py    a map with better places, reached by few moves
 survey.py     the state of all nodes, and its meaning; members.py asks the nodes, and sends them maps
 plan.py       the plan of a rebalance; rebalance.py carries it out, with publisher.py (the map), watch.py (waits for
               level copies) and repair.py (finishes an earlier run)
+together.py   calls to nodes at the same time, none of which outlives its caller
 founding.py   the first map
 failover.py   a dead member is taken out; refusals.py has the reasons against it, promotion.py is for a pair without map
 status.py     the state of a cluster; streams.py has the readers of its nodes, and their lag

@@ -4,8 +4,9 @@
         states = await node.states()
         await node.set_state(7, State.REPLICA)
 
-When a connection breaks, the current call fails, and the next call opens it again. All calls but `set_config` can be
-repeated without harm. Many tasks may call at the same time. Source: kv.md 3, failover.md 5.
+When a connection breaks, the current call fails, and the next call opens it again; after `close` all calls fail. All
+calls but `set_config` can be repeated without harm. Many tasks may call at the same time. Source: kv.md 3,
+failover.md 5.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ class NodeAdmin:
         self._renewing: asyncio.Task[None] | None = None
         self._refusal: AuthError | None = None
         self._refused_at = 0.0
+        self._is_closed = False
 
     @classmethod
     async def connect(
@@ -202,7 +204,8 @@ class NodeAdmin:
         return self._clock() - min(self._begun_at) if self._begun_at else 0.0
 
     def close(self) -> None:
-        """Close the connection; pending requests fail, and the lease ends."""
+        """Close the connection for good; pending and later requests fail, and the lease ends."""
+        self._is_closed = True
         self._stop_renewing()
         self._link.close()
         self._waiters.sweep()
@@ -690,6 +693,9 @@ class NodeAdmin:
         """Return the connection, opened now if there is none."""
         # Of many calls at once one connects and takes the lease; the others wait, and use that connection.
         async with self._opening:
+            # A request that comes late must not open a connection without the lease that it was decided under.
+            if self._is_closed:
+                raise ConnectionLost(str(self.endpoint.dialled), "the connection was closed here")
             if not self._link.is_open or self._link.is_stale:
                 self._link.close()
                 await self._log_in()

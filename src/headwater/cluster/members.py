@@ -22,6 +22,7 @@ from headwater.cluster import answers
 from headwater.cluster.admin import TIMEOUT_SECONDS, Endpoint, NodeAdmin, Operator
 from headwater.cluster.alone import WAIT_SECONDS, lease_all
 from headwater.cluster.survey import NodeView, Survey
+from headwater.cluster.together import call_each
 from headwater.errors import BucketNotFound, ClusterError, KeyExists, NoAccess, StatusError, TlsError, TransportError
 from headwater.tls.settings import TlsSettings
 from headwater.wire.cluster_map import ClusterMap
@@ -358,13 +359,8 @@ class Members:
         return dict(zip(wanted, await self._each(address, wanted, self.admin(address).failover_log), strict=True))
 
     async def _each(self, address: Address, vbuckets: Iterable[int], call: Any) -> list[Any]:
-        gate = self._many.setdefault(address, asyncio.Semaphore(AT_ONCE))
-
-        async def ask(vbucket: int) -> Any:
-            async with gate:
-                return await call(vbucket)
-
-        return await asyncio.gather(*map(ask, vbuckets))
+        # An error leaves when no call is on its way any more: the lease may be released then.
+        return await call_each(call, vbuckets, self._many.setdefault(address, asyncio.Semaphore(AT_ONCE)))
 
 
 def _newest(nodes: Iterable[NodeView]) -> ClusterMap | None:
