@@ -95,7 +95,7 @@ rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 
 def test_a_history_ends_where_what_it_superseded_takes_more_than_there_is_for_it(
     changes: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    """A change is (key, bytes of its value, CAS); its seqno is twice its row, plus 2. A drop superseded 50 bytes."""
+    """A change is (key, bytes of its value, CAS); its seqno is twice its row, plus 2. Drops superseded 50 and 70."""
     frames = [
         mutation_frame(0, b"%d" % key, bytes(size), seqno=2 * row + 2, cas=cas, rev_seqno=1)
         for row, (key, size, cas) in enumerate(changes)
@@ -108,12 +108,15 @@ def test_a_history_ends_where_what_it_superseded_takes_more_than_there_is_for_it
     keys = [key for key, _, _ in changes]
     prevs = [max((r for r in range(row) if keys[r] == keys[row]), default=0xFFFFFFFF) for row in range(len(changes))]
     first, budget = data.draw(st.integers(0, len(changes))), data.draw(st.integers(0, 600))
-    dropped = np.array([data.draw(st.integers(0, 2 * len(changes) + 2)), 50], np.int64)
+    seqnos = sorted((data.draw(st.integers(0, 2 * len(changes) + 2)) for _ in range(2)), reverse=True)
+    dropped = np.array([*zip(seqnos, (50, 70), strict=True)], np.int64)
     since = data.draw(st.integers(1, 10))
 
-    at_drop = max((row for row in range(len(changes)) if 2 * row + 2 <= dropped[0]), default=-1)
+    at_drops = [max((row for row in range(len(changes)) if 2 * row + 2 <= seqno), default=-1) for seqno in seqnos]
     sizes = [
-        (0 if prevs[row] == 0xFFFFFFFF else len(frames[prevs[row]])) + 50 * (row == at_drop)
+        (0 if prevs[row] == 0xFFFFFFFF else len(frames[prevs[row]]))
+        + 50 * (row == at_drops[0])
+        + 70 * (row == at_drops[1])
         for row in range(len(changes))
     ]
     begin = next(row for row in range(first, len(changes) + 1) if sum(sizes[row:]) <= budget)

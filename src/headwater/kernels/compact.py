@@ -224,18 +224,19 @@ def history_within(columns: Any, first: Any, rows: Any, segments: Table, budget:
     Args:
         columns: (seq, loc, prev) arrays.
         first, rows: the history begins at `first` or later, and ends before `rows`.
-        dropped: int64[2], the seqno of a collection's drop, and the bytes of its documents, which the drop superseded.
+        dropped: int64[n, 2], for each drop of a collection, newest first, its seqno and the bytes of the documents that
+            it superseded.
     """
     seqs, locs, prevs = columns
-    used, row, of_drop = np.int64(0), np.int64(rows), np.int64(dropped[1])
+    used, row, drop = np.int64(0), np.int64(rows), 0
     while row > first:
         if row - 1 - AHEAD_ROWS >= first and U(prevs[row - 1 - AHEAD_ROWS]) != NIL:
             prefetch(frame_at(segments, U(locs[prevs[row - 1 - AHEAD_ROWS]])))
         more = np.int64(0)
         if U(prevs[row - 1]) != NIL:
             more = np.int64(frame_bytes(frame_at(segments, U(locs[prevs[row - 1]]))))
-        if of_drop > 0 and U(seqs[row - 1]) <= U(dropped[0]):
-            more, of_drop = more + of_drop, np.int64(0)
+        while drop < len(dropped) and U(seqs[row - 1]) <= U(dropped[drop, 0]):
+            more, drop = more + np.int64(dropped[drop, 1]), drop + 1
         if used + more > budget:
             break
         used, row = used + more, row - 1
@@ -415,7 +416,7 @@ def warm_up() -> None:
     seqno, dropped = np.uint64(0), np.zeros((0, 2), np.uint64)
     prepare(survivors, (u64, u64, u32, u32), 0, 0, 0, segments, 0, seqno, u64, signed, u32, dropped)
     prepare(first_younger, u64, 0, 0, segments, seqno)
-    prepare(history_within, (u64, u64, u32), 0, 0, segments, 0, signed)
+    prepare(history_within, (u64, u64, u32), 0, 0, segments, 0, np.zeros((0, 2), np.int64))
     prepare(bytes_of, u64, u32, segments)
     prepare(superseded_bytes, u64, u32, u32, segments)
     prepare(add_bytes, u64, u32, segments, signed)

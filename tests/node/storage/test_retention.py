@@ -161,7 +161,7 @@ def test_what_a_drop_superseded_is_weighed_as_a_version_is() -> None:
     size = len(store.slots.frame(int(store.index.columns[0].loc[0])))
     for of_drop, first in ((0, 4), (size, 5), (100 * size, 7)):
         with store.history(
-            HistoryLimits(0, 6 * size), lambda vb: 0, lambda vb, of_drop=of_drop: (7, of_drop)
+            HistoryLimits(0, 6 * size), lambda vb: 0, lambda vb, of_drop=of_drop: ((7, of_drop),)
         ) as measured:  # type: ignore[misc]
             assert measured() == (10 - first) * size + (of_drop if first < 7 else 0), of_drop
 

@@ -140,3 +140,24 @@ def test_an_end_that_can_still_be_taken_back_keeps_the_prepare_from_coming_back(
         assert desk.store.prepares.waiting(0) == []
 
     run(story)
+
+
+def test_a_drop_of_nothing_does_not_end_the_history_behind_a_drop_that_did() -> None:
+    async def story(desk: Desk) -> None:
+        desk.store.declarations.keep_history(0, 3 * MIB // 2)
+        await made(desk)
+        await drop(desk)
+        ended = desk.store.index.high_seqno(0)  # with 2 MB of documents, more than the history may have
+        for _ in range(500):
+            desk.store.staging.mutation(0, b"k", bytes(1 << 10), cas=1, rev_seqno=1)
+        collections = desk.bucket.collections
+        await collections.change(collections.with_collection("_default", "scratch", None))
+        await collections.change(lambda manifest: manifest.without_collection("_default", "scratch"))
+        desk.store.staging.mutation(0, b"k", bytes(1 << 10), cas=1, rev_seqno=1)
+        await desk.committer.wait(desk.committer.wrote())
+        await desk.compactor.dropped.count()
+        assert [seqno for seqno, _ in desk.compactor.dropped.of(0)] == [ended]
+        await compact(desk)
+        assert desk.store.index.rollback_floor(0) == ended
+
+    run(story)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headwater.node.storage.prepares import StoredPrepares
     from headwater.node.storage.quarantine import Quarantine
     from headwater.node.storage.records import StoredDocument, VBucketRecord
-    from headwater.node.storage.retention import HistoryLimits
+    from headwater.node.storage.retention import Drops, HistoryLimits
     from headwater.node.storage.scrub import Damage
     from headwater.node.storage.slots import Slots
     from headwater.node.storage.staging import Staging
@@ -145,12 +145,12 @@ class Storage(Protocol):
         spare: Collection[int] = (),
         dropped: Callable[[int], Dropped] | None = None,
         history: HistoryLimits | None = None,
-        drops: Callable[[int], tuple[int, int]] = ...,
+        drops: Callable[[int], Drops] = ...,
     ) -> Compaction | None:
         """Return a compaction of sealed segments; None if there are none, or a compaction is running."""
 
     def history(
-        self, limits: HistoryLimits, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = ...
+        self, limits: HistoryLimits, least: Callable[[int], int], drops: Callable[[int], Drops] = ...
     ) -> AbstractContextManager[Callable[[], int]]:
         """Return a context with a function that returns the superseded bytes that such a compaction would keep."""
 

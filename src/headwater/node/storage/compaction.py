@@ -47,7 +47,7 @@ from headwater.node.storage.committing import Committing
 from headwater.node.storage.compacted import CompactedWriter
 from headwater.node.storage.log import Log, full_error
 from headwater.node.storage.records import drop_frame, record_frame, rollback_frame
-from headwater.node.storage.retention import HistoryLimits, HistoryRows, begin
+from headwater.node.storage.retention import Drops, HistoryLimits, HistoryRows, begin
 from headwater.node.storage.segment import Segment
 from headwater.node.storage.slots import SLOTS_MAX, Slots
 from headwater.node.storage.staging import Staging
@@ -117,13 +117,13 @@ class _Share:
     purge: int = 0
 
 
-def no_drop(vbucket: int) -> tuple[int, int]:
-    """Return the numbers of a vbucket without documents of dropped collections."""
-    return 0, 0
+def no_drop(vbucket: int) -> Drops:
+    """Return the drops of a vbucket without documents of dropped collections."""
+    return ()
 
 
 def histories(
-    of: Index, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = no_drop
+    of: Index, least: Callable[[int], int], drops: Callable[[int], Drops] = no_drop
 ) -> dict[int, HistoryRows]:
     """Return the present rows of all vbuckets, for `retention.begin`. Call it in the loop's thread; the arguments are
     those of `Store.compact`.
@@ -131,7 +131,7 @@ def histories(
     rows_of = {}
     for vb in np.flatnonzero(of.table[:, index.DURABLE_ROWS]).tolist():
         rows, gone = of.table.item(vb, index.DURABLE_ROWS), of.rows_up_to(vb, of.rollback_floor(vb))
-        dropped = np.array(drops(vb), np.int64)
+        dropped = np.array(drops(vb), np.int64).reshape(-1, 2)
         rows_of[vb] = HistoryRows(of.columns[vb], rows, min(gone, rows), min(least(vb), rows), dropped)
     return rows_of
 
@@ -170,7 +170,7 @@ class Compaction:
         spare: Collection[int],
         dropped: Callable[[int], Dropped] | None,
         history: HistoryLimits | None,
-        drops: Callable[[int], tuple[int, int]],
+        drops: Callable[[int], Drops],
         ended: Callable[[], None],
     ) -> None:
         self._index = into

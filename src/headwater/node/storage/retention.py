@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ __all__ = [
     "HISTORY_BYTES_MAX",
     "HISTORY_BYTES_MIN",
     "HISTORY_SECONDS_MAX",
+    "Drops",
     "HistoryLimits",
     "HistoryRows",
     "HistoryStart",
@@ -41,6 +42,8 @@ HISTORY_BYTES_MAX: Final = 1 << 60
 """A bucket may be given so much: at most more than a century, and more than a disk."""
 FOREVER: Final = (1 << 62) - 1
 """A limit that no history reaches."""
+Drops: TypeAlias = tuple[tuple[int, int], ...]
+"""The drops of a vbucket's collections, newest first: (seqno, bytes of the documents that it superseded)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ class HistoryRows(NamedTuple):
         rows: number of durable rows.
         gone: number of rows up to the rollback floor, before which no history is left.
         least: number of the newest rows that always belong to the history.
-        dropped: int64[2], the seqno of a collection's drop, and the bytes of the documents that it superseded.
+        dropped: int64[n, 2], for each drop of a collection, newest first, its seqno and the bytes of the documents that
+            it superseded.
     """
 
     columns: Columns

@@ -46,7 +46,7 @@ from headwater.node.storage.prepares import StoredPrepares
 from headwater.node.storage.quarantine import Quarantine
 from headwater.node.storage.records import StoredDocument, VBucketRecord, clean_frame, key_in, stored_key
 from headwater.node.storage.replay import OpenedSegment, Replay
-from headwater.node.storage.retention import HistoryLimits, begin
+from headwater.node.storage.retention import Drops, HistoryLimits, begin
 from headwater.node.storage.scrub import Damage, scrub
 from headwater.node.storage.slots import Slots
 from headwater.node.storage.staging import ArenaFull, Staging
@@ -498,7 +498,7 @@ class Store:
         spare: Collection[int] = (),
         dropped: Callable[[int], Dropped] | None = None,
         history: HistoryLimits | None = None,
-        drops: Callable[[int], tuple[int, int]] = no_drop,
+        drops: Callable[[int], Drops] = no_drop,
     ) -> Compaction | None:
         """Begin to compact the sealed segments: all of them, or as many as the disk has room for; the steps are in
         compaction.py. Returns None if there are none, or a compaction is under way.
@@ -515,8 +515,8 @@ class Store:
             dropped: for a vbucket, the collections whose documents are removed: (id, seqno of the drop), by id.
             history: the limits of the versions that retention keeps, besides those that `history_rows` keep; None for
                 no others.
-            drops: for a vbucket, the seqno of the newest drop and the bytes of the documents that it removes: these
-                count as versions that it superseded.
+            drops: for a vbucket, the seqno of each drop, newest first, and the bytes of the documents that it removes:
+                these count as versions that it superseded.
 
         Raises:
             CorruptStore: some rows were lost, and with them the order of the files in a vbucket's columns.
@@ -547,7 +547,7 @@ class Store:
 
     @contextmanager
     def history(
-        self, limits: HistoryLimits, least: Callable[[int], int], drops: Callable[[int], tuple[int, int]] = no_drop
+        self, limits: HistoryLimits, least: Callable[[int], int], drops: Callable[[int], Drops] = no_drop
     ) -> Iterator[Callable[[], int]]:
         """Yield a function, which any thread may call and which returns the bytes of superseded versions that a
         compaction would keep.

@@ -79,7 +79,7 @@ class Compactor:
         self._run_lock = asyncio.Lock()
         self.holds: Final = Holds(bucket, hold_seconds)
         self.dropped: Final = DroppedDocuments(bucket)
-        self.history: Final = KeptHistory(bucket, self.dropped.newest, self._history_rows)
+        self.history: Final = KeptHistory(bucket, self.dropped.of, self._history_rows)
         self._dead_left = 0
         self._again_at, self._again_dead = 0.0, 0
         self._gave_up_with_history = False
@@ -173,7 +173,7 @@ class Compactor:
                 spare=new_segments,
                 dropped=self._dropped,
                 history=None if store.staging.lacks_room else self.history.limits(),
-                drops=self.dropped.newest,
+                drops=self.dropped.of,
             )
             try:
                 if job is None or not await self._work(job):

@@ -14,6 +14,7 @@ from headwater.kernels import index
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
+    from headwater.node.storage.retention import Drops
 
 SETTLED_SECONDS = 60.0
 
@@ -28,7 +29,7 @@ class DroppedDocuments:
     def __init__(self, bucket: Bucket) -> None:
         self.bytes: int = 0
         self._bucket = bucket
-        self._drops: dict[int, tuple[int, int]] = {}
+        self._drops: dict[int, Drops] = {}
         self._known: int | None = None
         self._count_at: float | None = None
         self._counting: asyncio.Task[None] | None = None
@@ -56,27 +57,30 @@ class DroppedDocuments:
 
     async def count(self) -> None:
         """Count the dropped documents of all vbuckets that know of a drop."""
-        store, total, drops = self._bucket.store, 0, dict[int, tuple[int, int]]()
+        store, total = self._bucket.store, 0
+        drops: dict[int, Drops] = {}
         for vb, vbucket in tuple(self._bucket.vbuckets.items()):
             dropped = vbucket.collections.dropped()
             if len(dropped):
-                size_of_all = sum(size for _, _, size, _ in store.collections(vb, dropped[:, 0].tolist()))
-                if size_of_all:
-                    total, drops[vb] = total + size_of_all, (int(dropped[:, 1].max()), size_of_all)
+                sizes = [size for _, _, size, _ in store.collections(vb, dropped[:, 0].tolist())]
+                # Each with its own seqno: with the newest one's, a drop of nothing would end the history there.
+                counted = [each for each in zip(dropped[:, 1].tolist(), sizes, strict=True) if each[1]]
+                if counted:
+                    total, drops[vb] = total + sum(sizes), tuple(sorted(counted, reverse=True))
                 await asyncio.sleep(0)
         # Both at the end: a compaction that looks meanwhile sees the counts of before as a whole.
         self.bytes, self._drops = total, drops
 
     def rows_since(self, vbucket: int) -> int | None:
         """Return the number of changes after the newest counted drop; None if no dropped document is left."""
-        if (newest := self._drops.get(vbucket)) is None:
+        if not (drops := self.of(vbucket)):
             return None
-        seqno, of = newest[0], self._bucket.store.index
+        seqno, of = drops[0][0], self._bucket.store.index
         return max(0, of.table.item(vbucket, index.DURABLE_ROWS) - of.rows_up_to(vbucket, seqno))
 
-    def newest(self, vbucket: int) -> tuple[int, int]:
-        """Return the seqno of the newest counted drop and the bytes of all dropped documents; 0 and 0 without any."""
-        return self._drops.get(vbucket, (0, 0))
+    def of(self, vbucket: int) -> Drops:
+        """Return the counted drops, newest first: the seqno of each and the bytes of its documents."""
+        return self._drops.get(vbucket, ())
 
     @property
     def _is_counting(self) -> bool:

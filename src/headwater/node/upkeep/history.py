@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from headwater.node.storage.retention import FOREVER, HistoryLimits, Retention
+from headwater.node.storage.retention import FOREVER, Drops, HistoryLimits, Retention
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
@@ -31,7 +31,7 @@ class KeptHistory:
         drops, least: for a vbucket, the arguments `drops` and `history_rows` of `Store.compact`.
     """
 
-    def __init__(self, bucket: Bucket, drops: Callable[[int], tuple[int, int]], least: Callable[[int], int]) -> None:
+    def __init__(self, bucket: Bucket, drops: Callable[[int], Drops], least: Callable[[int], int]) -> None:
         self._bucket = bucket
         self._drops = drops
         self._least = least
