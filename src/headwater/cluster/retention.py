@@ -19,7 +19,7 @@ __all__ = ["bring_history", "share_history"]
 
 
 class _Settings(NamedTuple):
-    """What one node keeps: (seconds, bytes), 0 for no such limit, and True if new collections have a history."""
+    """The settings of one node: (seconds, bytes), 0 for no such limit, and True if new collections have a history."""
 
     limits: tuple[int, int]
     of_new: bool
