@@ -25,6 +25,7 @@ from headwater.cluster.collections import (
     make,
     outrank,
     refuse_joining,
+    refuse_older,
     removal,
 )
 from headwater.cluster.members import Members
@@ -324,3 +325,20 @@ def test_a_node_of_an_older_release_is_not_given_what_it_would_misread(
         on(first, lambda members, seeds: change(members, seeds, creation(A, history=False)))
     on(first, lambda members, seeds: change(members, seeds, creation(A)))
     assert on(first, current).has(8)
+
+
+def test_a_node_of_an_older_release_does_not_join_where_it_would_misread_a_history(
+    pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = pair
+    on(first, lambda members, seeds: change(members, seeds, creation(A, history=False)))
+    with testing.node(vbuckets=4, vbucket_state="none") as older:
+        joining = [Address(older.host, older.port)]
+        on(first, lambda members, seeds: refuse_older(members, seeds, joining))
+
+        async def unknown(_: NodeAdmin) -> None:
+            return None
+
+        monkeypatch.setattr(NodeAdmin, "collections_have_history", unknown)
+        with pytest.raises(ClusterError, match=r"can't know that shop\.a has no history"):
+            on(first, lambda members, seeds: refuse_older(members, seeds, joining))

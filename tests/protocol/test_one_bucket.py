@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.protocol.one_bucket import contradiction, why_not_from
+from headwater.protocol.one_bucket import contradiction, is_alike, why_not_from
 from headwater.wire.manifest import EMPTY, Collection, CollectionsManifest, Scope
 
 SHOP = EMPTY.with_scope("shop", 8).with_collection("shop", "carts", None, 8)
@@ -36,3 +36,11 @@ def test_a_newer_manifest_without_a_collection_would_drop_it() -> None:
     newer = SHOP.with_scope("x", 9).without_collection("shop", "carts")
     assert "shop.carts would be dropped" in why_not_from(SHOP, newer)
     assert why_not_from(newer, SHOP) == why_not_from(SHOP, EMPTY) == ""
+
+
+def test_a_server_that_says_nothing_of_histories_names_the_same_collections() -> None:
+    """A follower of one that leaves the word out could otherwise never connect again."""
+    plain = SHOP.with_history("shop", "carts", history=False)
+    other = CollectionsManifest(plain.uid, SHOP.scopes)  # read from a text without the word
+    assert contradiction(plain, other) == contradiction(other, plain) == ""
+    assert not is_alike(plain, other)

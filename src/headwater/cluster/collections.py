@@ -258,6 +258,19 @@ async def _refuse_older(members: Members, nodes: Sequence[Address], manifest: Co
         )
 
 
+async def refuse_older(members: Members, seeds: Sequence[Address], joining: Sequence[Address]) -> None:
+    """Refuse joining nodes of an older release if a collection of the cluster has no history.
+
+    Such a node would read that the collection has one, and would keep that for good in each vbucket that it gets.
+
+    Raises:
+        ClusterError: a node is of an older release.
+        TransportError, StatusError: a node does not answer, or refused.
+    """
+    if joining:
+        await _refuse_older(members, joining, await current(members, seeds))
+
+
 async def _tell(node: NodeAdmin, manifest: CollectionsManifest) -> None:
     """Send a node the manifest that the first node accepted; a node that has a later manifest with this change needs
     none.
@@ -268,7 +281,8 @@ async def _tell(node: NodeAdmin, manifest: CollectionsManifest) -> None:
         if error.status != Status.ERANGE:
             raise
         known = await node.manifest()
-        if known.uid < manifest.uid or contradiction(manifest, known):
+        is_another = known.uid == manifest.uid and not is_alike(manifest, known)
+        if known.uid < manifest.uid or is_another or contradiction(manifest, known):
             raise
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from headwater.client.routing import Address
 from headwater.cluster.balance import Move
-from headwater.cluster.collections import outrank, refuse_joining
+from headwater.cluster.collections import outrank, refuse_joining, refuse_older
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.inquiry import Inquiry
 from headwater.cluster.members import Members
@@ -145,6 +145,7 @@ class Rebalance:
         if plan.is_empty:
             return plan.before
         joining = [each for each in plan.after.servers if each not in plan.before.servers]
+        await refuse_older(self._members, plan.before.servers, joining)
         # Before the map makes them members: a newer manifest of theirs would drop the collections it lacks in each
         # vbucket that they get.
         await outrank(self._members, plan.before.servers, joining)

@@ -26,7 +26,10 @@ def contradiction(mine: CollectionsManifest, other: CollectionsManifest) -> str:
         if here != there:
             return f"{here} of the one and {there} of the other have the same id, {number:x}"
     if mine.uid == other.uid:
-        return "" if is_alike(mine, other) else f"both have a manifest {mine.uid:x}, and it is not the same"
+        # Without the flags of histories: a server that knows none, or leaves them out of its manifest, names the same
+        # collections.
+        is_same = _collections(mine) == _collections(other)
+        return "" if is_same else f"both have a manifest {mine.uid:x}, and it is not the same"
     # Manifests follow each other by uid, and one may simply not have reached the other node yet.
     older, newer = sorted((mine, other), key=lambda each: each.uid)
     try:
@@ -37,14 +40,21 @@ def contradiction(mine: CollectionsManifest, other: CollectionsManifest) -> str:
 
 
 def is_alike(mine: CollectionsManifest, other: CollectionsManifest) -> bool:
-    """Return True if two manifests have the same scopes and collections, whatever their uids."""
-    return _meaning(mine) == _meaning(other)
+    """Return True if two manifests have the same scopes and collections with the same history flags, whatever their
+    uids.
+    """
+    return _collections(mine) == _collections(other) and _flags(mine) == _flags(other)
 
 
-def _meaning(manifest: CollectionsManifest) -> object:
+def _collections(manifest: CollectionsManifest) -> object:
     """Return the scopes and collections of a manifest in a form without order, for comparison."""
-    collections = {(scope.id, each) for scope, each in manifest.each_collection()}
+    collections = {(scope.id, each.identity) for scope, each in manifest.each_collection()}
     return {(scope.id, scope.name) for scope in manifest.scopes}, collections
+
+
+def _flags(manifest: CollectionsManifest) -> dict[int, bool]:
+    """Return the history flag of each collection by its id."""
+    return {each.id: each.history for _, each in manifest.each_collection()}
 
 
 def why_not_from(source: CollectionsManifest, target: CollectionsManifest) -> str:

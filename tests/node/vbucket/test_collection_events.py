@@ -175,6 +175,27 @@ def test_a_collection_has_a_history_or_not_from_the_event_on_that_says_so() -> N
     assert not found.manifest.by_id()[0][1].history
 
 
+def test_a_collection_without_a_history_counts_from_its_creation_and_to_its_drop() -> None:
+    found = VBucketCollections()
+    found.add(10, given(8, history=False, kind=EventKind.CREATE_COLLECTION))
+    found.add(15, given(9, history=True, kind=EventKind.CREATE_COLLECTION))
+    found.add(20, ManifestEvent(EventKind.DROP_COLLECTION, 3, 0, 8))
+    found.add(90, given(9, history=True))
+    assert spans(found, 0, 100) == [(10, 15, [8]), (15, 20, [8])]
+    only = {number: Wanted(aware=True, collections=frozenset({number})) for number in (8, 9)}
+    assert [found.has_history(only[8], *each) for each in ((0, 18), (10, 18), (5, 9))] == [False, False, True]
+    assert found.has_history(only[9], 0, 18)
+    assert found.has_history(only[9], 0, 15), "it was created by the newest change"
+
+
+def test_others_collections_without_a_history_are_not_in_the_way() -> None:
+    found = VBucketCollections()
+    found.add(5, given(8, history=False, kind=EventKind.CREATE_COLLECTION))
+    found.add(6, given(9, history=True, kind=EventKind.CREATE_COLLECTION))
+    only = {number: Wanted(aware=True, collections=frozenset({number})) for number in (8, 9)}
+    assert [len(found.plain_spans_of(each, 6, 10)) for each in (ALL, only[8], only[9], PLAIN)] == [1, 1, 0, 0]
+
+
 def test_modifications_are_shown_to_who_knows_them_while_the_collection_is_there() -> None:
     found = VBucketCollections()
     found.add(5, given(8, history=True, kind=EventKind.CREATE_COLLECTION))

@@ -2,13 +2,18 @@
 
 import pytest
 
+from headwater.protocol.dcp.consumer import Consumer
 from headwater.protocol.dcp.consumer_messages import STREAM_MESSAGES
-from headwater.protocol.dcp.events import Advanced, Changed, Ended, Marked, StateWanted
+from headwater.protocol.dcp.controls import DELETED_REVS, Negotiated
+from headwater.protocol.dcp.events import Advanced, Changed, Ended, ManifestChanged, Marked, StateWanted
+from headwater.protocol.dcp.negotiation import ConsumerSettings
 from headwater.protocol.dcp.producer import CONSUMER_COMMANDS
 from headwater.wire import dcp, upr
 from headwater.wire.header import Frame
+from headwater.wire.manifest import EventKind, ManifestEvent
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
+from headwater.wire.system_events import flat_message
 from headwater.wire.vbucket import State
 from tests.protocol.dcp.consumer_talk import VB, Talk, marker, mutation
 
@@ -61,3 +66,20 @@ def test_what_was_not_agreed_is_refused_and_not_skipped(message: upr.Flush) -> N
 def test_all_that_a_producer_sends_on_a_stream_has_its_meaning() -> None:
     elsewhere = {Opcode.DCP_ADD_STREAM, Opcode.DCP_NOOP}
     assert set(STREAM_MESSAGES) == (set(CONSUMER_COMMANDS) - elsewhere) | {Opcode.DCP_FLUSH}
+
+
+@pytest.mark.parametrize(("refused", "history"), [((), False), ((DELETED_REVS,), True)])
+def test_a_history_is_that_of_nodes_of_headwater_and_no_other_servers(refused: tuple[str, ...], history: bool) -> None:
+    """Another server's flag is about the versions that it keeps; its manifest may say nothing of them."""
+    talk = Talk()
+    talk.end = Consumer(Negotiated(xerror=True, connection_name="c", collections=True), ConsumerSettings(), now=0.0)
+    stream = talk.open(refused=refused)
+    talk.give(marker(stream.opaque, 0, 9))
+    event = ManifestEvent(EventKind.CREATE_COLLECTION, 4, 0, 8, "carts", None, False)
+    text = flat_message(event)
+    message = dcp.SystemEventV2(
+        vbucket=VB, opaque=stream.opaque, by_seqno=1, event=text.event, key=text.key, value=text.value
+    )
+    (changed,) = talk.give(message.frame())
+    assert isinstance(changed, ManifestChanged)
+    assert (changed.event.name, changed.event.history) == ("carts", history)

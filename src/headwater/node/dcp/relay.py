@@ -214,7 +214,8 @@ class StreamRelay(DcpCalls[str, "_Call"]):
         if frame.key not in _OWN_CONTROLS:
             # Kept for a worker that is called later: it must get the same settings, in the order in which the client
             # made them.
-            self._controls = [each for each in self._controls if each.key != frame.key] + [frame]
+            # A repeated one keeps its place, for another control may only be set behind it.
+            self._controls = list(({each.key: each for each in self._controls} | {frame.key: frame}).values())
             for call in self._calls.values():
                 call.ask(frame)
                 if frame.key in _OF_NOOPS:

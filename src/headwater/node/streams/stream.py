@@ -485,7 +485,8 @@ class Stream:
         upto, vb = self._snapshot_end(), self.vbucket.id
         shown = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
         every_version = self._every_version and self._has_versions
-        plain = self.vbucket.collections.plain_spans(self.position, upto) if every_version and not self._is_copy else ()
+        leaves_out = every_version and not self._is_copy
+        plain = self.vbucket.collections.plain_spans_of(self._wanted, self.position, upto) if leaves_out else ()
         view = self._store.view(
             vb, self.position, upto, shown, every_version=every_version, plain=plain, befores=self._befores
         )

@@ -158,6 +158,7 @@ class EventHistory:
 
 NO_EVENTS: Final = EventHistory()
 _GIVING: Final = (EventKind.CREATE_COLLECTION, EventKind.MODIFY_COLLECTION)
+_DECIDING: Final = (*_GIVING, EventKind.DROP_COLLECTION)
 """The kinds of events that say whether a collection has a history."""
 
 
@@ -262,13 +263,15 @@ class VBucketCollections:
         for seqno, event in zip(self._seqnos, self._row.events(), strict=True):
             if seqno >= last:
                 break
-            if event.kind not in _GIVING or event.collection_id is None:
+            if event.kind not in _DECIDING or event.collection_id is None:
                 continue
             if seqno > begin:
                 if plain:
                     yield PlainSpan(begin, seqno, _sorted_ids(plain))
                 begin = seqno
-            (plain.discard if event.history else plain.add)(event.collection_id)
+            # Behind its drop a collection has no changes, and its id never comes back.
+            is_plain = event.kind in _GIVING and not event.history
+            (plain.add if is_plain else plain.discard)(event.collection_id)
         if plain:
             yield PlainSpan(begin, last, _sorted_ids(plain))
 
@@ -282,7 +285,25 @@ class VBucketCollections:
         for each in spans:
             plain.update(dict.fromkeys(each.collections.tolist(), each.last - each.after))
         documents = [each for each in self.choice(wanted, last).tolist() if each < EVENTS_OF_COLLECTIONS]
-        return not documents or any(plain[each] < last - after for each in documents)
+        # A collection counts from its creation on: before that it had no changes whose versions could be left out.
+        created = self._creations() if after < self._seqnos[-1] else {}
+        lengths = {each: last - max(after, created.get(each, 0)) for each in documents}
+        return not documents or any(not length or plain[each] < length for each, length in lengths.items())
+
+    def plain_spans_of(self, wanted: Wanted, after: int, last: int) -> tuple[PlainSpan, ...]:
+        """Return `plain_spans` of the wanted collections alone: others' versions are not in the stream anyway."""
+        if not (spans := self.plain_spans(after, last)):
+            return ()
+        shown = self.choice(wanted, last)
+        if not len(shown):
+            return spans
+        chosen = (PlainSpan(each.after, each.last, np.intersect1d(each.collections, shown)) for each in spans)
+        return tuple(each for each in chosen if len(each.collections))
+
+    def _creations(self) -> dict[int, int]:
+        """Return the seqno of each collection's creation by its id."""
+        kind, events = EventKind.CREATE_COLLECTION, zip(self._seqnos, self._row.events(), strict=True)
+        return {event.collection_id or 0: seqno for seqno, event in events if event.kind is kind}
 
     def is_over(self, wanted: Wanted, seqno: int) -> bool:
         """Return True if none of the wanted collections exists at a seqno, or can be created later."""

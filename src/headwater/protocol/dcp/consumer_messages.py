@@ -83,7 +83,12 @@ def _system_event(live: LiveStreams, frame: Frame) -> list[Event]:
     stream = live.open_for(frame)
     # "Seqnos of system events count like documents" (dcp 2.16).
     live.judged(frame, message.by_seqno)
-    return [ManifestChanged(stream, message.by_seqno, event_of(message))]
+    event = event_of(message)
+    # Another server's flag says which versions that server keeps. The copy keeps its own versions, by its own settings;
+    # and the other's manifest, which is compared with the copy's, need not say anything of histories.
+    if not live.tells_deleted_rev:
+        event = event._replace(history=True)
+    return [ManifestChanged(stream, message.by_seqno, event)]
 
 
 def _prepare(live: LiveStreams, frame: Frame) -> list[Event]:
@@ -161,6 +166,7 @@ STREAM_MESSAGES: dict[int, Callable[[LiveStreams, Frame], list[Event]]] = {
     Opcode.DCP_PREPARE: _prepare,
     Opcode.DCP_COMMIT: _commit,
     Opcode.DCP_ABORT: _abort,
+    Opcode.DCP_BEFORE: _not_negotiated,
     Opcode.DCP_OSO_SNAPSHOT: _not_negotiated,
     Opcode.DCP_CACHE_TRANSFER: _not_negotiated,
     Opcode.DCP_CACHE_TRANSFER_END: _not_negotiated,
