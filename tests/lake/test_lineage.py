@@ -12,10 +12,11 @@ import pytest
 from headwater.errors import TableChanged
 from headwater.lake import lineage, upkeep
 from headwater.lake.iceberg import entry
+from headwater.lake.iceberg.place import PROPERTY
 from headwater.lake.index import FOLDER as INDEXES
 from headwater.lake.log import TableLog
 from headwater.lake.places import store_of
-from headwater.lake.row_ids import ENABLED
+from headwater.lake.row_ids import ENABLED, FEATURE, MARK, SUSPENDED
 from headwater.lake.store import TableStore
 from tests.lake.iceberg.support import alone, by_duckdb, by_pyiceberg, for_linux, published, queried, set_published
 from tests.lake.support import Change, Table, held, restore, row_ids
@@ -268,3 +269,75 @@ def test_a_tables_commits_say_that_they_keep_ids(tmp_path: Path) -> None:
     ]
     assert information["tags"] == {"delta.rowTracking.preserved": "true"}
     assert held(tmp_path).keys() == {*KEYS}
+
+
+def give(table: Table, **properties: str | None) -> None:
+    """Set properties of a table as another writer does; None removes one."""
+    state = table.log.refresh()
+    names = {"enabled": ENABLED, "published": PROPERTY, "suspended": SUSPENDED}
+    changed = dict(state.properties) | {names[each]: text for each, text in properties.items()}
+    configuration = {each: text for each, text in changed.items() if text is not None}
+    assert table.log.commit([{"metaData": state.metadata | {"configuration": configuration}}], "SET TBLPROPERTIES")
+
+
+def drop_feature(table: Table) -> None:
+    """Commit what `ALTER TABLE ... DROP FEATURE rowTracking` of Delta 4.4 leaves."""
+    state = table.log.refresh()
+    features = [each for each in state.protocol["writerFeatures"] if each != FEATURE]
+    properties = {each: text for each, text in state.properties.items() if "owTracking" not in each}
+    given = ("baseRowId", "defaultRowCommitVersion")
+    files = [{name: value for name, value in each.add.items() if name not in given} for each in state.files.values()]
+    actions: list[Any] = [
+        {"protocol": state.protocol | {"writerFeatures": features}},
+        {"metaData": state.metadata | {"configuration": properties}},
+        {"domainMetadata": {"domain": MARK, "configuration": "{}", "removed": True}},
+        *({"add": each | {"dataChange": False}} for each in files),
+    ]
+    assert table.log.commit(actions, "DROP FEATURE")
+
+
+def test_ids_that_begin_anew_behind_a_dropped_feature_are_no_ids_of_before(tmp_path: Path) -> None:
+    table = begun(Table(tmp_path))
+    table.take(*stored("v", 1), fresh=[0])
+    table.take(*stored("w", 100, KEYS[::-1]))
+    drop_feature(table)
+    begun(table)
+    first = only_ids(tmp_path)
+    table = Table(tmp_path)  # its indexes have the ids of before
+    table.take(("k2", 0, 500, "x"))
+    assert only_ids(tmp_path) == first
+
+
+def test_a_fold_that_began_while_ids_were_not_kept_does_not_come_in_when_they_are(tmp_path: Path) -> None:
+    table = begun(Table(tmp_path))
+    table.take(*stored("v", 1), fresh=[0])
+    table.take(*stored("w", 100, KEYS[:4]))
+    give(table, enabled="false")
+    state = table.log.refresh()
+    folded = upkeep.fold(
+        table.log.store, state.fields, table.indexes, list(state.files.values()), columns=state.id_columns
+    )
+    begun(table)
+    first = only_ids(tmp_path)
+    assert not upkeep.commit(table.log, folded)
+    assert only_ids(tmp_path) == first
+
+
+def test_no_file_gets_an_id_while_the_feature_is_being_dropped(tmp_path: Path) -> None:
+    table = begun(Table(tmp_path))
+    table.take(*stored("v", 1), fresh=[0])
+    give(table, enabled="false", suspended="true")
+    table.take(*stored("w", 100, KEYS[:4]))
+    assert [each.first_row is None for each in table.log.state.files.values()].count(True) == 1
+    begun(table)
+    assert table.log.state.properties[SUSPENDED] == "false" and table.log.state.gives_row_ids
+
+
+def test_ids_of_a_table_that_is_published_again_go_on_behind_those_that_iceberg_gave_out(tmp_path: Path) -> None:
+    table = published(tmp_path)
+    table.take(*stored("v", 1), fresh=[0])
+    entry.publish(table.log)
+    given = entry.next_row(table.log)
+    give(table, published=None)
+    begun(table)
+    assert min(only_ids(tmp_path).values()) == given >= len(KEYS)

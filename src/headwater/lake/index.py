@@ -213,7 +213,7 @@ class Indexes:
         for part in parts:
             checksum.update(part)
         magic = _MAGIC if self._ids is None else _MAGIC_WITH_IDS
-        header = _HEADER.pack(magic, len(index.rows), rows, self._owner(path), checksum.intdigest())
+        header = _HEADER.pack(magic, len(index.rows), rows, self._owner(path, magic), checksum.intdigest())
         with self.store.output(place_of(path), durable=False) as out:
             out.writelines([header, *parts])
         # What is mapped takes no memory of its own; thousands that this process has written would.
@@ -233,9 +233,11 @@ class Indexes:
         while len(self._open) > self._keep:
             self._open.popitem(last=False)
 
-    def _owner(self, path: str) -> int:
-        """Return the number that ties an index to this table, this data file and this seed."""
-        return xxhash.xxh3_64_intdigest(f"{self._table}\0{path}".encode() + self.seed)
+    def _owner(self, path: str, magic: bytes) -> int:
+        """Return the number that ties an index to this table, data file and seed, and with ids to their column."""
+        # The ids of another column are of a time before the table dropped the feature: they are given out anew.
+        column = f"\0{self._ids}" if magic == _MAGIC_WITH_IDS else ""
+        return xxhash.xxh3_64_intdigest(f"{self._table}\0{path}{column}".encode() + self.seed)
 
     def _mapped(self, path: str) -> KeyIndex | None:
         content = self.store.mapped(place_of(path))
@@ -243,7 +245,7 @@ class Indexes:
             return None
         magic, count, _, owner, checksum = _HEADER.unpack_from(content)
         body = content[_HEADER.size :]
-        if magic not in (_MAGIC, _MAGIC_WITH_IDS) or owner != self._owner(path):
+        if magic not in (_MAGIC, _MAGIC_WITH_IDS) or owner != self._owner(path, magic):
             return None
         has_ids = magic == _MAGIC_WITH_IDS and len(body) == count * (_ROW_BYTES + _ID_BYTES)
         if not has_ids and len(body) != count * _ROW_BYTES:

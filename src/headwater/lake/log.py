@@ -225,7 +225,9 @@ class TableState:
     @property
     def gives_row_ids(self) -> bool:
         """Return True if each commit gives ids to the rows of its files."""
-        return row_ids.FEATURE in (self.protocol.get("writerFeatures") or ())
+        # While the feature is being dropped no file may get an id (PROTOCOL.md, "Row Tracking").
+        has_feature = row_ids.FEATURE in (self.protocol.get("writerFeatures") or ())
+        return has_feature and not self.says(row_ids.SUSPENDED)
 
     @property
     def id_columns(self) -> IdColumns | None:
@@ -460,8 +462,13 @@ class TableLog:
 
     def _with_row_ids(self, actions: Sequence[Action], version: int) -> Sequence[Action]:
         """Give ids to the rows of new files. Only here, for a commit that lost the race has to give others."""
-        protocols = [action["protocol"] for action in actions if "protocol" in action]
-        if not (replace(self.state, protocol=protocols[-1]) if protocols else self.state).gives_row_ids:
+        state = self.state
+        for action in actions:
+            if "protocol" in action:
+                state = replace(state, protocol=action["protocol"])
+            elif "metaData" in action:
+                state = replace(state, metadata=action["metaData"])
+        if not state.gives_row_ids:
             return actions
         return row_ids.with_ids(actions, self.state.next_row, version)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 FEATURE: Final = "rowTracking"
 ENABLED: Final = "delta.enableRowTracking"
+SUSPENDED: Final = "delta.rowTrackingSuspended"
 ID_COLUMN: Final = "delta.rowTracking.materializedRowIdColumnName"
 COMMIT_COLUMN: Final = "delta.rowTracking.materializedRowCommitVersionColumnName"
 MARK: Final = "delta.rowTracking"
@@ -75,7 +76,8 @@ def new_properties(known: Mapping[str, str]) -> dict[str, str]:
     """Return the properties that make a table keep ids, with the names of columns that it had before, if it had any."""
     name = uuid.uuid4()
     names = {ID_COLUMN: f"_row-id-col-{name}", COMMIT_COLUMN: f"_row-commit-version-col-{name}"}
-    return {ENABLED: "true"} | {each: known.get(each) or text for each, text in names.items()}
+    going_on = {SUSPENDED: "false"} if SUSPENDED in known else {}
+    return {ENABLED: "true"} | going_on | {each: known.get(each) or text for each, text in names.items()}
 
 
 def next_row(records: Mapping[str, str]) -> int:

@@ -153,10 +153,15 @@ class FoldedFile:
 
 @dataclass
 class Folded:
-    """New files with the live rows of others."""
+    """New files with the live rows of others.
+
+    Attributes:
+        columns: in which the rows keep their ids; None if they keep none.
+    """
 
     files: list[NewFile]
     sources: list[FoldedFile]
+    columns: IdColumns | None = None
 
 
 def fold(
@@ -201,7 +206,7 @@ def fold(
     except BaseException:
         out.discard()
         raise
-    return Folded(written, sources)
+    return Folded(written, sources, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +401,9 @@ def commit(log: TableLog, folded: Folded) -> bool:
         return False
     while True:
         state = log.refresh()
+        # A fold from a time without ids would give each row a new one.
+        if state.id_columns is not None and folded.columns != state.id_columns:
+            return False
         died: dict[str, BitMap] = {}
         actions: list[Action] = []
         for source in folded.sources:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from headwater.errors import TableError, UnsupportedTable
-from headwater.lake.iceberg.place import CATALOG, PROPERTY, CatalogName
+from headwater.lake.iceberg.place import CATALOG, PROPERTY, CatalogName, place_of
 from headwater.lake.iceberg.schema import FieldIds, UnknownTypeError
 from headwater.lake.layout import OF_ICEBERG, Formats
 from headwater.lake.log import TableLog, TableState
@@ -78,8 +78,10 @@ def expire(log: TableLog, seconds: float, now: float) -> None:
 
 
 def next_row(log: TableLog) -> int:
-    """Return the first id of a row that the Iceberg table has not given out; 0 if the table is not published."""
-    return int(_library(log).next_row(log)) if is_published(log.state) else 0
+    """Return the first id of a row that the Iceberg table has not given out; 0 if there is none."""
+    # The metadata of a table that is not published now is continued once it is published again.
+    place = place_of(log)
+    return int(_library(log).next_row(log)) if is_published(log.state) or any(place.store.list(place.own)) else 0
 
 
 def unneeded(log: TableLog, now: float) -> list[Listed]:
