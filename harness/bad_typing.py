@@ -70,6 +70,7 @@ BASE: Final[Mapping[str, str]] = {
     "bucket list": "",
     "bucket quota": "default",
     "bucket history": "default",
+    "collection alter": "shop.orders --history off",
     "collection create": "shop.orders",
     "collection drop": "shop.orders --yes",
     "collection list": "",
@@ -103,7 +104,7 @@ ASKS_BY_OPTION: Final = {
         "bucket list",
         "bucket quota",
     ),
-    *("collection create", "collection drop", "collection list"),
+    *("collection alter", "collection create", "collection drop", "collection list"),
 }
 LONG: Final = ("load", "export", "tail", "tap", "mirror", "index", "observe", "move", "backup create", "streams")
 

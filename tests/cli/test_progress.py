@@ -57,7 +57,9 @@ SHORT = {
     **dict.fromkeys(("seqnos", "failover-log", "streams", "cluster status"), "a question to each node"),
     **dict.fromkeys(("bucket list", "bucket quota", "bucket history", "bucket create"), "a word to each node"),
     "bucket drop": "a word to each node, which removes files beside its serving",
-    **dict.fromkeys(("collection create", "collection drop", "collection list"), "a word to each node"),
+    **dict.fromkeys(
+        ("collection alter", "collection create", "collection drop", "collection list"), "a word to each node"
+    ),
     **dict.fromkeys(("user add", "user list", "user roles", "user password", "user remove"), "a small file, or a node"),
     **dict.fromkeys(("tls ca", "tls node", "tls user", "tls show"), "a certificate"),
     **dict.fromkeys(("config check", "config show"), "a small file"),

@@ -215,9 +215,11 @@ def test_a_table_of_somebody_else_or_with_features_that_are_not_known_is_refused
     spark.sql(f"CREATE TABLE {schema}.theirs (key BINARY) USING delta")
     refuses(spark, bucket, f"{schema}.theirs", rf"^spark_catalog\.{schema}\.theirs \(.*\): its protocol is reader 1")
     log = followed(begin(spark, bucket, f"{schema}.ours").place)
-    feature = {"writerFeatures": [*log.state.protocol["writerFeatures"], "rowTracking"]}
+    feature = {"writerFeatures": [*log.state.protocol["writerFeatures"], "icebergWriterCompatV1"]}
     log.commit([{"protocol": log.state.protocol | feature}], "UPGRADE PROTOCOL")
-    refuses(spark, bucket, f"{schema}.ours", r"\.ours \(.*\): the table feature rowTracking", UnsupportedTable)
+    refuses(
+        spark, bucket, f"{schema}.ours", r"\.ours \(.*\): the table feature icebergWriterCompatV1", UnsupportedTable
+    )
 
 
 @pytest.mark.spark
