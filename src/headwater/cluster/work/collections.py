@@ -118,7 +118,8 @@ class AlterCollection(_OfCollections):
     )
     EXITS: ClassVar[Mapping[int, str]] = {1: "there is none, or a node does not answer"}
     REMARKS: ClassVar[tuple[str, ...]] = (
-        "What was written while a collection had a history stays for readers, as long as its bucket keeps it.",
+        "What was written while a collection had a history stays for readers, as long as its bucket keeps it. A bucket "
+        "in which no collection has a history keeps none: its old versions go with the next compaction.",
     )
 
     name: str = option(..., "SCOPE.COLLECTION.", positional=True, metavar="NAME", allowed="a name")
