@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from headwater.client import WriteWithMeta
-from headwater.errors import NoAccess, RollbackRequired
+from headwater.errors import BucketMadeAnew, CollectionMadeAnew, NoAccess, RollbackRequired
 from headwater.pipelines import restore as restoring
 from headwater.pipelines.restore import Restored, restore, send_again
 from headwater.spark.settings import parse, parse_write
 from headwater.testing.node import Node, node
+from tests.client.test_made_anew import make, make_anew, url
 from tests.node.kv.test_rights_in_places import PASSWORD, give
 from tests.pipelines.buckets import create, state, state_by_collection
-from tests.pipelines.support import documents
+from tests.pipelines.support import becomes, documents
 
 
 @pytest.fixture(params=[4, 8], ids=["the same vbuckets", "other vbuckets"])
@@ -202,3 +203,54 @@ def test_nothing_is_called_level_by_a_user_who_is_shown_a_part_of_the_source() -
         writing = parse_write({"url": target.url, "withMeta": "true", "retrySeconds": "5"})
         with pytest.raises(NoAccess, match="a collection is not shown"):
             restore(reading, writing, {0: 2})
+
+
+def between_chunks(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Two documents go out in each call, and `change` comes between the first call and the second."""
+    whole = restoring._chunks
+
+    def interrupted(writes: Any) -> Iterator[Any]:
+        for place, chunk in enumerate(whole(writes)):
+            if place == 1:
+                change()
+            yield chunk
+
+    monkeypatch.setattr(restoring, "ROWS_PER_CALL", 2)
+    monkeypatch.setattr(restoring, "_chunks", interrupted)
+
+
+@pytest.mark.parametrize("repair", [restore, send_again])
+def test_a_repair_whose_collection_is_made_again_between_two_calls_ends(
+    repair: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first call wrote has gone with the collection."""
+    with node(vbuckets=1) as source, node(vbuckets=1) as target:
+        create(source, "shop.a")
+        with source.client() as client:
+            client.collection("shop.a").set_many((f"k{i}", "v") for i in range(6))
+            ends = client.seqnos("all")
+        becomes(target, 1, a=8, b=9)
+        between_chunks(monkeypatch, lambda: becomes(target, 2, a=10, b=9))
+        reading = parse({"url": source.url, "retrySeconds": "5", "xattrs": "true", "collections": "shop.a"})
+        writing = parse_write({"url": target.url, "withMeta": "true", "retrySeconds": "5"})
+        with pytest.raises(CollectionMadeAnew, match=r"shop\.a .* had id 0x8, and has 0xa"):
+            repair(reading, writing, ends)
+
+
+@pytest.mark.parametrize("collection", [{}, {"collections": "shop.a"}], ids=["default", "shop.a"])
+@pytest.mark.parametrize("repair", [restore, send_again])
+def test_a_repair_whose_bucket_is_made_again_between_two_calls_ends(
+    repair: Callable[..., object], collection: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with node(vbuckets=4) as source, node(vbuckets=4) as target:
+        create(source, "shop.a")
+        with source.client() as client:
+            place = client.collection("shop.a") if collection else client
+            place.set_many((f"k{i}", "v") for i in range(6))
+            ends = client.seqnos("all")
+        make(target, 8, "a")
+        between_chunks(monkeypatch, lambda: make_anew(target, 8, "a"))
+        reading = parse({"url": source.url, "retrySeconds": "5", "xattrs": "true"} | collection)
+        writing = parse_write({"url": url(target), "withMeta": "true", "retrySeconds": "5"})
+        with pytest.raises(BucketMadeAnew, match="was dropped and made again"):
+            repair(reading, writing, ends)

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwater.client.collections import resolve
+from headwater.client.collections import check_ids, resolve
 from headwater.client.kv import as_key
 from headwater.client.unread import OWN_OF_SERVERS, required_manifest
-from headwater.errors import KeyExists, RowsRefused
+from headwater.errors import BucketMadeAnew, KeyExists, RowsRefused
 from headwater.pipelines.failures import passing_failovers
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark import nodes
@@ -34,7 +34,7 @@ from headwater.wire.opcodes import Opcode
 
 if TYPE_CHECKING:
     from headwater.client import Client
-    from headwater.client.writes import WriteWithMeta
+    from headwater.client.writes import Failed, WriteWithMeta
 
 BYTES_PER_CALL = 16 << 20
 """The bytes of the documents of one call, about: a document may have 20 MiB."""
@@ -75,13 +75,15 @@ def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, in
         ends: vbucket of the source to the seqno that the copy has reached.
 
     Raises:
+        BucketMadeAnew, CollectionMadeAnew: the target was dropped and created again while it was written to.
         TransportError, StatusError: a node did not answer, or could not write, for `retrySeconds`.
     """
 
     def attempt() -> Restored:
         with passing_failovers(source.url), nodes.connect(source) as origin, connect_target(target) as copy:
+            place = _Place(copy, target.url)
             compared = _ComparedCollections.of(origin, copy, source, target)
-            return _restore(origin, copy, _reachable(origin, ends), source.retry_seconds, compared)
+            return _restore(origin, place, _reachable(origin, ends), source.retry_seconds, compared)
 
     # From the beginning: what is right already is passed over.
     return patiently(attempt, target.retry_seconds)
@@ -99,15 +101,17 @@ def send_again(source: SourceSettings, target: WriteSettings, ends: Mapping[int,
         ends: vbucket of the source to the seqno that the copy has reached.
 
     Raises:
+        BucketMadeAnew, CollectionMadeAnew: the target was dropped and created again while it was written to.
         RowsRefused: the target refuses documents for good, and there is no place for dead letters.
         TransportError, StatusError: a node did not answer, or could not write, for `retrySeconds`.
     """
 
     def attempt() -> int:
         with passing_failovers(source.url), nodes.connect(source) as origin, connect_target(target) as copy:
+            place = _Place(copy, target.url)
             compared = _ComparedCollections.of(origin, copy, source, target)
             chunks = _chunks(_present(origin, _reachable(origin, ends), source.retry_seconds, compared))
-            return sum(_add(copy, path, writes, target) for path, writes in chunks)
+            return sum(_add(place, path, writes, target) for path, writes in chunks)
 
     return patiently(attempt, target.retry_seconds)
 
@@ -168,22 +172,53 @@ def _reachable(origin: Client, ends: Mapping[int, int]) -> dict[int, int]:
     return {vb: min(end, int(stats[vb]["high_seqno"])) if vb in stats else end for vb, end in ends.items()}
 
 
+class _Place:
+    """The bucket and the collections of a target, which must stay the same ones from the first write to the last.
+
+    Each call of `write` looks its collection up by itself: what went to one that was dropped since is gone with it.
+
+    Args:
+        client: the target. url: its connection string, for errors.
+    """
+
+    def __init__(self, client: Client, url: str) -> None:
+        self.client: Client = client
+        self._url, self._map = url, client.map
+        self._ids: dict[str, int] = {}
+
+    def write(self, path: str, writes: list[WriteWithMeta]) -> Failed:
+        """Write documents of one collection ("" for the default one of a plain copy); return refusals by place.
+
+        Raises:
+            BucketMadeAnew, CollectionMadeAnew: the target is not the one that earlier calls wrote to.
+        """
+        if not path:
+            failed = self.client.write_many(writes)
+        else:
+            documents = self.client.collection(path)
+            failed = documents.write_many(writes)
+            check_ids(self._ids, {path: documents.collection_id})
+        if not self._map.is_same_bucket(now := self.client.map):
+            raise BucketMadeAnew(self._url, *((each.uuid, each.vbuckets) for each in (self._map, now)))
+        return failed
+
+
 _Held = dict[tuple[str, bytes], Meta]
 """The versions that the copy has, by the name of its collection ("" for the default one of a plain copy) and key."""
 
 
 def _restore(
-    origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
+    origin: Client, place: _Place, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
 ) -> Restored:
     restored = Restored()
     if compared.origin is not None and not compared.origin.collections:
         return restored
-    held = _held(origin, copy, ends, patience_seconds, compared)
+    held = _held(origin, place.client, ends, patience_seconds, compared)
     for path, writes in _chunks(_differing(origin, held, ends, patience_seconds, compared)):
-        _force(copy, path, writes)
+        _force(place, path, writes)
         restored.forced += len(writes)
     for path, writes in _chunks(_removals(held)):
-        _force(copy, path, writes)
+        _force(place, path, writes)
         restored.removed += len(writes)
     return restored
 
@@ -323,27 +358,25 @@ def _chunks(writes: Iterable[tuple[str, WriteWithMeta]]) -> Iterator[tuple[str, 
     yield from by_path.items()
 
 
-def _force(copy: Client, path: str, writes: list[WriteWithMeta]) -> None:
-    documents = copy.collection(path) if path else copy
+def _force(place: _Place, path: str, writes: list[WriteWithMeta]) -> None:
     # Any error ends this attempt: the next one compares everything again, and finds what is left to do.
-    for error in documents.write_many(writes).values():
+    for error in place.write(path, writes).values():
         raise error
 
 
-def _add(copy: Client, path: str, writes: list[WriteWithMeta], target: WriteSettings) -> int:
+def _add(place: _Place, path: str, writes: list[WriteWithMeta], target: WriteSettings) -> int:
     """Write documents that may be there; return the number of those that the target lacked.
 
     Raises:
         RowsRefused: the target refuses one for good, and there is no place for dead letters. StatusError: another
             refusal.
     """
-    documents = copy.collection(path) if path else copy
-    failed = documents.write_many(writes)
-    for place, error in failed.items():
+    failed = place.write(path, writes)
+    for index, error in failed.items():
         # The target has this version or a newer one: nothing is missing there.
         if isinstance(error, KeyExists) or (target.dead_letters is not None and isinstance(error, REFUSED_ROWS)):
             continue
         if isinstance(error, REFUSED_ROWS):
-            raise RowsRefused(1, as_key(writes[place].key), str(error))
+            raise RowsRefused(1, as_key(writes[index].key), str(error))
         raise error
     return len(writes) - len(failed)
