@@ -23,8 +23,9 @@ from headwater.node.dcp.inbound import InboundStream
 from headwater.node.durable_writes import Copies
 from headwater.node.refused import CommandRefused
 from headwater.node.users.file import UsersFile
+from headwater.protocol.tap.options import TapOptions
 from headwater.testing.node import Node
-from headwater.wire import dcp
+from headwater.wire import dcp, tap
 from headwater.wire.admin import GetAllVbSeqnosResponse
 from headwater.wire.dcp import EndReason, StreamFlag
 from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
@@ -426,6 +427,31 @@ def test_a_stream_to_the_latest_waits_for_what_is_being_settled(owner: Node, fla
         next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
         assert reader.asks(flags=int(flags)).status == 0
         assert [each.key for each in reader.messages() if each.opcode == Opcode.DCP_MUTATION] == [b"k"]
+
+
+def test_a_tap_dump_waits_for_what_is_being_settled(owner: Node) -> None:
+    """Its end says that this is all there is, in the vbuckets that it chooses."""
+
+    def dumped(client: Client, options: TapOptions) -> list[bytes]:
+        client.send(options.encode())
+        frames = [each for each in iter(client.read, None) if each.opcode == Opcode.TAP_MUTATION]
+        return [tap.Mutation.decode(each).key for each in frames]
+
+    die_with_a_prepare(owner)
+    with Client(owner.port) as reader, Client(owner.port) as other, Client(owner.port) as later:
+        assert other.ask(Opcode.SET, key=b"settled", extras=bytes(8), vbucket=1).status == 0
+        assert reader.ask(Opcode.HELLO, value=XERROR.to_bytes(2)).status == 0
+        reader.send(TapOptions(name=b"", dump=True).encode())
+        refused = reader.read()
+        assert refused is not None
+        assert (refused.status, b"being settled" in refused.value) == (Status.ETMPFAIL, True)
+        assert dumped(other, TapOptions(name=b"", vbuckets=(1,), dump=True)) == [b"settled"]
+        with Replica(owner.port) as replica:
+            replica.asks(flags=0)
+            prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+            replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
+            next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
+        assert sorted(dumped(later, TapOptions(name=b"", dump=True))) == [b"k", b"settled"]
 
 
 # --- another map ------------------------------------------------------------------------------------------------------

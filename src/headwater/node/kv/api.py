@@ -80,6 +80,9 @@ class TapSessions(Protocol):
     def fenced(self, options: TapOptions) -> list[int]:
         """Return the vbuckets that a session would lack because they are fenced: another node may own them."""
 
+    def unsettled(self, options: TapOptions) -> list[int]:
+        """Return the vbuckets in which a dump must wait for durable writes of a former owner."""
+
     def left_behind(self, options: TapOptions) -> list[str]:
         """Return the names of the collections that a takeover by TAP would lose."""
 

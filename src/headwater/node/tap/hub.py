@@ -32,12 +32,16 @@ from headwater.wire.layout import Done
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.tap import ChangeFilter, Deregister
+from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
     from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Session
 
+
+_DEFAULT_ALONE: Final = frozenset({0})
+"""The ids of the collections that TAP sends."""
 
 log: Final = logging.getLogger(__name__)
 
@@ -88,6 +92,18 @@ class TapHub:
         """
         fenced = self._bucket.fenced
         return sorted(fenced.intersection(options.vbuckets or fenced)) if options.ends else []
+
+    def unsettled(self, options: TapOptions) -> list[int]:
+        """Return the vbuckets of which a dump would lack durable writes of a former owner that are being settled.
+
+        A client may have read from that owner that these writes happened, and the end of a dump says that this is all
+        there is. A takeover settles them itself before it hands a vbucket over.
+        """
+        here, writes = self._bucket.vbuckets, self._bucket.durable_writes
+        wanted = [here[vb] for vb in options.vbuckets or here if vb in here] if options.dump else []
+        return sorted(
+            each.id for each in wanted if each.state is State.ACTIVE and not writes.is_settled(each.id, _DEFAULT_ALONE)
+        )
 
     def left_behind(self, options: TapOptions) -> list[str]:
         """Return the collections that a takeover would leave in a dead vbucket, because TAP has no collections."""
@@ -247,6 +263,10 @@ def connect(session: Session, frame: Frame) -> None:
         # An empty dump would look like an empty bucket.
         cause = f"no TAP dump or takeover yet: {len(fenced)} vbuckets may belong to another node by now"
         _refuse(session, frame, Status.ETMPFAIL, cause)
+    elif unsettled := tap.unsettled(options):
+        cause = f"no TAP dump yet: durable writes of a former owner of {len(unsettled)} vbuckets are being settled"
+        next_step = f"the first is {unsettled[0]}; its replicas must be up, or failed over"
+        _refuse(session, frame, Status.ETMPFAIL, f"{cause}; {next_step}")
     # Refused before anything moves: documents of other collections would stay behind in a dead vbucket.
     elif named := tap.left_behind(options):
         _refuse(session, frame, Status.NOT_SUPPORTED, takes_not(named))
