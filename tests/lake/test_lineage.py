@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from headwater.errors import TableChanged
-from headwater.lake import lineage, upkeep
+from headwater.lake import lineage, upkeep, writer
 from headwater.lake.iceberg import entry
 from headwater.lake.iceberg.place import PROPERTY
 from headwater.lake.index import FOLDER as INDEXES
 from headwater.lake.log import TableLog
 from headwater.lake.places import store_of
 from headwater.lake.row_ids import ENABLED, FEATURE, MARK, SUSPENDED
+from headwater.lake.shape import TableShape
 from headwater.lake.store import TableStore
+from headwater.lake.writer import Portion
 from tests.lake.iceberg.support import alone, by_duckdb, by_pyiceberg, for_linux, published, queried, set_published
-from tests.lake.support import Change, Table, held, restore, row_ids
+from tests.lake.support import Change, Table, held, restore, row_ids, rows
 
 KEYS = [f"k{n}" for n in range(40)]
 in_each_layout = pytest.mark.parametrize("maker", [Table, published, alone])
@@ -105,6 +107,42 @@ def test_a_new_key_that_came_several_times_in_a_batch_has_the_id_of_its_newest_r
     again = Table(tmp_path)
     again.take(("a", 0, 3, "x"))
     assert only_ids(tmp_path) == {"a": 1} and again.held() == {"a": "x"}
+
+
+@pytest.mark.parametrize("together", [1, 1 << 20])
+def test_ids_are_the_same_however_many_batches_are_looked_up_together(
+    together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = begun(Table(tmp_path))
+    table.take(*stored("v", 1), fresh=[0])
+    table.take(("k7", 0, 100, None))
+    monkeypatch.setattr(writer, "LOOKUP_BYTES", together)
+    looked_up = []
+    ids_of = lineage.Lookup.ids_of
+    monkeypatch.setattr(lineage.Lookup, "ids_of", lambda *given: looked_up.append(1) or ids_of(*given))
+    changes = [("k3", 0, 101, "a"), ("k7", 0, 102, "b"), ("k3", 0, 103, None), ("k5", 0, 104, "c"), ("k3", 0, 105, "d")]
+    batches = [rows(), *(rows(change) for change in changes), rows()]
+    shape = TableShape(table.log.state.fields)
+    table.commit(writer.write(table.store, table.log.state, table.indexes, shape, Portion(frozenset({0})), batches))
+    assert len(looked_up) == (len(changes) if together == 1 else 1)
+    # The file's five rows have the ids behind the first forty; k7 was gone, and is the second of them.
+    assert only_ids(tmp_path) == {key: n for n, key in enumerate(KEYS)} | {"k7": len(KEYS) + 1}
+
+
+@pytest.mark.parametrize("share", [1, lineage.MASK_SHARE])
+def test_a_dead_row_gives_its_id_to_nobody_however_many_are_found(
+    share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage, "MASK_SHARE", share)
+    table = begun(Table(tmp_path))
+    table.take(*stored("v", 1), fresh=[0])
+    table.take(*((key, 0, 100 + n, None) for n, key in enumerate(KEYS[::3])))
+    table.take(("k3", 0, 200, "again"), ("k4", 0, 201, "more"))
+    assert (only_ids(tmp_path)["k3"], only_ids(tmp_path)["k4"]) == (len(KEYS), 4)
+    table.take(*stored("all", 300))
+    assert [key for key, number in only_ids(tmp_path).items() if number < len(KEYS)] == [
+        key for n, key in enumerate(KEYS) if n % 3
+    ]
 
 
 def test_a_rollback_leaves_the_ids_of_keys_that_the_table_has_before_and_after_it(tmp_path: Path) -> None:

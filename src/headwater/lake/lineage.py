@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from headwater.lake import row_ids, vectors
+from headwater.lake.files import live_mask
 from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.index import Hashes, Indexes, KeyIndex, order_of
 from headwater.lake.log import Action, DataFile, TableLog, TableState
@@ -24,11 +25,14 @@ from headwater.lake.row_ids import NO_ID
 from headwater.lake.store import TableStore
 
 Ids = NDArray[np.int64]
+MASK_SHARE = 64
+"""If one row in so many of a file, or more, is found at once, the file's vector becomes a mask of one byte a row: a
+look into it is faster. Small batches into a large table do without."""
 
 
 class Lookup:
-    """Finds the rows that a task's changes replace, and their ids, batch by batch: the ids stand in the files that the
-    task writes, so they must be known before.
+    """Finds the rows that a task's changes replace, and their ids, some batches at a time: the ids stand in the files
+    that the task writes, so they must be known before.
 
     Args:
         store: the table's place.
@@ -41,6 +45,7 @@ class Lookup:
         self._store, self._state, self._indexes = store, state, indexes
         self._vbuckets = np.fromiter(vbuckets, np.int32)
         self._vectors: dict[str, BitMap] = {}
+        self._masks: dict[str, NDArray[np.bool_]] = {}
         self._hits: dict[str, list[NDArray[np.uint32]]] = {}
 
     def ids_of(self, hashes: Hashes, vbuckets: NDArray[Any]) -> Ids:
@@ -84,8 +89,12 @@ class Lookup:
             return np.ones(len(rows), np.bool_)
         if file.path not in self._vectors:
             self._vectors[file.path] = vectors.read(self._store, file.vector)
-        dead = vectors.rows_of(rows) & self._vectors[file.path]
-        return ~np.isin(rows, vectors.positions_of(dead))
+        dead = self._vectors[file.path]
+        if file.rows is None or len(rows) * MASK_SHARE < file.rows:
+            return ~np.isin(rows, vectors.positions_of(vectors.rows_of(rows) & dead))
+        if file.path not in self._masks:
+            self._masks[file.path] = live_mask(file.rows, dead)
+        return self._masks[file.path][rows]
 
 
 def lookup(store: TableStore, state: TableState, indexes: Indexes, vbuckets: frozenset[int]) -> Lookup | None:

@@ -3,8 +3,8 @@
 Only the newest change of each key counts. A mutation becomes a row of a new file. The row that the table has of that
 key is dead from then on, in whichever file it lies; a deletion kills it as well. The indexes of all files that can hold
 the vbucket give the position of that row: no join, no scan. For a vbucket that is read from its beginning for the first
-time nothing is looked up, since the table has no rows of it. In a table whose rows keep their ids each batch is looked
-up before its rows are written (lake/lineage.py).
+time nothing is looked up, since the table has no rows of it. In a table whose rows keep their ids changes are looked
+up before their rows are written, some batches at a time (lake/lineage.py).
 
 Documents that do not fit the table's shape may have a second table, the *quarantine* (lake/quarantine.py). Its rows,
 and which of them die, follow from the same changes by the same rules. A change whose document fits kills the row that
@@ -29,7 +29,7 @@ from pyroaring import BitMap
 
 from headwater.invariants import invariant
 from headwater.lake import lineage, row_ids
-from headwater.lake.files import DataWriter, NewFile
+from headwater.lake.files import GROUP_BYTES, DataWriter, NewFile
 from headwater.lake.index import Hashes, Indexes, hashes_of, index_of_sorted, joined, lasts_of, order_of
 from headwater.lake.lineage import Ids, Lookup
 from headwater.lake.log import DataFile, TableState
@@ -40,6 +40,11 @@ from headwater.lake.vectors import rows_of
 
 NO_ROW = -1
 NO_TEXT = "the key is not UTF-8"
+
+LOOKUP_BYTES = GROUP_BYTES
+"""The bytes of changes that are looked up together where rows keep their ids. Each look-up goes through the indexes
+from one end to the other, so few large ones cost less; and so many bytes wait in memory anyway before they are
+written."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +177,8 @@ def write(
         taking = _Taking(shape, out, state.id_columns, aside.shape if aside else None, quarantine_out)
         lookup = lineage.lookup(store, state, indexes, portion.vbuckets - portion.fresh)
         seen = _TaskChanges(2 if aside else 1)
-        for batch in batches:
-            if batch.num_rows:
-                hashes = hashes_of(batch.column("key"), batch.column("vbucket").to_numpy(), indexes.seed)
-                ids = lookup.ids_of(hashes, batch.column("vbucket").to_numpy()) if lookup else None
-                seen.note(batch, hashes, taking.take(batch, ids), ids)
+        for batch, hashes, ids in _looked_up(batches, indexes.seed, lookup):
+            seen.note(batch, hashes, taking.take(batch, ids), ids)
         newest = seen.newest()
         # The files are closed, and so on the disk, before their rows are promised to the driver.
         written = _result_of(store, state, indexes, portion, newest, 0, out.close(), lookup)
@@ -192,6 +194,39 @@ def write(
     written.counts = taking.counts | {"rollbacks": len(portion.replaced)}
     written.columns, written.conflicts = shape.added, sorted(shape.conflicts)
     return written
+
+
+def _looked_up(
+    batches: Iterable[pa.RecordBatch], seed: bytes, lookup: Lookup | None
+) -> Iterator[tuple[pa.RecordBatch, Hashes, Ids | None]]:
+    """Yield each batch that has rows, the hashes of its keys, and the ids of the rows that it replaces; None without
+    `lookup`."""
+    held: list[tuple[pa.RecordBatch, Hashes]] = []
+    held_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        hashes = hashes_of(batch.column("key"), batch.column("vbucket").to_numpy(), seed)
+        if lookup is None:
+            yield batch, hashes, None
+            continue
+        held.append((batch, hashes))
+        held_bytes += batch.nbytes
+        if held_bytes >= LOOKUP_BYTES:
+            yield from _with_ids(held, lookup)
+            held, held_bytes = [], 0
+    if lookup is not None and held:
+        yield from _with_ids(held, lookup)
+
+
+def _with_ids(
+    held: Sequence[tuple[pa.RecordBatch, Hashes]], lookup: Lookup
+) -> Iterator[tuple[pa.RecordBatch, Hashes, Ids]]:
+    vbuckets = np.concatenate([batch.column("vbucket").to_numpy() for batch, _ in held])
+    ids, first = lookup.ids_of(joined([hashes for _, hashes in held]), vbuckets), 0
+    for batch, hashes in held:
+        yield batch, hashes, ids[first : first + len(hashes)]
+        first += len(hashes)
 
 
 def _result_of(
