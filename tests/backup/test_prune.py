@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from headwater.backup.archive import Archive, folder
-from headwater.backup.place import Folder
+from headwater.backup.manifest import BACKUPS
+from headwater.backup.place import BackupPlace, Folder, place_of
 from headwater.backup.prune import carry_out, plan
 from headwater.backup.verify import verify
 from headwater.errors import BackupError, OptionError
@@ -80,3 +81,71 @@ def test_a_place_without_a_backup_is_an_error_and_stays_as_it_is(tmp_path: Path)
     with pytest.raises(BackupError, match="there is no backup here"):
         plan(Archive(Folder(place)), 1, None)
     assert not place.exists()
+
+
+# --- places without a lock --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(bucket: Node, tmp_path: Path) -> BackupPlace:
+    """A place without a lock that has two full backups, the second with an increment."""
+    place = place_of(f"memory://{tmp_path.name}/orders")
+    for full in (True, True, False):
+        fill(bucket, "a", 10)
+        backed_up(bucket, place, full=full)
+    return place
+
+
+def test_a_create_that_read_the_archive_before_a_removal_brings_nothing_back(
+    store: BackupPlace, bucket: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its index names what is gone: `create` and `prune` refused the archive for good."""
+    enter, pruned = Archive.enter, list[str]()
+
+    def late(archive: Archive) -> None:
+        if not pruned:
+            pruned.extend(carry_out(store, 1, None).backups)
+        enter(archive)
+
+    monkeypatch.setattr(Archive, "enter", late)
+    new = backed_up(bucket, store, full=True)
+    assert len(pruned) == 3
+    found = Archive(store)
+    assert (sorted(found.backups), verify(found).problems, found.removing) == ([new.id], [], ())
+    assert backed_up(bucket, store).parent == new.id
+    assert carry_out(store, 1, None).backups == ()
+
+
+def test_what_a_killed_removal_left_does_not_count_though_a_later_index_names_it(
+    store: BackupPlace, bucket: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Archive(store)
+    gone = carry_out_until_first_removal(store, monkeypatch)
+    before.enter()
+    found = Archive(store)
+    assert (sorted(found.backups), found.problems, found.removing) == (sorted(before.backups)[1:], [], (gone,))
+    assert backed_up(bucket, store).parent == max(before.backups)
+    assert carry_out(store, 1, None).leftovers == (gone,)
+    assert store.names(folder(gone)) == []
+    assert Archive(store).removing == ()
+
+
+def carry_out_until_first_removal(store: BackupPlace, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Keep one full backup; end as by a kill when the first manifest is gone. Return the backup of that."""
+    remove, removed = type(store).remove, list[str]()
+
+    def once(place: BackupPlace, path: str) -> None:
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(path)
+        remove(place, path)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(store), "remove", once)
+        carry_out(store, 1, None)
+    return removed[0].split("/")[1]
+
+
+def test_a_folder_has_a_lock_and_keeps_no_notes_of_removals(chains: list[str], tmp_path: Path) -> None:
+    assert len(carry_out(Folder(tmp_path), 1, None).backups) == len(chains) - 1
+    assert sorted(each.name for each in tmp_path.iterdir() if each.is_dir()) == [BACKUPS]

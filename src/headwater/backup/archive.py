@@ -3,12 +3,17 @@
 The index names every backup with the SHA-256 of its manifest, so that a missing manifest is noticed. A backup is
 finished once its manifest is written. If a run dies before the index names it, the backup counts all the same, and the
 next `create` enters it. A backup to be removed is listed as such first, so that half of it never counts.
+
+Where a place has no lock, a `create` that read the archive before a removal may write the index behind it, and name
+what is gone. So a removal leaves a note there, whose name is the backup's: a backup with such a note is removed,
+whatever the index says. The notes stay, since nobody knows how long such a `create` may live; a name is never used
+twice.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,9 +23,11 @@ from headwater.backup.manifest import (
     FORMAT,
     INDEX,
     MANIFEST,
+    REMOVED,
     BackupManifest,
     backup_name,
     digest,
+    is_backup_name,
     sealed,
     unsealed,
 )
@@ -73,6 +80,7 @@ class Archive:
         backups: finished backups, oldest first.
         problems: the faults of other backups; `verify` reports them, other operations refuse those backups.
         unfinished: folders of backups without a manifest.
+        removing: backups that are being removed, of which files may be left.
     """
 
     def __init__(self, place: BackupPlace, known: Archive | None = None) -> None:
@@ -82,6 +90,7 @@ class Archive:
         self.digests: dict[str, str] = {}
         self.problems: list[str] = []
         self.unfinished: list[str] = []
+        self.removing: tuple[str, ...] = ()
         self.index = ArchiveIndex.read(place)
         names = place.names(BACKUPS)
         # An archive's first act is its index, so manifests without one mean that the index was lost, and with it the
@@ -92,33 +101,41 @@ class Archive:
 
     def _load(self, names: Iterable[str]) -> None:
         known = self.index.backups if self.index else {}
-        removing = self.index.removing if self.index else ()
-        for name in sorted({*names, *known}):
-            path = f"{BACKUPS}/{name}/{MANIFEST}"
-            # Half of it may be gone already: it must count neither as a backup nor as one that is damaged.
-            if name in removing:
-                continue
-            try:
-                data = self.place.read(path)
-                sha256 = digest(data)
-                # The index says by the SHA-256 that these are the bytes that were written.
-                is_sound = sha256 == known.get(name)
-                manifest = self._known.get(sha256) or BackupManifest.from_bytes(data, path, is_sound=is_sound)
-            except FileNotFoundError:
-                if name in known:
-                    self.problems.append(f"{path}: the file is missing")
-                else:
-                    self.unfinished.append(name)
-                continue
-            except BackupError as error:
-                self.problems.append(str(error))
-                continue
-            # A manifest that the index does not know yet is of a run that died before it entered it; it counts by its
-            # own checksum.
-            if sha256 != known.get(name, sha256) or manifest.id != name:
-                self.problems.append(f"{path}: it is another manifest than the index names")
-                continue
-            self.backups[name], self.digests[name] = manifest, sha256
+        removing = set(self.index.removing) if self.index else set[str]()
+        there = sorted({*names, *known})
+        # Half of one that is removed may be gone already: it must count neither as a backup nor as one that is damaged.
+        problems = {name: problem for name in there if name not in removing and (problem := self._read(name, known))}
+        # Looked up behind the manifests: of one that was removed while we read, the note was there before.
+        removed = {name for name in self.place.names(REMOVED) if is_backup_name(name)}
+        for name in removed:
+            self.backups.pop(name, None)
+            self.digests.pop(name, None)
+        self.unfinished = [name for name in self.unfinished if name not in removed]
+        self.removing = tuple(sorted(removing | removed.intersection(names)))
+        self.problems += [problem for name, problem in problems.items() if name not in removed]
+
+    def _read(self, name: str, known: Mapping[str, str]) -> str:
+        """Read a backup's manifest; return the fault of the backup, "" for none."""
+        path = f"{BACKUPS}/{name}/{MANIFEST}"
+        try:
+            data = self.place.read(path)
+            sha256 = digest(data)
+            # The index says by the SHA-256 that these are the bytes that were written.
+            is_sound = sha256 == known.get(name)
+            manifest = self._known.get(sha256) or BackupManifest.from_bytes(data, path, is_sound=is_sound)
+        except FileNotFoundError:
+            if name in known:
+                return f"{path}: the file is missing"
+            self.unfinished.append(name)
+            return ""
+        except BackupError as error:
+            return str(error)
+        # A manifest that the index does not know yet is of a run that died before it entered it; it counts by its
+        # own checksum.
+        if sha256 != known.get(name, sha256) or manifest.id != name:
+            return f"{path}: it is another manifest than the index names"
+        self.backups[name], self.digests[name] = manifest, sha256
+        return ""
 
     @property
     def newest(self) -> BackupManifest | None:
@@ -147,7 +164,13 @@ class Archive:
 
     def enter(self) -> None:
         """Write an index with all finished backups, and no others."""
-        self.write_index(self.digests, self.index.removing if self.index else ())
+        self.write_index(self.digests, self.removing)
+
+    def note_removal(self, backups: Iterable[str]) -> None:
+        """Leave the notes of a removal, before its first file goes; nothing in a place with a lock."""
+        if not self.place.has_lock:
+            for name in backups:
+                self.place.write(f"{REMOVED}/{name}", b"removed\n")  # stores take what is empty for a folder
 
     def write_index(self, backups: dict[str, str], removing: Iterable[str] = ()) -> None:
         """Replace the index."""

@@ -28,14 +28,21 @@ FORMAT_OF_COLLECTIONS = 2
 """The format of backups with all collections: an older reader would merge equal keys of several collections."""
 _KNOWN = (FORMAT, FORMAT_OF_COLLECTIONS)
 MANIFEST, BEGUN, INDEX, BACKUPS = "manifest.json", "begun.json", "archive.json", "backups"
+REMOVED = "removed"
+"""The folder with the notes of removals, in a place without a lock."""
 
 _BACKUP_NAME = re.compile(r"\d{8}T\d{6}Z-(full|increment)(\+\d{4,})?", re.ASCII)
 _FILE_NAME = re.compile(r"\d{5,}-\d{5,}(-[0-9a-f]{1,32})?\.parquet", re.ASCII)
 
 
+def is_backup_name(name: str) -> bool:
+    """Return True for a name of a backup in our form."""
+    return _BACKUP_NAME.fullmatch(name) is not None
+
+
 def backup_name(name: object) -> str:
     """Return a name of a backup that stands in a file; ValueError if it is not of our form."""
-    if not isinstance(name, str) or not _BACKUP_NAME.fullmatch(name):
+    if not isinstance(name, str) or not is_backup_name(name):
         raise ValueError(f"{str(name)[:100]!r} is no name of a backup")
     return name
 

@@ -32,9 +32,14 @@ PLUGINS = {**LIBRARIES, "az": "adlfs"}
 
 
 class BackupPlace(Protocol):
-    """The operations of a place that an archive needs; paths are relative, with slashes."""
+    """The operations of a place that an archive needs; paths are relative, with slashes.
+
+    Attributes:
+        has_lock: True if `lock` keeps other processes from changing the archive.
+    """
 
     name: str
+    has_lock: bool
 
     def read(self, path: str) -> bytes:
         """Return a file's bytes; FileNotFoundError if there is none."""
@@ -63,6 +68,8 @@ class BackupPlace(Protocol):
 
 class Folder:
     """A folder of a file system; created when something is written to it."""
+
+    has_lock = True
 
     def __init__(self, place: str | Path) -> None:
         self.name: str = folder_of(place)
@@ -149,6 +156,8 @@ class ObjectPlace:
         OptionError: the store's library is not installed, or the url has a query.
     """
 
+    has_lock = False
+
     def __init__(self, url: str) -> None:
         if urlsplit(url).query:
             form = "without options behind a question mark: AWS_ENDPOINT_URL, AWS_REGION and the like say them"
@@ -219,6 +228,8 @@ class ObjectPlace:
 
 class FsspecPlace:
     """A place that another library of fsspec opens; it has no lock either."""
+
+    has_lock = False
 
     def __init__(self, url: str) -> None:
         self.name = url

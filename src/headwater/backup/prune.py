@@ -65,11 +65,10 @@ def plan(
     names = {manifest.id for manifest in gone}
     if not archive.backups and not archive.index:
         raise BackupError(archive.place.name, NOTHING_HERE)
-    left = tuple(archive.index.removing) if archive.index else ()
     return Pruned(
         tuple(sorted(names)),
         sum(manifest.size for manifest in gone),
-        left,
+        archive.removing,
         tuple(name for name in archive.backups if name not in names),
     )
 
@@ -98,6 +97,7 @@ def carry_out(place: BackupPlace, keep: int | None, older_than: timedelta | None
         going = sorted({*chosen.backups, *chosen.leftovers})
         if going:
             kept = {name: archive.digests[name] for name in chosen.kept}
+            archive.note_removal(going)
             # First the index says what goes: a process that dies among the removals leaves nothing that a restore would
             # take for whole.
             archive.write_index(kept, going)
