@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from headwater import testing
 from headwater.client.routing import Address
 from headwater.cluster import buckets
+from headwater.cluster.admin import NodeAdmin
 from headwater.cluster.buckets import BucketWish
 from headwater.cluster.founding import found_cluster, planned
 from headwater.cluster.members import Members
 from headwater.cluster.rebalance import Rebalance
 from headwater.errors import ClusterError
 from headwater.testing.node import Node
+from headwater.wire.admin import SetParam
 
 from .nodes import VBUCKETS, command, empty_nodes
 
@@ -62,6 +64,26 @@ def test_all_nodes_keep_it_kill_9_is_no_end_of_it_and_a_node_that_joins_gets_it(
             on(members[:1], lambda known, seeds: buckets.keep_history(known, seeds, "default", 7, None))
         members[1].start()
         assert kept(nodes) == [(7, 2 * MIB), (3600, 2 * MIB), (7, 2 * MIB)], "the same again goes on"
+
+
+@pytest.mark.parametrize(("before", "after"), [((60, 0), (0, MIB)), ((0, MIB), (60, 0)), ((60, 0), (7, MIB))])
+def test_a_history_that_gets_another_limit_ends_in_no_moment(
+    before: tuple[int, int], after: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each limit is a request of its own; where neither is in force, a compaction removes the history."""
+    ask, seen = NodeAdmin._ask, list[tuple[int, int]]()
+
+    async def watched(admin: NodeAdmin, request: Any, *words: Any) -> Any:
+        answer = await ask(admin, request, *words)
+        if isinstance(request, SetParam):
+            seen.append(await admin.history())
+        return answer
+
+    monkeypatch.setattr(NodeAdmin, "_ask", watched)
+    with testing.node(vbuckets=4) as node:
+        for limits in (before, after):
+            on([node], lambda known, seeds: known.admin(seeds[0]).keep_history(*limits))  # noqa: B023 - called at once
+    assert (len(seen), seen[-1], all(map(any, seen))) == (4, after, True)
 
 
 def _place(node: Node) -> Address:

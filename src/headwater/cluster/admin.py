@@ -357,10 +357,12 @@ class NodeAdmin:
         Raises:
             InvalidArguments: a number that no history can reach.
         """
-        for unit, number in (("seconds", seconds), ("bytes", size)):
-            if number is not None:
-                request = wire.SetParam(param_type=1, key=f"history_retention_{unit}".encode(), value=b"%d" % number)
-                await self._ask(request, f'have bucket "{self.endpoint.bucket}" keep {number} {unit} of history')
+        limits = [(unit, number) for unit, number in (("seconds", seconds), ("bytes", size)) if number is not None]
+        # What sets a limit goes before what takes one away: a bucket without either keeps no history, and a compaction
+        # would remove it between the two requests. With both, the shorter history counts.
+        for unit, number in sorted(limits, key=lambda each: each[1] == 0):
+            request = wire.SetParam(param_type=1, key=f"history_retention_{unit}".encode(), value=b"%d" % number)
+            await self._ask(request, f'have bucket "{self.endpoint.bucket}" keep {number} {unit} of history')
 
     async def history(self) -> tuple[int, int]:
         """Return how far back our bucket keeps superseded versions: seconds and bytes, 0 for no such limit."""
