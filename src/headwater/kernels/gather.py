@@ -188,16 +188,21 @@ def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding:
 
 
 @inline_kernel
-def replaced(seqs: Any, locs: Any, prevs: Any, row: Any, segments: Table, befores: Any) -> Any:
+def replaced(
+    seqs: Any, locs: Any, prevs: Any, nexts: Any, row: Any, rows: Any, merged_from: Any, segments: Table, befores: Any
+) -> Any:
     """Return (state, place, bytes of the frame) of the version that a row replaced.
 
-    A row that was lost (node/storage/quarantine.py) points to a frame that is not its own.
+    A row that was lost (node/storage/quarantine.py) points to a frame that is not its own. A version that was left out
+    counts as not kept: what the reader holds is an older one.
     """
     before = U(prevs[row])
     if befores == NOT_KEPT:
         return _NOT_KEPT, _ZERO, _ZERO
     if before == NIL:
         return (_NONE if befores == SURE_BEFORES else _NOT_KEPT), _ZERO, _ZERO
+    if before >= U(merged_from) and not visible(nexts, before, rows):
+        return _NOT_KEPT, _ZERO, _ZERO
     place = U(locs[before])
     frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
     if U(load64(frame + SEQNO_AT)) != U(seqs[before]):
@@ -206,9 +211,11 @@ def replaced(seqs: Any, locs: Any, prevs: Any, row: Any, segments: Table, before
 
 
 @kernel
-def find_replaced(seqs: Any, locs: Any, prevs: Any, row: Any, segments: Table, befores: Any) -> Any:
+def find_replaced(
+    seqs: Any, locs: Any, prevs: Any, nexts: Any, row: Any, rows: Any, merged_from: Any, segments: Table, befores: Any
+) -> Any:
     """Return `replaced` of a row."""
-    return replaced(seqs, locs, prevs, row, segments, befores)
+    return replaced(seqs, locs, prevs, nexts, row, rows, merged_from, segments, befores)
 
 
 @inline_kernel
@@ -255,6 +262,7 @@ def gather(
     shown: Any,
     mixed: Any,
     befores: Any,
+    merged_from: Any,
 ) -> Any:
     """Copy the visible frames of rows [row, rows) into `out`.
 
@@ -268,6 +276,7 @@ def gather(
         shown, mixed: the choice of frames (choices.py), applied if `mixed` is true; otherwise all are written. System
             events are left to Python.
         befores: what is written before each change: NO_BEFORES and others. The UPR layouts have no such message.
+        merged_from: the row from which on NEXT tells which versions are left out; earlier rows are all shown.
 
     Returns: (next row, bytes, frames, reason of the stop).
     """
@@ -304,7 +313,7 @@ def gather(
             value = _ZERO
         sent = HEADER + extras + prefix + key + value
         if befores != NO_BEFORES:
-            state, before_place, size = replaced(seqs, locs, prevs, row, segments, befores)
+            state, before_place, size = replaced(seqs, locs, prevs, nexts, row, rows, merged_from, segments, befores)
             slot, offset = before_place >> OFFSET_BITS, before_place & OFFSET_MASK
             before, ahead, before_value = segments[slot, 0] + offset, HEADER + BEFORE_EXTRAS, _ZERO
             if state == _VERSION:
@@ -339,5 +348,5 @@ def warm_up() -> None:
     segments = np.zeros((1, 2), np.uint64)
     prepare(next_visible, u32, 0, 0)
     prepare(count_visible, locs, u32, 0, 0, segments)
-    prepare(find_replaced, locs, locs, u32, 0, segments, 0)
-    prepare(gather, locs, locs, u32, u32, 0, 0, segments, out, np.uint32(0), 0, 0, 0, locs, 0, 0)
+    prepare(find_replaced, locs, locs, u32, u32, 0, 0, 0, segments, 0)
+    prepare(gather, locs, locs, u32, u32, 0, 0, segments, out, np.uint32(0), 0, 0, 0, locs, 0, 0, 0)

@@ -272,6 +272,56 @@ def test_a_collection_that_was_dropped_and_made_again_begins_with_nothing(desk: 
     assert {each[1] for each in befores(reader.read())} == {"NONE"}
 
 
+def test_of_a_collection_without_a_history_what_was_merged_is_not_kept_and_of_others_all_is(desk: StreamDesk) -> None:
+    """Of `carts` (9) the reader was not shown 5 and 7, which 7 and 9 replaced; the state that it holds at 10 it was."""
+    desk.become(0, 1, ["carts"], orders=8, carts=9)  # seqnos 1 to 3
+    for _ in range(3):
+        desk.set(0, "k", collection=8)
+        desk.set(0, "k", collection=9)
+    desk.delete(0, "k", collection=8)
+    desk.commit()
+    reader = asking(desk, features=(0x07, 0x08, COLLECTIONS))
+    reader.stream(value=b'{"uid":"0"}')
+    assert [each[:3] for each in befores(reader.read())] == [
+        (4, "NONE", 0),
+        (6, "VERSION", 4),
+        (8, "VERSION", 6),
+        (9, "NOT_KEPT", 0),
+        (10, "VERSION", 8),
+    ]
+    desk.set(0, "k", collection=9)
+    desk.set(0, "k", collection=8)
+    desk.set(0, "new", collection=9)
+    desk.commit()
+    assert [each[:3] for each in befores(reader.read())] == [(11, "VERSION", 9), (12, "NONE", 0), (13, "NONE", 0)]
+
+
+def test_inside_of_a_snapshot_what_was_left_out_in_front_of_the_reader_is_not_kept(desk: StreamDesk) -> None:
+    """The reader holds everything up to 6 of a snapshot up to 8, so 5 of `carts`, which 8 replaced, was left out."""
+    desk.become(0, 1, ["carts"], orders=8, carts=9)
+    for collection in (9, 9, 8, 8, 9):
+        desk.set(0, "k", collection=collection)
+    desk.commit()
+    for start, state in ((3, "NOT_KEPT"), (6, "VERSION")):
+        reader = asking(desk, features=(0x07, 0x08, COLLECTIONS))
+        position = {"start_seqno": 6, "snap_start_seqno": start, "snap_end_seqno": 8, "vb_uuid": uuid(desk)}
+        reader.stream(value=b'{"uid":"0"}', **position)
+        assert [each[:2] for each in befores(reader.read())] == [(7, "VERSION"), (8, state)]
+        reader.close_stream()
+
+
+def test_values_with_attributes_of_a_collection_without_a_history_say_the_same(desk: StreamDesk) -> None:
+    """Python encodes these one by one, without the kernel that gathers the others."""
+    desk.become(0, 1, ["carts"], orders=8, carts=9)
+    value = xattr.join({"_s": b'{"a":1}'}) + b"x"
+    for collection in (8, 9, 8, 9):
+        desk.set(0, "k", value, datatype=4, collection=collection)
+    desk.commit()
+    reader = asking(desk, features=(0x07, 0x08, COLLECTIONS))
+    reader.stream(value=b'{"uid":"0"}')
+    assert [each[:3] for each in befores(reader.read())] == [(4, "NONE", 0), (6, "VERSION", 4), (7, "NOT_KEPT", 0)]
+
+
 def test_a_durable_write_replaces_the_version_that_was_committed_before(desk: StreamDesk) -> None:
     prepares = desk.bucket.vbuckets[0].prepares
     desk.set(0, "a", b"0")

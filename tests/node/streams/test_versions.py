@@ -247,8 +247,11 @@ def test_what_was_written_while_a_collection_had_a_history_comes_with_every_vers
     desk.commit()
     reader = aware(desk)
     reader.stream(value=COLLECTION_STREAM)
-    expected = [1, 2, 3, 4, 5, 11, 12, 13, 15]
-    assert changes_of(reader) == [("marker", 0, 15, DISK | VERSIONS), *((n,) for n in expected)]
+    first, *rest = changes_of(reader)
+    ends = [(6, 10, FIRST), (10, 14, MEMORY), (14, 15, MEMORY)]
+    assert first == ("marker", 0, 6, DISK | VERSIONS), "up to where the history ends, which it is not shown"
+    assert rest[:3] == [("marker", start, end, flags | VERSIONS) for start, end, flags in ends]
+    assert rest[3:] == [(n,) for n in (1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 15)], "three of them lead past an event"
     flat = aware(desk, "flat")
     assert flat.control("flatbuffers_system_events", "true") == 0
     flat.stream(value=COLLECTION_STREAM)
@@ -280,9 +283,46 @@ def test_the_default_collection_may_have_no_history_and_old_clients_are_told_so_
     overwrite(desk, "aa")
     reader = asking(desk)
     reader.stream()
-    assert changes_of(reader) == [("marker", 0, 5, DISK | VERSIONS), (1,), (2,), (5,)]
+    assert changes_of(reader) == [("marker", 0, 2, DISK | VERSIONS), ("marker", 2, 5, DISK), (1,), (2,), (5,)]
     overwrite(desk, "bb")
     assert changes_of(reader) == [("marker", 5, 7, DISK), (7,)]
+
+
+def test_who_is_not_shown_that_a_history_ended_gets_no_snapshot_with_history_across_its_end(desk: StreamDesk) -> None:
+    """Such a reader can't tell which of its versions are missing; in the other direction history begins at a marker."""
+    desk.become(0, 1, orders=8)  # events 1 and 2
+    of_bucket = asking(desk, "of bucket")
+    of_collection = aware(desk, "of collection")
+    desk.commit()
+    of_bucket.stream()
+    of_collection.stream(value=b'{"collections":["8"]}')
+    of_collection.read()
+    for uid, plain in ((2, ["_default", "orders"]), (3, [])):
+        for key in "kk":
+            desk.set(0, key)
+            desk.set(0, key, collection=8)
+        desk.become(0, uid, plain, orders=8)
+    desk.set(0, "k")
+    desk.set(0, "k", collection=8)
+    desk.commit()
+    assert changes_of(of_bucket) == [
+        ("marker", 0, 5, DISK | VERSIONS),
+        ("marker", 5, 11, DISK),
+        ("marker", 11, 15, DISK | VERSIONS),
+        *((seqno,) for seqno in (3, 5, 11, 15)),
+    ]
+    flags = [each[3] for each in changes_of(of_collection) if each[0] == "marker"]
+    assert flags == [FIRST | VERSIONS, DISK, DISK | VERSIONS]
+
+
+def test_the_rest_of_a_snapshot_across_the_end_of_a_history_comes_with_every_version(desk: StreamDesk) -> None:
+    """The rest leads to the end that was announced, where the reader has a state again (dcp 8.5)."""
+    overwrite(desk, "aa")
+    desk.become(0, 1, ["_default"])  # seqno 3
+    overwrite(desk, "aabb")
+    reader = asking(desk)
+    reader.stream(start_seqno=1, vb_uuid=uuid(desk), snap_start_seqno=0, snap_end_seqno=5)
+    assert changes_of(reader) == [("marker", 0, 5, DISK | VERSIONS), ("marker", 5, 7, DISK), (2,), (4,), (5,), (7,)]
 
 
 def test_a_node_that_follows_gets_the_versions_of_collections_without_a_history_too(desk: StreamDesk) -> None:

@@ -255,9 +255,10 @@ class Store:
             shown: the choice of changes, if the vbucket has other collections than the default one, or system events.
             every_version: True for all versions of a key in the log, of which none is missing above
                 `VBucket.versions_after`; False for the newest one.
-            plain: the collections of which the newest one is shown all the same.
-            befores: True to have in front of each change what it replaced: with every version, as far as it was not
-                lost; with the newest ones alone, that it is not kept.
+            plain: the collections of which the newest one is shown all the same. The first span may begin in front of
+                `after_seqno`: where the reader's state lacks what was left out since.
+            befores: True to have in front of each change what it replaced: with every version, as far as it was neither
+                lost nor left out; with the newest ones alone, that it is not kept.
 
         Raises:
             CorruptStore: some of the changes were in a damaged batch.
@@ -269,7 +270,7 @@ class Store:
         if vbucket in self.quarantine.vbuckets:
             self.quarantine.check_range(vbucket, first, rows)
         columns = self.index.columns[vbucket]
-        replaced = self._befores(vbucket, every_version and not plain) if befores else NO_BEFORES
+        replaced = self._befores(vbucket, every_version) if befores else NO_BEFORES
         node_invariant(rows <= columns.capacity, "vbucket {}: a view of {} rows of {}", vbucket, rows, columns.capacity)
         if not self.index.is_mixed(vbucket):
             return View(
@@ -285,9 +286,8 @@ class Store:
     def _befores(self, vbucket: int, every_version: bool) -> int:
         """Return how sure a view can be of what changes replaced.
 
-        Without every version, of any collection, it can't tell: a reader was not shown what lies between. A key whose
-        newest version was lost is found no more, so where some were lost, that nothing was found does not mean that
-        there was nothing.
+        Without every version it can't tell: a reader was not shown what lies between. A key whose newest version was
+        lost is found no more, so where some were lost, that nothing was found does not mean that there was nothing.
         """
         if not every_version:
             return NOT_KEPT

@@ -76,14 +76,18 @@ def _nothing_superseded(rows: int) -> NDArray[np.uint32]:
 
 def _newest_superseded(
     spans: Sequence[PlainSpan], columns: Columns, slots: Slots, first: int, rows: int
-) -> NDArray[np.uint32]:
-    """Return the same where of some collections the newest version alone is shown; rows before `first` are not read."""
+) -> tuple[int, NDArray[np.uint32]]:
+    """Return the same where of some collections the newest version alone is shown, and the first row that it is about:
+    the first of the spans, or `first`.
+    """
+    seqs = columns.seq[:rows]
+    ends = [(*seqs.searchsorted(np.array(span[:2], np.uint64), "right").tolist(), span.collections) for span in spans]
+    first = min(first, ends[0][0])
     links = np.empty(rows, np.uint32)
-    links[first:rows] = index.NIL
-    for after, last, collections in spans:
-        begin, end = columns.seq[:rows].searchsorted(np.array([after, last], np.uint64), "right").tolist()
-        choices.link_newest(columns.loc, columns.next, max(begin, first), end, slots.table, collections, links)
-    return links
+    links[first:] = index.NIL
+    for begin, end, collections in ends:
+        choices.link_newest(columns.loc, columns.next, begin, end, slots.table, collections, links)
+    return first, links
 
 
 class Replaced(NamedTuple):
@@ -138,8 +142,9 @@ class View:
         self._columns: Columns | None = columns
         self._rows = max(rows, first)
         self._nexts = columns.next
+        self._merged_from = self._rows
         if every_version and plain:
-            self._nexts = _newest_superseded(plain, columns, slots, first, self._rows)
+            self._merged_from, self._nexts = _newest_superseded(plain, columns, slots, first, self._rows)
         elif every_version:
             self._nexts = _nothing_superseded(self._rows)
         self._first, self._after_seqno = first, after_seqno
@@ -207,6 +212,7 @@ class View:
             _ALL if self._visible is None else self._visible,
             int(self._visible is not None),
             self._befores,
+            self._merged_from,
         )
         self._move(columns, int(row))
         invariant(count <= len(out), "vbucket {}: {} bytes filled of {}", self.vbucket, count, len(out))
@@ -221,8 +227,9 @@ class View:
         columns = self._open()
         if self.nothing:
             raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
-        row, table = self._row, self._slots.table
-        state, place, _ = kernels.find_replaced(columns.seq, columns.loc, columns.prev, row, table, self._befores)
+        rows = self._nexts, self._row, self._rows, self._merged_from
+        known_by = self._slots.table, self._befores
+        state, place, _ = kernels.find_replaced(columns.seq, columns.loc, columns.prev, *rows, *known_by)
         known = BeforeState(int(state))
         return Replaced(known, self._slots.frame(int(place)) if known is BeforeState.VERSION else _NOTHING)
 

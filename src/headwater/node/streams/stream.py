@@ -142,7 +142,7 @@ class Stream:
         self._prepared: set[int] | None = set() if wanted.prepares else None
         settings, speaks = producer.settings, entry.dialect is not _UPR
         self._asks_versions, self._befores = settings.every_version and speaks, settings.befores and speaks
-        self._every_version, self._has_history = False, True
+        self._every_version, self._has_history, self._same_histories_until = False, True, ENDLESS
         self._lacked_versions = False
         # Where the next snapshot is announced from: the newest seqno at which the consumer holds a consistent state. It
         # is told to go back there if it comes to another history inside of that snapshot (failover 2, rule 8).
@@ -363,10 +363,21 @@ class Stream:
         happened to leave, which may double the bytes.
         """
         self._every_version = not self._wanted.prepares or bool(self._store.declarations.history)
-        vbucket = self.vbucket
-        self._has_history = self._is_copy or vbucket.collections.has_history(
-            self._wanted, self.position, vbucket.durable_seqno
-        )
+        collections = self.vbucket.collections
+        knows = self._is_copy or self._wanted.modifications
+        self._same_histories_until = ENDLESS if knows else collections.next_modification(self._wanted, self.position)
+        end_seqno = min(self.vbucket.durable_seqno, self._end_of_same_histories)
+        self._has_history = self._is_copy or collections.has_history(self._wanted, self.position, end_seqno)
+
+    @property
+    def _end_of_same_histories(self) -> int:
+        """The last seqno of the next snapshot for a consumer that is not shown which collections get or lose their
+        history: where that changes.
+
+        A snapshot with History across that seqno would lack versions, and the consumer could not tell which. The rest
+        of a snapshot that it holds in part leads to its end all the same (dcp 8.5), with every version.
+        """
+        return max(self._same_histories_until, self.entry.accepted.partial_end_seqno)
 
     @property
     def _is_copy(self) -> bool:
@@ -485,8 +496,10 @@ class Stream:
         upto, vb = self._snapshot_end(), self.vbucket.id
         shown = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
         every_version = self._every_version and self._has_versions
-        leaves_out = every_version and not self._is_copy
-        plain = self.vbucket.collections.plain_spans_of(self._wanted, self.position, upto) if leaves_out else ()
+        leaves_out = every_version and not self._is_copy and upto <= self._same_histories_until
+        # Inside of a snapshot the consumer has not got what was left out in front of its position either.
+        since = min(self._next_start, self.position) if self._befores else self.position
+        plain = self.vbucket.collections.plain_spans_of(self._wanted, since, upto) if leaves_out else ()
         view = self._store.view(
             vb, self.position, upto, shown, every_version=every_version, plain=plain, befores=self._befores
         )
@@ -552,18 +565,18 @@ class Stream:
         # is whole and includes it (dcp 8.5).
         end_seqno = end_seqno if end_seqno < durable and self.vbucket.is_exact(end_seqno) else durable
         in_parts = self._every_version and not self._leaves_out_deletions
-        return self._end_without_versions(end_seqno) if in_parts else end_seqno
+        return self._end_of_part(end_seqno) if in_parts else end_seqno
 
-    def _end_without_versions(self, end_seqno: int) -> int:
+    def _end_of_part(self, end_seqno: int) -> int:
         """Return the end of the next snapshot for a consumer that requested every version: the seqno where versions
-        begin, if that comes before `end_seqno`.
+        begin, or where a collection gets or loses its history, if that comes before `end_seqno`.
 
         A snapshot that the consumer holds in part is not cut: its rest leads to its end (dcp 8.5), and versions come
         after it.
         """
         begun = self.vbucket.versions_after
         if self.position >= begun:
-            return end_seqno
+            return min(self._end_of_same_histories, end_seqno)
         return min(max(begun, self.entry.accepted.partial_end_seqno), end_seqno)
 
     @property

@@ -24,6 +24,7 @@ from headwater.kernels.choices import EVENTS_OF_COLLECTIONS, EVENTS_OF_SCOPES, M
 from headwater.node.storage.messages import StoredEvent
 from headwater.node.storage.records import EventParts, event_parts
 from headwater.node.storage.views import PlainSpan
+from headwater.protocol.dcp.position import ENDLESS
 from headwater.wire import manifest
 from headwater.wire.manifest import CollectionsManifest, EventKind, ManifestEvent
 
@@ -54,6 +55,14 @@ class Wanted:
     def is_everything(self) -> bool:
         """True if all collections are wanted."""
         return self.aware and self.collections is None and self.scope is None
+
+    def concerns(self, event: ManifestEvent) -> bool:
+        """Return True if an event is about one of the wanted collections."""
+        if not self.aware:
+            return event.collection_id == 0
+        if self.scope is not None:
+            return event.scope_id == self.scope
+        return self.collections is None or event.collection_id in self.collections
 
 
 PLAIN: Final = Wanted()
@@ -299,6 +308,20 @@ class VBucketCollections:
             return spans
         chosen = (PlainSpan(each.after, each.last, np.intersect1d(each.collections, shown)) for each in spans)
         return tuple(each for each in chosen if len(each.collections))
+
+    def next_modification(self, wanted: Wanted, after: int) -> int:
+        """Return the seqno behind `after` at which one of the wanted collections next gets or loses its history, with
+        changes in front of it; ENDLESS if none does.
+        """
+        if not self._has_plain or after >= self._seqnos[-1]:
+            return ENDLESS
+        for seqno, event in zip(self._seqnos, self._row.events(), strict=True):
+            if seqno <= after or event.kind is not EventKind.MODIFY_COLLECTION or not wanted.concerns(event):
+                continue
+            if seqno > after + 1:
+                return seqno
+            after = seqno
+        return ENDLESS
 
     def _creations(self) -> dict[int, int]:
         """Return the seqno of each collection's creation by its id."""
