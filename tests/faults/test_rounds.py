@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.node.wire import Client
 
 pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="there are no rounds without epoll")
 
-ROUNDS = {"HEADWATER_REQUEST_ROUNDS": "1"}
+WITHOUT = {"HEADWATER_NO_REQUEST_ROUNDS": "1"}
 VBUCKETS = 4
 CLIENTS = 16
 TURNS_MAX = 500
@@ -79,11 +80,11 @@ def epolls(node: Node) -> int:
 @pytest.mark.parametrize("place", ["log.append", "log.before_sync", "log.after_sync"])
 def test_a_node_that_is_killed_has_all_that_its_rounds_have_acknowledged(place: str) -> None:
     faults = {"HEADWATER_FAILPOINTS": f"{place}=kill@{PASS}"}
-    with testing.node(vbuckets=VBUCKETS, environment=ROUNDS | faults) as node:
+    with testing.node(vbuckets=VBUCKETS, environment=faults) as node:
         with clients_of(node) as clients:
             acknowledged = take_turns(clients)
         node.kill()
-        node.environment = dict(ROUNDS)
+        node.environment = {}
         node.start()
         assert holds(stored(node), acknowledged) and max(acknowledged) >= 0
 
@@ -91,7 +92,7 @@ def test_a_node_that_is_killed_has_all_that_its_rounds_have_acknowledged(place: 
 @pytest.mark.parametrize("place", ["log.append", "log.before_sync"])
 def test_who_waits_in_a_round_for_a_batch_that_is_lost_is_let_go_and_the_node_goes_on(place: str) -> None:
     faults = {"HEADWATER_FAILPOINTS": f"{place}=eio@{PASS}"}
-    with testing.node(vbuckets=VBUCKETS, environment=ROUNDS | faults) as node:
+    with testing.node(vbuckets=VBUCKETS, environment=faults) as node:
         with clients_of(node) as clients:
             for _ in range(2):  # a connection joins when the first is answered
                 clients[0].ask(Opcode.NOOP)
@@ -107,10 +108,43 @@ def test_who_waits_in_a_round_for_a_batch_that_is_lost_is_let_go_and_the_node_go
         assert holds(stored(node)[1:], acknowledged[1:]) and stored(node)[0] == TURNS_MAX
 
 
+@pytest.mark.parametrize("is_without", [False, True])
+def test_a_node_tells_how_many_requests_its_rounds_have_answered(is_without: bool) -> None:
+    """The first connection that stores makes room in the index; the rounds answer the others once kernels are ready."""
+    with (
+        testing.node(vbuckets=VBUCKETS, environment=WITHOUT if is_without else None) as node,
+        Client(node.port) as client,
+    ):
+        for number in range(VBUCKETS):
+            client.ask(Opcode.SET, key=b"k%d" % number, extras=bytes(8), value=b"1", vbucket=number)
+        assert (rounds_of(client, node) > 0) is not is_without
+
+
+def rounds_of(client: Client, node: Node) -> int:
+    """Return the number of requests that the rounds of a node have answered: after 100 reads, or the first answered."""
+    for _ in range(100):
+        assert client.ask(Opcode.GET, key=b"k0").status == Status.SUCCESS
+        if count := int(statistics(client)["ep_round_requests"]):
+            break
+    metric = urllib.request.urlopen(f"http://127.0.0.1:{node.port}/metrics").read().decode()
+    assert f'headwater_round_requests_total{{bucket="default"}} {count}' in metric
+    return count
+
+
+def statistics(client: Client) -> dict[str, str]:
+    """Return the general statistics of a node."""
+    values = {}
+    answer = client.ask(Opcode.STAT)
+    while answer is not None and answer.key:
+        values[answer.key.decode()] = answer.value.decode()
+        answer = client.read()
+    return values
+
+
 def test_what_comes_after_a_login_is_answered_though_the_login_took_a_while(tmp_path: Path) -> None:
     users = private(tmp_path / "users", "bob:bob-s3cret\n")
     with (
-        testing.node(vbuckets=VBUCKETS, users_file=users, environment=ROUNDS) as node,
+        testing.node(vbuckets=VBUCKETS, users_file=users) as node,
         login(node, "bob") as line,
     ):
         assert line.call(Opcode.VERSION).status == 0

@@ -202,7 +202,7 @@ class Desk:
         fast: bool = True,
         first_uuid: int = 1,
     ) -> None:
-        self.config = config or NodeConfig(data=path, vbuckets=vbuckets, request_rounds=True)
+        self.config = config or NodeConfig(data=path, vbuckets=vbuckets)
         self.clock = Clock()
         self.store = Store.open(path, vbuckets=vbuckets, random=lambda count: bytes(range(count)), arena_bytes=48 << 20)
         self.store.staging.check_document_room(8 << 20)  # for batches of some MiB: an empty store has little room

@@ -53,7 +53,7 @@ def test_the_ports_of_a_node_that_is_down_are_kept_for_it() -> None:
 
 
 def test_a_node_takes_every_option_of_serve_but_those_it_chooses_itself() -> None:
-    by_environment = {"request_rounds"}  # an experiment: HEADWATER_REQUEST_ROUNDS
+    by_environment = {"no_request_rounds"}  # for comparisons: HEADWATER_NO_REQUEST_ROUNDS
     options = {option.field for option in OPTIONS} - {"port", "data"} - by_environment
     assert set(inspect.signature(testing.node).parameters) - {"environment", "tls", "unknown"} == options
 

@@ -88,8 +88,8 @@ class NodeConfig:
     loop_watch_ms: int = option(
         100, "how often the node looks how late its event loop is, for STAT loop (0: never)", unit=MILLISECONDS, least=0
     )
-    request_rounds: bool = option(
-        False, "experimental: answer small requests by rounds of a kernel over all connections that are ready (Linux)"
+    no_request_rounds: bool = option(
+        False, "answer each small request in Python, not by rounds of a kernel over all ready connections (Linux)"
     )
     no_metrics: bool = option(False, "count no requests and not how long they take; /metrics is not served then")
     takeover_seconds: int = option(

@@ -270,7 +270,7 @@ class ServedBucket:
 
     def fast_path(self, session: Session) -> FastRequests:
         """Return the kernel's fast path for a session with a bucket."""
-        rounds = self._rounds if self.config.request_rounds else None
+        rounds = None if self.config.no_request_rounds else self._rounds
         return FastPath(session, session.store_bucket, self._workspace, rounds)
 
     def tell_of_map(self) -> None:
@@ -289,6 +289,7 @@ class ServedBucket:
         yield "ep_db_history_file_size", str(kept.bytes)
         yield "ep_tap_kept_memory", str(self.tap.kept_bytes)
         yield "ep_slow_streams_ended", str(self.compactor.holds.ended)
+        yield "ep_round_requests", str(self._rounds.answered)
         yield "ep_scrub_runs", str(self.scrubber.runs)
         yield "ep_scrub_bytes", str(self.scrubber.bytes)
 

@@ -49,7 +49,7 @@ _SUMMED: Final = frozenset({
     "ep_damaged_batches", "ep_damaged_vbuckets", "ep_prepares_waiting", "ep_range_scans", "ep_unsure_files",
     "ep_connections_memory", "ep_connections_memory_max", "ep_connections_dropped_for_memory", "ep_kernel_memory",
     "ep_strangers_memory", "ep_strangers_memory_max", "ep_strangers_dropped_for_memory", "ep_queue_size",
-    "ep_dcp_count", "ep_dcp_producer_count", "ep_dcp_consumer_count",
+    "ep_dcp_count", "ep_dcp_producer_count", "ep_dcp_consumer_count", "ep_round_requests",
 })  # fmt: skip
 """The statistics that are a sum over the workers; of others with one name each worker has its own, and one is told."""
 _SUMMED_ENDS: Final = (":items", ":data_size", ":tombstones")

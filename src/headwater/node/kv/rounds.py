@@ -56,7 +56,11 @@ class RoundsHost(Protocol):
 
 
 class ServedRounds:
-    """The connections of one bucket whose next request the kernel may answer, and the answers that wait for a batch."""
+    """The connections of one bucket whose next request the kernel may answer, and the answers that wait for a batch.
+
+    Attributes:
+        answered: the number of requests that rounds have answered, or keep the answer of, since the start.
+    """
 
     def __init__(
         self, host: RoundsHost, bucket: Bucket, committer: Committer, requests: Requests, workspace: Workspace
@@ -65,6 +69,7 @@ class ServedRounds:
         self._time: Callable[[], float] = host.loop.time
         self._bucket, self._committer, self._requests, self._workspace = bucket, committer, requests, workspace
         self._connections: dict[int, Watched] = {}
+        self.answered: int = 0
         self._epoll: select.epoll | None = None
         self._members = np.zeros((0, _FIELDS), np.uint64)
         self._rows = self._members.reshape(-1).data
@@ -210,7 +215,9 @@ class ServedRounds:
             seen = fields[kernel.ROUND_SEEN + kind]
             while seen:
                 opcode = (seen & -seen).bit_length() - 1
-                requests.ran(opcode, fields[kernel.ROUND_CALLED + kind * execute.OPCODES + opcode], gate)
+                count = fields[kernel.ROUND_CALLED + kind * execute.OPCODES + opcode]
+                requests.ran(opcode, count, gate)
+                self.answered += count
                 seen &= seen - 1
         self._bucket.count(
             fields[kernel.ROUND_GETS],

@@ -221,6 +221,7 @@ METRICS: tuple[NodeMetric, ...] = (
     _histogram("request_seconds", "from its coming until its answer may leave", _request_seconds, "opcode"),
     _counter("received_bytes", "bytes that came, without TLS's own", lambda node: node.requests.received_bytes),
     _counter("sent_bytes", "bytes that left, without TLS's own", lambda node: node.requests.sent_bytes),
+    _counter("round_requests", "requests that rounds of the kernel answered", _figure("ep_round_requests")),
     _counter("get_hits", "reads that found a document", lambda node: node.bucket.counters["get_hits"]),
     _counter("expired", "documents that ran out", lambda node: node.bucket.counters["expired"]),
     _counter("commits", "batches on disk", lambda node: node.committer.commits),
