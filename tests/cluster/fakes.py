@@ -81,6 +81,9 @@ class FakeNode:
         self._hear("history")
         return self.kept
 
+    async def quota_mib(self):
+        return 0
+
     async def collections_have_history(self):
         return self.default
 

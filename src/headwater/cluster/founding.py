@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.balance import balance, checked_replicas
+from headwater.cluster.bucket_settings import bring_settings, share_settings
 from headwater.cluster.collections import refuse_foreign
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
-from headwater.cluster.retention import bring_history, share_history
 from headwater.cluster.survey import NodeView
 from headwater.cluster.users import share
 from headwater.errors import ClusterError, OptionError
@@ -170,7 +170,7 @@ async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: i
     if any(view.map is not None for view in views):
         _check_unused(first, views)
     # Before the map makes members of them: the run after a killed one finds no node with data, only those with the map.
-    await _bring_history(members, views, founded.data_on)
+    await _bring_settings(members, views, founded.data_on)
     if any(view.version != first.version or view.map is None for view in views):
         first = replace(first, rev=max(first.rev, *(view.version[1] + 1 for view in views)))
         await members.send(first)
@@ -185,13 +185,13 @@ async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: i
     return replace(founded, map=first)
 
 
-async def _bring_history(members: Members, views: Sequence[NodeView], data_on: Address | None) -> None:
-    """Give the nodes without the map the history of those with it; before the first map, that of the node with data, or
-    if all are empty of the first node that keeps any.
+async def _bring_settings(members: Members, views: Sequence[NodeView], data_on: Address | None) -> None:
+    """Give the nodes without the map the settings of those with it; before the first map, those of the node with data,
+    or if all are empty of the first node that has any.
     """
     nodes = [view.address for view in views]
     known = [view.address for view in views if view.map is not None or view.address == data_on]
     if known:
-        await bring_history(members, known, [each for each in nodes if each not in known])
+        await bring_settings(members, known, [each for each in nodes if each not in known])
     else:
-        await share_history(members, nodes)
+        await share_settings(members, nodes)

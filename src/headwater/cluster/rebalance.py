@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from headwater.client.routing import Address
 from headwater.cluster.balance import Move
+from headwater.cluster.bucket_settings import bring_settings
 from headwater.cluster.collections import outrank, refuse_joining, refuse_older
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.inquiry import Inquiry
@@ -35,7 +36,6 @@ from headwater.cluster.plan import Plan, make_plan
 from headwater.cluster.proxied import Limits
 from headwater.cluster.publisher import Publisher
 from headwater.cluster.repair import repair
-from headwater.cluster.retention import bring_history
 from headwater.cluster.watch import Watch
 from headwater.errors import HeadwaterError, MoveError, TransportError
 from headwater.failpoints import failpoint
@@ -149,7 +149,7 @@ class Rebalance:
         # Before the map makes them members: a newer manifest of theirs would drop the collections it lacks in each
         # vbucket that they get.
         await outrank(self._members, plan.before.servers, joining)
-        await bring_history(self._members, plan.before.servers, joining)
+        await bring_settings(self._members, plan.before.servers, joining)
         await self._members.send(self._publisher.current)
         async with AsyncExitStack() as movers:
             if not await self._move_all(plan.moves, movers):

@@ -1,4 +1,4 @@
-"""How far back a bucket keeps old versions: on all nodes, after kill -9, and on nodes that join."""
+"""How far back a bucket keeps old versions, and its quota: on all nodes, after kill -9, and on nodes that join."""
 
 from __future__ import annotations
 
@@ -120,6 +120,23 @@ def test_a_default_for_new_collections_does_not_come_back_with_a_node_that_was_a
             on(nodes[:1], lambda known, seeds: Rebalance(known, seeds, add=place).run())  # noqa: B023 - called at once
             have = on(nodes[:1], lambda known, seeds: buckets.collections_have_history(known, seeds, "default"))
             assert set(have.values()) == {default}
+
+
+@pytest.mark.parametrize("quota", [256, 0])
+def test_a_quota_does_not_come_back_with_a_node_that_was_away(quota: int) -> None:
+    """With less it would refuse documents; without any it would fill a disk, and the next node would get that."""
+    with empty_nodes(3) as nodes:
+        members, back = nodes[:2], nodes[2]
+        on(members, lambda known, seeds: found_cluster(known, seeds, 1))
+        on(members, lambda known, seeds: buckets.create(known, seeds, BucketWish("orders", quota_mib=quota)))
+        # As a member that was failed over before the quota was changed.
+        on([back], lambda known, seeds: known.of("").admin(seeds[0]).create_bucket("orders", None, 128, is_empty=True))
+        on(members, lambda known, seeds: Rebalance(known.of("orders"), seeds, add=[_place(back)]).run())
+        assert [on([each], _quota) for each in nodes] == [quota] * 3
+
+
+async def _quota(known: Members, seeds: list[Address]) -> int:
+    return await known.of("orders").admin(seeds[0]).quota_mib()
 
 
 def test_a_node_that_joins_gets_what_most_members_keep_and_of_two_the_one_that_keeps_any() -> None:

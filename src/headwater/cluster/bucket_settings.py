@@ -1,0 +1,90 @@
+"""Nodes that join a bucket get its settings: how far back it keeps old versions, whether new collections have such a
+history, and the quota of its files.
+
+Each node keeps these settings for itself. A node that joins has none, and after a failover to it no old version would
+be left, or its disk could be filled; or it has those of the time when it was a member, and would keep versions of a
+history that was ended since, or refuse documents at a quota that was raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from headwater.client.routing import Address
+    from headwater.cluster.members import Members
+
+__all__ = ["bring_settings", "share_settings"]
+
+
+class _Settings(NamedTuple):
+    """The settings of one node.
+
+    Attributes:
+        history: seconds and bytes, 0 for no such limit.
+        of_new: True if new collections have a history.
+        quota_mib: 0 for none, as in the first bucket.
+    """
+
+    history: tuple[int, int]
+    of_new: bool
+    quota_mib: int
+
+
+async def bring_settings(members: Members, known: Sequence[Address], joining: Sequence[Address]) -> None:
+    """Give nodes that join a bucket the settings that its members have, also if they have none.
+
+    Members differ if one was away when a setting was changed: then what most of them have counts, and of equally many
+    what was set on purpose.
+
+    Raises:
+        InvalidArguments: files that a node has of a former membership take more than the quota.
+        StatusError, TransportError: a node refused, as one of an older release does, or does not answer.
+    """
+    if joining:
+        settings = await _settings(members, known)
+        histories = Counter(each.history for each in settings)
+        defaults = Counter(each.of_new for each in settings)
+        quotas = Counter(each.quota_mib for each in settings)
+        wanted = _Settings(
+            max(histories, key=lambda each: (histories[each], any(each))),
+            max(defaults, key=lambda each: (defaults[each], not each)),
+            max(quotas, key=lambda each: (quotas[each], each > 0)),
+        )
+        await _give(members, joining, wanted)
+
+
+async def share_settings(members: Members, nodes: Sequence[Address]) -> None:
+    """Give all nodes of a new cluster without documents the history and the quota of the first node that has any, and
+    no history to new collections if one node says so.
+
+    Raises: as `bring_settings`.
+    """
+    settings = await _settings(members, nodes)
+    history = next(filter(any, (each.history for each in settings)), (0, 0))
+    quota_mib = next(filter(None, (each.quota_mib for each in settings)), 0)
+    await _give(members, nodes, _Settings(history, all(each.of_new for each in settings), quota_mib))
+
+
+async def _settings(members: Members, nodes: Sequence[Address]) -> list[_Settings]:
+    histories = asyncio.gather(*(members.admin(each).history() for each in nodes))
+    defaults = asyncio.gather(*(members.admin(each).collections_have_history() for each in nodes))
+    quotas = asyncio.gather(*(members.admin(each).quota_mib() for each in nodes))
+    answers = zip(await histories, await defaults, await quotas, strict=True)
+    # An older release does not know the default: its collections all have a history.
+    return [_Settings(history, of_new is not False, quota_mib) for history, of_new, quota_mib in answers]
+
+
+async def _give(members: Members, nodes: Sequence[Address], wanted: _Settings) -> None:
+    """Set what differs on the nodes."""
+    # What a node has it is not sent: an older release refuses a parameter that it does not know, whatever its value.
+    for node, present in zip(nodes, await _settings(members, nodes), strict=True):
+        if present.quota_mib != wanted.quota_mib:
+            await members.admin(node).set_quota(wanted.quota_mib)
+        if present.of_new != wanted.of_new:
+            await members.admin(node).give_collections_history(history=wanted.of_new)
+        if present.history != wanted.history:
+            await members.admin(node).keep_history(*wanted.history)
