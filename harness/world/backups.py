@@ -215,7 +215,7 @@ class Backups:
 
         def ask() -> list[Any]:
             with client.connect(f"couchbase://{address}/{FIRST_BUCKET}", *operators.LOGIN) as bucket:
-                return lacking(bucket, point.manifests, None)
+                return lacking(bucket, point.backups, None)
 
         async def make(missing: list[Any]) -> None:
             async with operators.members() as connected:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,17 @@ from typer.testing import CliRunner
 
 from headwater import testing
 from headwater.backup import create as creating
-from headwater.backup.archive import Archive
+from headwater.backup.archive import Archive, ArchiveIndex, folder
 from headwater.backup.collections import DEFAULT_PATH, routed
 from headwater.backup.create import Choice, create
-from headwater.backup.manifest import BACKUPS, MANIFEST, BackupManifest
+from headwater.backup.manifest import BACKUPS, INDEX, MANIFEST, BackupManifest, digest, sealed, unsealed
 from headwater.backup.place import Folder
 from headwater.backup.verify import verify
 from headwater.cli.app import app
 from headwater.client import WriteWithMeta, connect
+from headwater.client.routing import Address
 from headwater.cluster.collections import CollectionPath
+from headwater.cluster.members import Members
 from headwater.errors import BackupError, HeadwaterError
 from headwater.testing import Node, processes
 from headwater.testing.peers import Peer, serve
@@ -105,6 +109,40 @@ def test_documents_come_back_into_their_collections_as_they_were(bucket: Node, e
     assert told[1] == "  collections (manifest 1): _default._default, shop.carts, shop.orders"
     looked = json.loads(run("verify", tmp_path, "--json").stdout)
     assert (looked["collections"], looked["problems"]) == (["_default._default", "shop.carts", "shop.orders"], [])
+
+
+@pytest.mark.parametrize("default", [False, True])
+def test_a_backup_that_says_nothing_of_histories_leaves_them_to_the_bucket(
+    default: bool, bucket: Node, empty: Node, tmp_path: Path
+) -> None:
+    becomes(bucket, 1, orders=8)
+    made = backed_up(bucket, tmp_path)
+    forget_histories(Folder(tmp_path), made.id)
+    found = Archive(Folder(tmp_path)).backups[made.id]
+    assert not found.has_histories and made.has_histories
+    with empty.client() as client:
+        asyncio.run(give_collections_history(empty, default))
+        run("restore", tmp_path, "--node", empty.url)
+        orders = client.manifest().collection("shop", "orders")
+    assert orders is not None and orders.history is default
+
+
+async def give_collections_history(node: Node, history: bool) -> None:
+    async with Members() as members:
+        await members.admin(Address(node.host, node.port)).give_collections_history(history=history)
+
+
+def forget_histories(place: Folder, backup: str) -> None:
+    """Make a backup as a release left it that knew no histories by collection."""
+    path = folder(backup, MANIFEST)
+    content = unsealed(place.read(path), path)
+    for scope in content["collections"]["scopes"]:
+        for each in scope["collections"]:
+            del each["history"]
+    place.write(path, data := sealed(content))
+    index = ArchiveIndex.read(place)
+    assert index is not None
+    place.write(INDEX, replace(index, backups=index.backups | {backup: digest(data)}).to_bytes())
 
 
 def test_documents_of_a_dropped_collection_stay_out_of_the_one_that_was_made_again(

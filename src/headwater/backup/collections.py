@@ -23,6 +23,7 @@ from headwater.errors import BackupError, OptionError
 from headwater.wire.manifest import DEFAULT, EMPTY, UID_MAX, CollectionsManifest
 
 if TYPE_CHECKING:
+    from headwater.backup.manifest import BackupManifest
     from headwater.client import Client
 
 DEFAULT_PATH = CollectionPath(DEFAULT, DEFAULT)
@@ -105,14 +106,14 @@ def _with(batch: pa.RecordBatch, name: str, words: list[str | None], where: NDAr
 # --------------------------------------------------------------------------- what a bucket lacks
 
 
-def lacking(client: Client, manifests: Manifests, chosen: frozenset[str] | None) -> list[Lacking]:
-    """Return the scopes and collections of backups that a bucket does not have.
+def lacking(client: Client, backups: Sequence[BackupManifest], chosen: frozenset[str] | None) -> list[Lacking]:
+    """Return the scopes and collections of backups, older first, that a bucket does not have.
 
     Raises:
         BackupError: its nodes do not know collections.
         TransportError, StatusError: no node answered.
     """
-    wanted = _wanted(manifests, chosen)
+    wanted = _wanted(backups, chosen)
     if not wanted:
         return []
     there = client.manifest(UID_MAX)
@@ -124,14 +125,16 @@ def lacking(client: Client, manifests: Manifests, chosen: frozenset[str] | None)
     return [each for each in wanted if not each.path.is_in(there)]
 
 
-def _wanted(manifests: Manifests, chosen: frozenset[str] | None) -> list[Lacking]:
+def _wanted(backups: Sequence[BackupManifest], chosen: frozenset[str] | None) -> list[Lacking]:
     lacking_by_path: dict[CollectionPath, Lacking] = {}
-    for manifest in manifests:
+    for backup in backups:
+        if (manifest := backup.collections) is None:
+            continue
         for number, path in live(manifest, chosen).items():
-            if path != DEFAULT_PATH and manifest is not None:
+            if path != DEFAULT_PATH:
                 kept = manifest.by_id()[number][1]
-                lacking_by_path[path] = Lacking(path, kept.max_ttl, kept.history)
-        for scope in manifest.scopes if manifest is not None and chosen is None else ():
+                lacking_by_path[path] = Lacking(path, kept.max_ttl, kept.history if backup.has_histories else None)
+        for scope in manifest.scopes if chosen is None else ():
             if not scope.collections and scope.name not in (DEFAULT, OWN_OF_SERVERS):
                 path = CollectionPath(scope.name)
                 lacking_by_path[path] = Lacking(path)

@@ -193,6 +193,7 @@ class BackupManifest:
         part: everything that was read, as one part.
         collections: scopes and collections that existed at the end; None if only the default collection was read.
         default_only: True if the user chose the default collection alone, whether there were others or not.
+        has_histories: False if `collections` does not say which have a history, in a backup of an older release.
     """
 
     id: str
@@ -205,6 +206,7 @@ class BackupManifest:
     part: BackupPart
     collections: CollectionsManifest | None = None
     default_only: bool = False
+    has_histories: bool = True
 
     @property
     def kind(self) -> str:
@@ -279,9 +281,15 @@ class BackupManifest:
                 part=BackupPart.from_json(content),
                 collections=collections,
                 default_only=content.get("default_only") is True,
+                has_histories=collections is None or _has_histories(content["collections"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OptionError) as error:
             raise BackupError(path, f"it is no manifest of a backup ({error!r})") from None
 
 
 _TEXTS = ("id", "parent", "parent_sha256", "bucket", "began", "ended")
+
+
+def _has_histories(collections: Mapping[str, Any]) -> bool:
+    """Return True if a manifest of collections, as JSON types, says of each whether it has a history."""
+    return all("history" in each for scope in collections["scopes"] for each in scope.get("collections", ()))

@@ -76,11 +76,14 @@ class RestorePoint:
         return [RestorePoint(self.chain, {vb: self.upto[vb] for vb in vbuckets[n::count]}) for n in range(count)]
 
     @property
+    def backups(self) -> list[BackupManifest]:
+        """The backups at whose end a vbucket will be, older first."""
+        return [self.chain[count - 1] for count in sorted({*self.upto.values()} - {0})]
+
+    @property
     def manifests(self) -> list[CollectionsManifest | None]:
-        """The collections of each backup at whose end a vbucket will be, older first; None for the default collection
-        alone.
-        """
-        return [self.chain[count - 1].collections for count in sorted({*self.upto.values()} - {0})]
+        """The collections of each of `backups`; None for the default collection alone."""
+        return [each.collections for each in self.backups]
 
     def limits(self, backup: int) -> dict[int, int]:
         """Return, for the backup with this index in the chain, the highest seqno of each vbucket that still counts."""

@@ -199,7 +199,7 @@ def restore(
         return
     with connect(node, user, password) as client:
         client.noop()  # a wrong address or password is told before all files are read
-        missing = lacking(client, point.manifests, chosen)
+        missing = lacking(client, point.backups, chosen)
     with Meter("verify", "bytes", quiet=quiet) as meter:
         _fail(look(archive, point.chain, meter.show).problems)
     # Only once the backup is known to be whole: for a damaged one nothing is made that nobody could fill.
