@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import StaticTable
 
 from headwater.errors import TableChanged
 from headwater.lake import lineage, upkeep, writer
@@ -20,7 +21,16 @@ from headwater.lake.row_ids import ENABLED, FEATURE, MARK, SUSPENDED
 from headwater.lake.shape import TableShape
 from headwater.lake.store import TableStore
 from headwater.lake.writer import Portion
-from tests.lake.iceberg.support import alone, by_duckdb, by_pyiceberg, for_linux, published, queried, set_published
+from tests.lake.iceberg.support import (
+    alone,
+    by_duckdb,
+    by_pyiceberg,
+    for_linux,
+    iceberg_of,
+    published,
+    queried,
+    set_published,
+)
 from tests.lake.support import Change, Table, held, restore, row_ids, rows
 
 KEYS = [f"k{n}" for n in range(40)]
@@ -344,6 +354,48 @@ def test_ids_that_begin_anew_behind_a_dropped_feature_are_no_ids_of_before(tmp_p
     table = Table(tmp_path)  # its indexes have the ids of before
     table.take(("k2", 0, 500, "x"))
     assert only_ids(tmp_path) == first
+
+
+@for_linux
+@pytest.mark.parametrize("maker", [published, alone])
+@pytest.mark.parametrize("lost", [False, True])
+def test_readers_of_iceberg_read_the_files_of_before_after_the_feature_was_dropped(
+    maker: Callable[[Path], Table], tmp_path: Path, *, lost: bool
+) -> None:
+    """Files keep their columns of ids, which are no columns of the table and have another name once ids begin again."""
+    table = begun(maker(tmp_path))
+    table.take(*stored("v", 1), fresh=[0])
+    table.take(*stored("w", 100, KEYS[:4]))
+    fold(table)
+    table.take(*stored("x", 200, KEYS[:2]))
+    drop_feature(table)
+    if lost:  # the publication is made anew, from the log alone
+        for file in Path(iceberg_of(tmp_path), "metadata").glob("*.metadata.json"):
+            file.write_text("")
+        table = Table(tmp_path)
+    entry.publish(table.log)
+    expected = {key.encode(): value.encode() for key, value in table.held().items()}
+    assert by_pyiceberg(tmp_path) == by_duckdb(tmp_path) == expected
+    begun(table)
+    table.take(*stored("y", 300, KEYS[:1]))
+    expected[b"k0"] = b"y"
+    assert by_pyiceberg(tmp_path) == by_duckdb(tmp_path) == expected
+    assert {key: number for key, (number, _) in by_readers(tmp_path).items()} == only_ids(tmp_path)
+
+
+@for_linux
+def test_a_row_is_as_old_as_its_version_after_the_folder_was_moved(tmp_path: Path) -> None:
+    table = begun(published(tmp_path / "a"))
+    table.take(*stored("v", 1), fresh=[0])
+    for name in "bc":
+        Path(table.place).rename(tmp_path / name)
+        table = Table(tmp_path / name)
+        entry.publish(table.log)
+        table.take(*stored(name, 100, KEYS[:3]))
+    expected = {key: (number, version + 1) for key, (number, version) in row_ids(tmp_path / "c").items()}
+    assert by_readers(tmp_path / "c") == expected
+    numbers = [each.sequence_number for each in StaticTable.from_metadata(iceberg_of(tmp_path / "c")).snapshots()]
+    assert numbers == sorted({*numbers}) and numbers[-1] == table.log.state.version + 1
 
 
 def test_a_fold_that_began_while_ids_were_not_kept_does_not_come_in_when_they_are(tmp_path: Path) -> None:

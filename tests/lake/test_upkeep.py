@@ -449,6 +449,30 @@ def test_maintenance_vacuums_by_the_clock(tmp_path: Path, monkeypatch: pytest.Mo
     assert seen == [str(tmp_path)]
 
 
+def test_a_vacuum_by_the_clock_that_fails_is_reported_once_and_tried_again_after_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, clock, ended = Table(tmp_path), [0.0], []
+
+    def failing(place: str, table: str) -> None:
+        ended.append(place)
+        raise PermissionError("the store refuses to list")
+
+    monkeypatch.setattr(upkeep, "vacuum_at", failing)
+    maintenance = Maintenance(table.log, None, lambda: clock[0])
+
+    def problem_at(hours: float) -> str:
+        clock[0] = hours * upkeep.VACUUM_SECONDS
+        maintenance.step()
+        maintenance._thread.submit(int).result()  # whatever was submitted before has ended
+        return maintenance.problem
+
+    told = [problem_at(hours) for hours in (1, 1.1, 1.2, 2.1, 2.2, 2.3)]
+    maintenance.close()
+    failed = "upkeep: the store refuses to list"
+    assert told == ["", failed, "", "", failed, ""] and len(ended) == 2
+
+
 def test_a_table_in_numbers(tmp_path: Path) -> None:
     table = small_files(tmp_path, 3)
     told = describe(table.log)

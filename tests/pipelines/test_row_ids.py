@@ -61,7 +61,7 @@ def test_after_ten_overwrites_of_all_keys_with_folds_each_has_its_first_id(
         run(bucket, place)  # once it began, a table goes on
         if turn % 5 == 4:
             fold(str(place), quiet, everything=True)
-            vacuum(str(place), quiet, seconds=0)
+            vacuum(str(place), quiet, seconds=3600.0)
     assert ids(place) == first
     assert table(place) == documents(bucket) == dict.fromkeys(map(str.encode, KEYS), b"9")
     counted = QueryBuilder().register("t", DeltaTable(place)).execute("SELECT count(*) AS rows FROM t").read_all()

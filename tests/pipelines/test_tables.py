@@ -1,8 +1,9 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headwater.errors import TableError
+from headwater.errors import OptionError, TableError
 from headwater.lake.commit import DOMAIN
 from headwater.lake.log import TableLog, creation, record
 from headwater.lake.places import store_of
@@ -40,3 +41,11 @@ def test_a_table_is_folded_as_planned_and_keeps_files_within_its_retention(tmp_p
     assert (plan.is_empty, plan.facts) == (True, {"files": [], "removed": 0})
     outcome = vacuum(place, tell)
     assert (outcome.line, outcome.facts) == ("0 files were removed", {"files": [], "removed": 0})
+
+
+@pytest.mark.parametrize("work", [vacuum, vacuum_plan])
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 3599.0, float("nan")])
+def test_a_vacuum_takes_no_files_of_the_last_hour(work: Any, seconds: float, tmp_path: Path) -> None:
+    """A batch that is under way would lose its files before its commit."""
+    with pytest.raises(OptionError, match="3600 or more"):
+        work(str(tmp_path), lambda done, total: None, seconds=seconds)

@@ -670,7 +670,7 @@ class Maintenance:
         self._folding: tuple[FoldTask, Future[Folded]] | None = None
         self._most: int | None = None
         self._fold_began = 0.0
-        self._other: Future[Any] | None = None
+        self._vacuuming: Future[list[str]] | None = None
         self._checkpoint: tuple[int, Future[str]] | None = None
         self._checkpointed = log.checkpointed
         self._vacuumed = clock()
@@ -741,14 +741,19 @@ class Maintenance:
         return written
 
     def _vacuum(self) -> bool:
-        idle = self._other is None or self._other.done()
-        if self._closing or self._clock() - self._vacuumed < VACUUM_SECONDS or not idle:
-            return False
+        ended = False
+        if self._vacuuming is not None and self._vacuuming.done():
+            done, self._vacuuming = self._vacuuming, None
+            done.result()
+            ended = True
+        due = self._clock() - self._vacuumed >= VACUUM_SECONDS
+        if self._closing or not due or self._vacuuming is not None:
+            return ended
         # Set before the work: a vacuum that fails is due again after an hour, and not at once.
         self._vacuumed = self._clock()
         # The driver's state is the driver's: it is read anew.
-        self._other = self._thread.submit(vacuum_at, self._log.store.root, self._log.state.id)
-        return True
+        self._vacuuming = self._thread.submit(vacuum_at, self._log.store.root, self._log.state.id)
+        return ended
 
 
 def describe(log: TableLog) -> dict[str, Any]:

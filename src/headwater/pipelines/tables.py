@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headwater.cluster.work import WorkOutcome, WorkPlan
-from headwater.errors import TableError
+from headwater.errors import OptionError, TableError
 from headwater.lake import upkeep
 from headwater.lake.commit import record_of
 from headwater.lake.index import Indexes
@@ -56,13 +56,26 @@ def fold(place: str, tell: Tell, *, everything: bool = False) -> WorkOutcome:
 
 
 def vacuum_plan(place: str, tell: Tell, *, seconds: float | None = None) -> WorkPlan:
-    """Return the files that `vacuum` would remove."""
-    files = upkeep.vacuum(open_table(place)[0], seconds, dry=True, tell=tell)
+    """Return the files that `vacuum` would remove; arguments and errors as of `vacuum`."""
+    files = _vacuumed(place, tell, seconds, dry=True)
     line = f"{len(files):,} files would be removed"
     return WorkPlan((line,), {"files": files, "removed": 0}, is_empty=not files)
 
 
 def vacuum(place: str, tell: Tell, *, seconds: float | None = None) -> WorkOutcome:
-    """Remove files that no version of a table within `seconds` needs; None for its own retention."""
-    files = upkeep.vacuum(open_table(place)[0], seconds, tell=tell)
+    """Remove files that no version of a table within `seconds` needs; None for its own retention.
+
+    Raises:
+        OptionError: less than an hour, within which the files of a batch or a fold may wait for their commit.
+        TableError: there is no table, or it is no mirror's.
+    """
+    files = _vacuumed(place, tell, seconds, dry=False)
     return WorkOutcome(f"{len(files):,} files were removed", {"files": files, "removed": len(files)})
+
+
+def _vacuumed(place: str, tell: Tell, seconds: float | None, *, dry: bool) -> list[str]:
+    least = upkeep.UNDER_WAY_SECONDS
+    # Not a number is no number of seconds either.
+    if seconds is not None and not seconds >= least:
+        raise OptionError("seconds", seconds, f"a number of seconds, {least:g} or more, or None")
+    return upkeep.vacuum(open_table(place)[0], seconds, dry=dry, tell=tell)

@@ -19,15 +19,16 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from headwater.errors import ConnectionLost, TableChanged, TableError
 from headwater.failpoints import armed
-from headwater.lake import upkeep
+from headwater.lake import lineage, upkeep
 from headwater.lake.iceberg import catalogs, entry
 from headwater.lake.iceberg.place import CATALOG, CatalogName
+from headwater.lake.iceberg.schema import NAME_MAPPING
 from headwater.lake.layout import OF_ICEBERG
 from headwater.lake.log import schema_string
 from headwater.lake.shape import delta_field
 from tests.lake.iceberg.rest_server import RestCatalogServer, rest_server
 from tests.lake.iceberg.support import configure
-from tests.lake.support import Table
+from tests.lake.support import Table, row_ids
 
 DAY = 86_400
 NAMED = CatalogName("tests", ("shop", "orders"))
@@ -283,3 +284,38 @@ class TestRest(OfRest):
         catalog.commit_table(loaded, (), (SetPropertiesUpdate(updates={"gc.enabled": "true"}),))
         table.take(("a", 0, 2, "two"))
         assert server.metadata("orders").properties["gc.enabled"] == "false"
+
+
+def ids_agree(table: Table, catalog: Catalog) -> None:
+    """The catalog's metadata gives out the ids that the log does, and knows the columns of files that keep them."""
+    check(table, catalog)
+    theirs, state = catalog.load_table(NAMED.identifier).metadata, table.log.state
+    assert theirs.next_row_id == state.next_row  # type: ignore[union-attr]
+    assert theirs.current_snapshot().sequence_number == state.version + 1  # type: ignore[union-attr]
+    assert state.id_columns is not None and state.id_columns.row in theirs.properties[NAME_MAPPING]
+
+
+def test_a_catalog_follows_a_table_that_begins_to_keep_ids_and_keeps_them(table: Table, catalog: Catalog) -> None:
+    table.take(("a", 0, 1, "one"), ("b", 0, 2, "one"))
+    check(table, catalog)
+    lineage.begin(table.log)
+    ids_agree(table, catalog)
+    table.take(("a", 0, 3, "two"), ("c", 0, 4, "two"))
+    ids_agree(table, catalog)
+    upkeep.optimize(table.log, table.indexes, everything=True)
+    ids_agree(table, catalog)
+    assert {key: number for key, (number, _) in row_ids(table.place).items()} == {"a": 0, "b": 1, "c": 3}
+    table.take(("b", 0, 5, None))
+    table.take(("b", 0, 6, "back"), ("a", 0, 7, "three"))
+    ids_agree(table, catalog)
+
+
+def test_a_catalog_follows_a_table_with_ids_whose_folder_was_moved(table: Table, catalog: Catalog) -> None:
+    lineage.begin(table.log)
+    table.take(("a", 0, 1, "one"), ("b", 0, 2, "one"))
+    Path(table.place).rename(f"{table.place}-moved")
+    moved = Table(f"{table.place}-moved")
+    entry.publish(moved.log)
+    ids_agree(moved, catalog)
+    moved.take(("a", 0, 3, "two"))
+    ids_agree(moved, catalog)

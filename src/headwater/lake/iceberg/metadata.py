@@ -6,11 +6,11 @@ Each change makes a whole new metadata file. Source: Iceberg's spec.md, "Table M
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from headwater.lake.iceberg.manifests import FORMAT_VERSION
-from headwater.lake.iceberg.schema import NAME_MAPPING, Field, name_mapping
+from headwater.lake.iceberg.schema import NAME_MAPPING, Field, mapped_names, name_mapping
 from headwater.lake.row_ids import IdColumns
 
 SNAPSHOTS_MAX: Final = 20
@@ -46,7 +46,8 @@ def begun_anew(before: Metadata | None, table: str, location: str) -> Metadata:
     kept = ("last-sequence-number", "next-row-id", "last-column-id", "schemas", "current-schema-id")
     # Going on with these numbers keeps readers safe: a row id or a sequence number that is given twice would make two
     # rows one.
-    return fresh | {name: before[name] for name in kept} | {"last-updated-ms": before["last-updated-ms"]}
+    anew = fresh | {name: before[name] for name in kept} | {"last-updated-ms": before["last-updated-ms"]}
+    return anew | {"properties": {name: text for name, text in before["properties"].items() if name == NAME_MAPPING}}
 
 
 def begun(table: str, location: str) -> Metadata:
@@ -92,15 +93,29 @@ def current_schema(metadata: Metadata) -> dict[str, Any] | None:
 
 
 def with_schema(
-    metadata: Metadata, fields: Sequence[Field], last_column: int, columns: IdColumns | None = None
+    metadata: Metadata,
+    fields: Sequence[Field],
+    last_column: int,
+    columns: IdColumns | None = None,
+    others: Iterable[str] = (),
 ) -> Metadata:
-    """Return metadata whose current schema has these fields; `columns` of data files keep the ids of rows."""
+    """Return metadata whose current schema has these fields.
+
+    Args:
+        metadata: the metadata to continue.
+        fields: of the table.
+        last_column: the highest number of a column so far.
+        columns: of data files, by which rows keep their ids.
+        others: of data files as well, which nobody reads; those of the metadata before are kept.
+    """
     before = current_schema(metadata)
     if before is None or before["fields"] != list(fields):
         number = 1 + max((schema["schema-id"] for schema in metadata["schemas"]), default=-1)
         schema = {"type": "struct", "schema-id": number, "fields": list(fields)}
         metadata = metadata | {"schemas": [*metadata["schemas"], schema], "current-schema-id": number}
-    properties = metadata["properties"] | {NAME_MAPPING: name_mapping(fields, columns), GC_ENABLED: "false"}
+    # Data files keep the columns that they have when the feature of ids is dropped, or begins again by other names.
+    mapping = name_mapping(fields, columns, [*mapped_names(metadata["properties"].get(NAME_MAPPING, "[]")), *others])
+    properties = metadata["properties"] | {NAME_MAPPING: mapping, GC_ENABLED: "false"}
     return metadata | {"last-column-id": max(last_column, metadata["last-column-id"]), "properties": properties}
 
 

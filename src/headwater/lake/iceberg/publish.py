@@ -30,6 +30,8 @@ from hashlib import blake2b
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+import pyarrow as pa
+
 from headwater.errors import CorruptStore, TableAway, UnsupportedTable
 from headwater.failpoints import failpoint
 from headwater.invariants import invariant
@@ -38,7 +40,7 @@ from headwater.lake.iceberg import manifests, metadata, puffin
 from headwater.lake.iceberg.manifests import Content, EntryStatus, Listed, ListedManifest, ManifestEntry
 from headwater.lake.iceberg.metadata import Metadata
 from headwater.lake.iceberg.place import PROPERTY, IcebergPlace, data_location, path_of, place_of, uri
-from headwater.lake.iceberg.schema import FieldIds, UnknownTypeError, integers
+from headwater.lake.iceberg.schema import NAME_MAPPING, FieldIds, UnknownTypeError, integers
 from headwater.lake.log import AWAY, DataFile, TableLog, TableState, identity
 from headwater.lake.row_ids import IdColumns, sequence_of
 from headwater.lake.store import Listed as ListedFile
@@ -307,10 +309,13 @@ class _Publication:
         self._snapshot = secrets.randbits(62) + 1
         self._sources = dict(head.sources)
         self._before, self._loaded = self._base()
-        self._sequence: int = self._before["last-sequence-number"] + 1
+        last: int = self._before["last-sequence-number"]
+        self._sequence: int = last + 1
         self._next_row: int = self._before["next-row-id"]
         if state.gives_row_ids:
-            self._sequence = max(self._sequence, sequence_of(state.version))
+            # In a folder that was moved the version that was shown is shown once more, with the number that it had: the
+            # next one would stay ahead of the versions for good, and rows look older than their snapshot.
+            self._sequence = max(last if self._was_moved() else last + 1, sequence_of(state.version))
             self._next_row = max(self._next_row, state.next_row)
         self._listed_anew = not self._ids_agree()
         if self._listed_anew:
@@ -333,6 +338,14 @@ class _Publication:
         # to the caller.
         except (CorruptStore, FileNotFoundError):
             return metadata.begun_anew(before, self._state.id, place), []
+
+    def _was_moved(self) -> bool:
+        """Return True if the newest metadata shows the same version of this table at another location."""
+        before = self._head.metadata
+        if before is None or before["location"] == self._place.location:
+            return False
+        here = before | {"location": self._place.location}
+        return is_shown(here, self._state, self._place)
 
     def _ids_agree(self) -> bool:
         """Return True if the files that are listed have the ids that the log gives to their rows. When a table begins
@@ -383,7 +396,10 @@ class _Publication:
             raise UnsupportedTable(
                 self._store.root, f"Iceberg gets no column of this type, {error}: {advice}"
             ) from None
-        return metadata.with_schema(self._before, fields, ids.last, IdColumns.of(self._state.properties))
+        # Whoever continues a mapping knows the columns of all files; only for a new one they are looked for.
+        others = () if NAME_MAPPING in self._before["properties"] else _columns_in(self._store, self._state)
+        columns = IdColumns.of(self._state.properties)
+        return metadata.with_schema(self._before, fields, ids.last, columns, others)
 
     def _of_data(self, wanted: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
         """Return the manifests of data files; write those that change."""
@@ -584,6 +600,14 @@ def _is_vector(entry: ManifestEntry) -> bool:
 def _parts(listed: list[Listed]) -> Iterator[list[Listed]]:
     for at in range(0, len(listed), ENTRIES_MAX):
         yield listed[at : at + ENTRIES_MAX]
+
+
+def _columns_in(store: TableStore, state: TableState) -> Iterator[str]:
+    """Yield the names of the columns in the table's data files; reads the end of each."""
+    for file in state.files.values():
+        # A file that is lost or damaged is `lake verify`'s to name: nobody reads it, whatever its columns were.
+        with suppress(FileNotFoundError, pa.ArrowException), store.parquet(file.path) as opened:
+            yield from opened.schema_arrow.names
 
 
 def _data_entry(store: TableStore, path: str, file: DataFile, columns: dict[str, tuple[int, int]]) -> ManifestEntry:

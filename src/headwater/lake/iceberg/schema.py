@@ -8,7 +8,7 @@ theirs. Source: Iceberg's spec.md, "Schema Evolution", "Column Projection" and "
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from headwater.lake.row_ids import IdColumns
@@ -32,8 +32,8 @@ LAST_UPDATED: Final = 2147483539
 """The field ids of `_row_id` and `_last_updated_sequence_number`, by which readers find them in data files."""
 
 OF_DELTA_ALONE: Final = 2147483447
-"""The field id of the column that only readers of Delta use: the highest that a column may have. Without one in the
-mapping pyiceberg refuses the file."""
+"""The field id of the column that only readers of Delta use: the highest that a column may have. Those below it are for
+columns that nobody reads. Without one in the mapping pyiceberg refuses the file."""
 
 Field = dict[str, Any]
 
@@ -110,18 +110,28 @@ def _stays(before: Any, kind: Any) -> bool:
     return isinstance(before, dict) and before["type"] == names.get(kind["type"])
 
 
-def name_mapping(fields: Sequence[Field], columns: IdColumns | None = None) -> str:
+def name_mapping(fields: Sequence[Field], columns: IdColumns | None = None, others: Iterable[str] = ()) -> str:
     """Return the mapping from the names in data files to the fields, as the table's property has it.
 
     Args:
         fields: of the table.
         columns: of data files, by which rows keep their ids.
+        others: more columns that data files may have and that nobody reads, such as ids of before their feature was
+            dropped. pyiceberg refuses a file with a column that the mapping lacks.
     """
     mapped = [_mapped(field["id"], field["name"], field["type"]) for field in fields]
     if columns is not None:
         names = {ROW_ID: columns.row, LAST_UPDATED: columns.sequence, OF_DELTA_ALONE: columns.commit}
         mapped += [_mapped(number, name, "long") for number, name in names.items()]
+    there = {each["names"][0] for each in mapped}
+    unread = [name for name in dict.fromkeys(others) if name not in there]
+    mapped += [_mapped(OF_DELTA_ALONE - 1 - place, name, "long") for place, name in enumerate(unread)]
     return json.dumps(mapped, ensure_ascii=False)
+
+
+def mapped_names(mapping: str) -> list[str]:
+    """Return the names of columns in a mapping that `name_mapping` made."""
+    return [name for each in json.loads(mapping) for name in each["names"]]
 
 
 def _mapped(number: int, name: str, kind: Any) -> dict[str, Any]:
