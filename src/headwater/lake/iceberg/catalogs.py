@@ -156,6 +156,11 @@ def _loaded(catalog: Catalog, named: CatalogName) -> Table | None:
         return catalog.load_table(named.identifier)
     except NoSuchTableError:
         return None
+    except FileNotFoundError as error:
+        # Whether that folder is away for a moment or for good, nobody can tell from here.
+        problem = f"the metadata that it points to is gone ({str(error).partition('. Detail')[0]})"
+        advice = f"if the folder was moved, drop the table {named.dotted} there, without its files, and start again"
+        raise TableError(str(named), f"{problem}: {advice}") from None
 
 
 def _newest(place: IcebergPlace) -> tuple[TableMetadata, str]:
