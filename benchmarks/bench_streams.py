@@ -1,9 +1,9 @@
 """From a node's disk to a client's columns: drains of a million items, slow clients, and how soon a change is seen.
 
-A node in a process of its own, 64 vbuckets (a drain also from 1024, the default of a node, where opening the streams is
-a part of the work), 16-byte keys, 256-byte values; flow control on. The reference of a drain is a loop that does
-nothing but receive: another process sends it the same bytes, out of memory, in pieces of 256 KiB. Both take turns. The
-drain is repeated after every key was overwritten five times and nothing was compacted.
+A node in a process of its own, 64 vbuckets (a drain also from 128, the default of a node, and from 1024, where opening
+the streams is a part of the work), 16-byte keys, 256-byte values; flow control on. The reference of a drain is a loop
+that does nothing but receive: another process sends it the same bytes, out of memory, in pieces of 256 KiB. Both take
+turns. The drain is repeated after every key was overwritten five times and nothing was compacted.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from headwater import client, testing
 from headwater.wire import dcp
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
-from headwater.wire.vbucket import vbucket_of
+from headwater.wire.vbucket import VBUCKETS_NEW, vbucket_of
 
 ITEMS = 1_000_000
 VBUCKETS = 64
-VBUCKETS_DEFAULT = 1024
+VBUCKETS_OTHERS = VBUCKETS_NEW, 1024
 VALUE_BYTES = 256
 WINDOW_BYTES = 10 << 20
 PIECE_BYTES = 256 << 10
@@ -280,9 +280,10 @@ def main() -> None:
         load(node, ITEMS)
         drain(node, "drain of 1 M items, 256 B values")
         latency(node)
-    with testing.node(vbuckets=VBUCKETS_DEFAULT) as node:
-        load(node, ITEMS, vbuckets=VBUCKETS_DEFAULT)
-        drain(node, "the same from 1024 vbuckets")
+    for count in VBUCKETS_OTHERS:
+        with testing.node(vbuckets=count) as node:
+            load(node, ITEMS, vbuckets=count)
+            drain(node, f"the same from {count} vbuckets")
     with testing.node(vbuckets=VBUCKETS, compact_dead_percent=100) as node:
         load(node, ITEMS)
         slow_clients(node)

@@ -9,7 +9,7 @@ import pytest
 
 from headwater import testing
 from headwater.testing.node import Node
-from headwater.wire.vbucket import vbucket_of
+from headwater.wire.vbucket import VBUCKETS_NEW, vbucket_of
 from tests.spark.conftest import lent_spark, spark
 
 __all__ = ["lent_spark", "spark"]
@@ -58,4 +58,4 @@ def test_the_spark_block_of_the_readme_makes_a_spark_of_its_own() -> None:
 
 def test_the_vbucket_that_the_readme_shows_is_that_of_the_key() -> None:
     shown = re.search(r"^(\d+):1 mutation greeting ", README, re.MULTILINE)
-    assert shown is not None and int(shown[1]) == vbucket_of(b"greeting", 1024)
+    assert shown is not None and int(shown[1]) == vbucket_of(b"greeting", VBUCKETS_NEW)

@@ -95,7 +95,7 @@ def test_a_wrong_argument_is_named(arguments: list[str], complaint: str) -> None
 @pytest.mark.parametrize(
     "values",
     [
-        {"vbuckets": 0},
+        {"vbuckets": -1},
         {"vbuckets": 3},
         {"vbuckets": 2048},
         {"port": 70000},

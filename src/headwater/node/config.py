@@ -49,7 +49,9 @@ class NodeConfig:
         0, "port of the first of several workers, the others have the next ones; 0: 10 above --port", **PORT
     )
     bucket: str = option("default", "name of the bucket")
-    vbuckets: int = option(1024, "number of vbuckets of a new store: a power of two, 1 to 1024")
+    vbuckets: int = option(
+        0, "number of vbuckets of a new store: a power of two, 1 to 1024 (0: 128); another store keeps its own"
+    )
     vbucket_state: str = option(
         "active", "state of the vbuckets of a new store: active, or none to create none", choices=("active", "none")
     )
@@ -177,8 +179,8 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         count = self.vbuckets
-        if not (1 <= count <= VBUCKETS_MAX and count & (count - 1) == 0):
-            raise OptionError("vbuckets", count, f"a power of two from 1 to {VBUCKETS_MAX}")
+        if not (0 <= count <= VBUCKETS_MAX and count & (count - 1) == 0):
+            raise OptionError("vbuckets", count, f"a power of two from 1 to {VBUCKETS_MAX}, or 0")
         check(self)
         if self.http_port >= 0 and self.without_tls == "nobody":
             raise OptionError("http-port", self.http_port, "possible with --without-tls nobody: it speaks no TLS")
@@ -194,8 +196,8 @@ class NodeConfig:
             raise OptionError("memory-mib", self.memory_mib, f"{self.connection_memory_mib} or more")
 
     def _check_workers(self) -> None:
-        if self.workers > self.vbuckets:
-            raise OptionError("workers", self.workers, f"{self.vbuckets} or fewer: each serves a vbucket at least")
+        if self.workers > (most := self.vbuckets or VBUCKETS_MAX):
+            raise OptionError("workers", self.workers, f"{most} or fewer: each serves a vbucket at least")
         if self.host in ("", "0.0.0.0", "::"):  # noqa: S104 - which is refused
             wanted = "an address of this machine alone: the cluster map of its workers has it, and clients call it"
             raise OptionError("host", self.host, wanted)

@@ -169,9 +169,8 @@ class Server:
         self.first: Final = ServedBucket(self, config, bucket, committer)
         self._buckets = {bucket.name: self.first}
         store = bucket.store
-        self.catalog: Final = Catalog(
-            replace(config, data=store.path), store.disk, loop, bucket.clock, serve=self._serve, leave=self._leave
-        )
+        of_buckets = replace(config, data=store.path, vbuckets=bucket.vbucket_count)
+        self.catalog: Final = Catalog(of_buckets, store.disk, loop, bucket.clock, serve=self._serve, leave=self._leave)
 
     @property
     def buckets(self) -> Mapping[str, ServedBucket]:

@@ -12,10 +12,12 @@ from zlib import crc32
 
 from headwater.errors import OptionError
 
-__all__ = ["VBUCKETS_MAX", "VBUCKET_MAX", "VBUCKET_NUMBERS", "State", "vbucket_of", "vbucket_set"]
+__all__ = ["VBUCKETS_MAX", "VBUCKETS_NEW", "VBUCKET_MAX", "VBUCKET_NUMBERS", "State", "vbucket_of", "vbucket_set"]
 
 VBUCKETS_MAX = 1024
 """The most vbuckets that a bucket has anywhere (interop.md 4, rule 10)."""
+VBUCKETS_NEW = 128
+"""The vbuckets of a new bucket unless told otherwise, as in Couchbase 8.0."""
 VBUCKET_NUMBERS = 1 << 16
 """The vbuckets that the header can name; buckets have far fewer."""
 VBUCKET_MAX = VBUCKET_NUMBERS - 1

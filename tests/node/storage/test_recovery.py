@@ -284,6 +284,12 @@ def test_another_number_of_vbuckets_is_refused_with_the_right_one() -> None:
         open_store(image(files), vbuckets=4)
 
 
+def test_a_new_store_has_as_many_vbuckets_as_couchbase_has_and_another_keeps_its_own() -> None:
+    files, _ = sealed_store()
+    assert len(open_store(image(files), vbuckets=0).table) == 2
+    assert len(open_store(FaultyDisk(), vbuckets=0).table) == 128
+
+
 def test_a_store_is_opened_by_one_process_at_a_time() -> None:
     disk = FaultyDisk()
     store = open_store(disk)

@@ -69,6 +69,20 @@ def test_no_workers_mean_those_of_the_folder_whatever_cores_there_are_by_now(
     assert count_of(replace(config, data=tmp_path / "b")) == 1, "it was made without workers, and stays so"
 
 
+def test_workers_go_on_with_the_vbuckets_of_their_folder(tmp_path: Path) -> None:
+    founded = layout_of(NodeConfig(workers=2, port=0, vbuckets=16, data=tmp_path))
+    config = NodeConfig(workers=2, port=0, data=tmp_path)
+    assert founded.config(config, 1).vbuckets == 16
+    with pytest.raises(OptionError, match="16, which the workers"):
+        layout_of(replace(config, vbuckets=32))
+
+
+def test_a_new_folder_has_a_vbucket_for_each_worker(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="128 or fewer, or --vbuckets"):
+        layout_of(NodeConfig(workers=129, port=0, data=tmp_path))
+    assert layout_of(NodeConfig(workers=3, port=0, data=tmp_path)).vbuckets == 128
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

@@ -31,6 +31,7 @@ from headwater.node.storage.replay import Bodies, OpenedSegment
 from headwater.node.storage.segment import SEGMENT_HEADER_BYTES, Segment, SegmentHeader, name_of
 from headwater.node.storage.synced import NEXT_NAME as NEXT_SYNCED
 from headwater.node.storage.synced import Note
+from headwater.wire.vbucket import VBUCKETS_NEW
 
 CUT_BYTES = 1 << 20
 
@@ -50,17 +51,25 @@ __all__ = [
 
 
 def load_manifest(disk: Disk, folder: Path, vbuckets: int, random: Callable[[int], bytes]) -> ManifestFile:
-    """Return the manifest of the store in `folder`; create one if the folder has no store."""
+    """Return the manifest of the store in `folder`; create one if the folder has no store.
+
+    Args:
+        vbuckets: the number of vbuckets; 0 for that of the store, or VBUCKETS_NEW.
+
+    Raises:
+        CorruptStore: the manifest is damaged, or missing though there are segments.
+        OptionError: the store was created with another number of vbuckets.
+    """
     names = disk.names(folder)
     if NAME in names:
         content = Manifest.decode(disk.read(folder / NAME), folder / NAME)
-        if content.vbuckets != vbuckets:
+        if vbuckets not in {0, content.vbuckets}:
             raise OptionError("vbuckets", vbuckets, f"{content.vbuckets}, with which the store in {folder} was made")
         return ManifestFile(disk, folder, content)
     # A new manifest here would make the segments orphans, and `remove_orphans` would delete the data.
     if any(name.endswith(".log") for name in names):
         raise CorruptStore(folder / NAME, 0, "the manifest is missing, though there are segments")
-    file = ManifestFile(disk, folder, Manifest(random(16), vbuckets, generation=0))
+    file = ManifestFile(disk, folder, Manifest(random(16), vbuckets or VBUCKETS_NEW, generation=0))
     file.change(lambda manifest: manifest)
     return file
 

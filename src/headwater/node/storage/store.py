@@ -86,14 +86,15 @@ class Store:
         self.disk = disk
         self.recovered: dict[int, VBucketRecord] = {}
         self.clean: bool = True
-        self.index: Index = Index(vbuckets, (int.from_bytes(random(8), "big"), int.from_bytes(random(8), "big")))
+        seeds = int.from_bytes(random(8), "big"), int.from_bytes(random(8), "big")
+        manifest = recovery.load_manifest(disk, path, vbuckets, random)
+        self.index: Index = Index(manifest.content.vbuckets, seeds)
         self.slots: Slots = Slots()
         self.table: NDArray[np.uint64] = self.index.table
         self.segments: NDArray[np.uint64] = self.slots.table
         self.quarantine: Quarantine = Quarantine(self.index, self.slots)
         self._numbers = np.zeros(4, np.uint64)
         self._numbers_bytes = self._numbers.data
-        manifest = recovery.load_manifest(disk, path, vbuckets, random)
         self.log: Log = Log(disk, path, manifest, random, segment_bytes=segment_bytes, arena_bytes=arena_bytes)
         self._newest = NewestSeqnos(self.index, self.slots)
         self._load(manifest.content)
@@ -110,7 +111,7 @@ class Store:
         cls,
         path: str | os.PathLike[str],
         *,
-        vbuckets: int = 1024,
+        vbuckets: int = 0,
         disk: Disk | None = None,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[int], bytes] = os.urandom,
@@ -120,7 +121,7 @@ class Store:
         """Open the store in a folder, which is created if it is missing.
 
         Args:
-            vbuckets: number of vbuckets; fixed when the store is created.
+            vbuckets: number of vbuckets, fixed when the store is created; 0 for the store's own, or VBUCKETS_NEW.
             clock: seconds of a monotonic clock, for the retries on a full disk.
             random: returns n random bytes.
             segment_bytes: size of a file of the log.

@@ -28,6 +28,7 @@ from headwater.node.storage.manifest import NAME as STORE_NAME
 from headwater.node.storage.text_file import WholeFile, decode_text_file, encode_text_file
 from headwater.wire.address import Address
 from headwater.wire.cluster_map import OWN_EPOCH, ClusterMap
+from headwater.wire.vbucket import VBUCKETS_NEW
 
 __all__ = ["WorkersLayout", "count_of", "free_ports", "layout_of", "load", "refuse_folder_of_workers"]
 
@@ -82,6 +83,7 @@ class WorkersLayout:
             whole,
             workers=1,
             data=whole.data / f"worker-{number}",
+            vbuckets=self.vbuckets,
             port=self.ports[number],
             tls_port=self.tls_ports[number] if self.tls_ports else whole.tls_port,
             http_port=-1,
@@ -142,7 +144,9 @@ def count_of(config: NodeConfig) -> int:
         return config.workers
     if (known := load(config.data)) is not None:
         return len(known.ports)
-    return 1 if (config.data / STORE_NAME).exists() else min(len(os.sched_getaffinity(0)), config.vbuckets)
+    if (config.data / STORE_NAME).exists():
+        return 1
+    return min(len(os.sched_getaffinity(0)), config.vbuckets or VBUCKETS_NEW)
 
 
 def refuse_folder_of_workers(config: NodeConfig) -> None:
@@ -182,7 +186,7 @@ def _refuse_others(config: NodeConfig, known: WorkersLayout) -> None:
     for name, given, kept in (
         ("host", config.host, known.host),
         ("bucket", config.bucket, known.bucket),
-        ("vbuckets", config.vbuckets, known.vbuckets),
+        ("vbuckets", config.vbuckets or known.vbuckets, known.vbuckets),
     ):
         if given != kept:
             raise OptionError(name, given, f"{kept}, which the workers of {folder} were founded with")
@@ -196,14 +200,16 @@ def _refuse_others(config: NodeConfig, known: WorkersLayout) -> None:
 
 
 def _planned(config: NodeConfig) -> WorkersLayout:
-    count = count_of(config)
+    count, vbuckets = count_of(config), config.vbuckets or VBUCKETS_NEW
+    if count > vbuckets:
+        raise OptionError("workers", count, f"{vbuckets} or fewer, or --vbuckets: each serves a vbucket at least")
     ports, tls_ports = _ports(config, count)
     return WorkersLayout(
         host=config.host,
         ports=ports,
         tls_ports=tls_ports,
         bucket=config.bucket,
-        vbuckets=config.vbuckets,
+        vbuckets=vbuckets,
         uuid=secrets.token_hex(16),
         revision=time.time_ns() // 1_000_000,
         has_map=config.vbucket_state == "active",
