@@ -223,7 +223,7 @@ def between_chunks(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]
 def test_a_repair_whose_collection_is_made_again_between_two_calls_ends(
     repair: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the first call wrote has gone with the collection."""
+    """The collection that the first call wrote into takes its documents with it."""
     with node(vbuckets=1) as source, node(vbuckets=1) as target:
         create(source, "shop.a")
         with source.client() as client:
