@@ -7,6 +7,7 @@ import multiprocessing
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from harness.nodes import failover_log, set_state
 from harness.owners import Nomad, OwnerWatch, check_history
 from headwater import failpoints
 from headwater.client.routing import Address
-from headwater.cluster.admin import Endpoint
+from headwater.cluster.admin import Endpoint, NodeAdmin
 from headwater.errors import HeadwaterError, MoveError, OptionError, TransportError
 from headwater.pipelines import transition
 from headwater.pipelines.jobs import Transition, TransitionProgress
-from headwater.pipelines.transition import MoveJournal, TransitionNodes
+from headwater.pipelines.transition import MoveJournal, NodePair, TransitionNodes, checked
 from headwater.testing.node import Node, node
 from headwater.wire.vbucket import State
 from tests.battery import few_of
@@ -150,6 +151,62 @@ def test_a_journal_of_an_earlier_transition_says_nothing_of_the_moves_to_other_n
     assert {(row["vbucket"], row["source"], row["target"]) for row in MoveJournal(tmp_path).rows()} == {
         (vb, one.address, other.address) for vb in (0, 1)
     }
+
+
+def test_a_noted_move_is_checked_again_before_the_old_copy_is_removed(three: Three, tmp_path: Path) -> None:
+    """The new owner may have lost its disk since: then the dead copy is the only one."""
+    owner, one, other = three
+    before = contents(owner)
+    go(three, tmp_path)
+    with one.client() as client:
+        client.delete_vbucket(0)
+    set_state(one, 0, State.ACTIVE)
+    with pytest.raises(MoveError, match=r"vbucket 0: the new owner has not what the old one had"):
+        go(three, tmp_path, delete=True)
+    assert states(owner)[0] == "dead"
+    set_state(owner, 0, State.ACTIVE)
+    assert contents(owner, one, other) == before
+
+
+@pytest.mark.parametrize("log", [[(7, 60), (5, 0)], [(7, 0)], []])
+def test_a_new_owner_whose_history_left_the_old_one_earlier_is_found_out(log: list[tuple[int, int]]) -> None:
+    """It has more seqnos, and a branch of the old owner's, but not all of that branch."""
+    ends = {"old": History([(5, 0)], 100, State.DEAD), "new": History(log, 120, State.ACTIVE)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NodeAdmin, "connect", lambda end: ends[end.address.host].connected())
+        pair = NodePair(Endpoint(Address("old", 1)), Endpoint(Address("new", 1)))
+        with pytest.raises(MoveError, match=r"up to seqno 120, old:1 had it up to 100"):
+            asyncio.run(checked(pair, [{"vbucket": 0}]))
+
+
+@dataclass
+class History:
+    """A node with one vbucket."""
+
+    log: list[tuple[int, int]]
+    high_seqno: int
+    is_in: State
+
+    async def connected(self) -> Any:
+        return self
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+    async def seqnos(self, state: State) -> dict[int, int]:
+        return {0: self.high_seqno}
+
+    async def stats(self, group: str) -> dict[str, str]:
+        return {"vb_0:high_seqno": str(self.high_seqno)}
+
+    async def failover_log(self, vb: int) -> list[tuple[int, int]]:
+        return self.log
+
+    async def state(self, vb: int) -> State:
+        return self.is_in
 
 
 async def _refuses(pair: Any, moved: Any) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ from headwater.pipelines.jobs import Transition, TransitionProgress
 from headwater.pipelines.ledger import BUSY_SECONDS, folder
 from headwater.pipelines.local import Workers
 from headwater.pipelines.query import session_of
+from headwater.spark.history import BranchHistory
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
@@ -262,8 +263,10 @@ async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[
         for each in moved:
             vb = each["vbucket"]
             had, has = int(details.get(f"vb_{vb}:high_seqno", 0)), highs.get(vb, -1)
-            branch, branches = (await old.failover_log(vb))[0][0], [uuid for uuid, _ in await new.failover_log(vb)]
-            if has < had or branch not in branches or await old.state(vb) is State.ACTIVE:
+            branch, log = (await old.failover_log(vb))[0][0], await new.failover_log(vb)
+            # The branch may have ended below that, and the rest of the seqnos belong to another one.
+            shared = BranchHistory(tuple(log), has).shared_with(branch) if log else 0
+            if min(has, shared) < had or branch not in dict(log) or await old.state(vb) is State.ACTIVE:
                 message = f"{target} has it up to seqno {has}, {source} had it up to {had} of branch {branch:016x}"
                 raise MoveError(vb, f"the new owner has not what the old one had: {message}", "look at both nodes")
             rows.append(each | {"source": source, "target": target, "high_seqno": had, "moved_at": time.time()})
@@ -297,10 +300,11 @@ class _Transition:
         noted = {vb: ends for vb, ends in self._noted().items() if vb not in survey.left}
         counts = self._attempts.progress
         counts.total = len(survey.left) + len(survey.moved.keys() | noted.keys())
-        # Before any copy is deleted: what a killed run moved has not been checked yet.
         self._unnoted({vb: pair for vb, pair in survey.moved.items() if noted.get(vb) != pair.addresses})
         if self._job.delete:
             for pair, moved in by_pair(survey.moved).items():
+                # A note says what the new owner had then. If it has lost its disk since, the old copy is the only one.
+                asyncio.run(checked(pair, [{"vbucket": vb} for vb in moved]))
                 asyncio.run(cleared(pair, moved))
         while survey.left and not self._attempts.stop():
             counts.moved = counts.total - len(survey.left)
