@@ -130,6 +130,34 @@ def test_what_a_killed_removal_left_does_not_count_though_a_later_index_names_it
     assert Archive(store).removing == ()
 
 
+@pytest.mark.parametrize("notes", [0, 1, 2])
+def test_a_removal_that_was_killed_among_its_notes_leaves_whole_chains(
+    notes: int, bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An increment whose full backup is noted already could not be restored, and `verify` called it damaged."""
+    store = place_of(f"memory://{tmp_path.name}/chain")
+    for full in (True, False, False, True):
+        fill(bucket, "a", 10)
+        backed_up(bucket, store, full=full)
+    write, written = type(store).write, list[str]()
+
+    def until(place: BackupPlace, path: str, content: bytes) -> None:
+        if len(written) == notes:
+            raise KeyboardInterrupt
+        written.append(path)
+        write(place, path, content)
+
+    before = sorted(Archive(store).backups)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(store), "write", until)
+        carry_out(store, 1, None)
+    found = Archive(store)
+    assert (sorted(found.backups), verify(found).problems) == (before[: 3 - notes] + before[3:], [])
+    assert [len(found.chain(each)) for each in before[: 3 - notes]] == [1, 2, 3][: 3 - notes]
+    carry_out(store, 1, None)
+    assert (sorted(Archive(store).backups), Archive(store).removing) == (before[3:], ())
+
+
 def carry_out_until_first_removal(store: BackupPlace, monkeypatch: pytest.MonkeyPatch) -> str:
     """Keep one full backup; end as by a kill when the first manifest is gone. Return the backup of that."""
     remove, removed = type(store).remove, list[str]()

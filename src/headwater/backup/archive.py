@@ -169,7 +169,8 @@ class Archive:
     def note_removal(self, backups: Iterable[str]) -> None:
         """Leave the notes of a removal, before its first file goes; nothing in a place with a lock."""
         if not self.place.has_lock:
-            for name in backups:
+            # The newest first: a process that dies among the notes leaves no increment without what it goes on from.
+            for name in sorted(backups, reverse=True):
                 self.place.write(f"{REMOVED}/{name}", b"removed\n")  # stores take what is empty for a folder
 
     def write_index(self, backups: dict[str, str], removing: Iterable[str] = ()) -> None:
