@@ -237,6 +237,31 @@ def test_a_repair_whose_collection_is_made_again_between_two_calls_ends(
             repair(reading, writing, ends)
 
 
+def test_a_repair_whose_collection_is_made_again_behind_the_comparison_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The six documents that were right, and are not written again, have gone with the collection."""
+    with node(vbuckets=1) as source, node(vbuckets=1) as target:
+        create(source, "shop.a")
+        becomes(target, 1, a=8, b=9)
+        reading = parse({"url": source.url, "retrySeconds": "5", "xattrs": "true", "collections": "shop.a"})
+        writing = parse_write({"url": target.url, "withMeta": "true", "retrySeconds": "5"})
+        with source.client() as client:
+            place = client.collection("shop.a")
+            place.set_many((f"k{i}", "v") for i in range(6))
+            assert restore(reading, writing, client.seqnos("all")) == Restored(forced=6)
+            place.set("late", "v")
+            ends = client.seqnos("all")
+        compare = restoring._held
+
+        def late(*arguments: Any) -> Any:
+            held = compare(*arguments)
+            becomes(target, 2, a=10, b=9)
+            return held
+
+        monkeypatch.setattr(restoring, "_held", late)
+        with pytest.raises(CollectionMadeAnew, match=r"shop\.a .* had id 0x8, and has 0xa"):
+            restore(reading, writing, ends)
+
+
 @pytest.mark.parametrize("collection", [{}, {"collections": "shop.a"}], ids=["default", "shop.a"])
 @pytest.mark.parametrize("repair", [restore, send_again])
 def test_a_repair_whose_bucket_is_made_again_between_two_calls_ends(

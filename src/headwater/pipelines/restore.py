@@ -83,6 +83,7 @@ def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, in
         with passing_failovers(source.url), nodes.connect(source) as origin, connect_target(target) as copy:
             place = _Place(copy, target.url)
             compared = _ComparedCollections.of(origin, copy, source, target)
+            place.expect(compared.copy_paths)
             return _restore(origin, place, _reachable(origin, ends), source.retry_seconds, compared)
 
     # From the beginning: what is right already is passed over.
@@ -110,6 +111,7 @@ def send_again(source: SourceSettings, target: WriteSettings, ends: Mapping[int,
         with passing_failovers(source.url), nodes.connect(source) as origin, connect_target(target) as copy:
             place = _Place(copy, target.url)
             compared = _ComparedCollections.of(origin, copy, source, target)
+            place.expect(compared.copy_paths)
             chunks = _chunks(_present(origin, _reachable(origin, ends), source.retry_seconds, compared))
             return sum(_add(place, path, writes, target) for path, writes in chunks)
 
@@ -173,7 +175,7 @@ def _reachable(origin: Client, ends: Mapping[int, int]) -> dict[int, int]:
 
 
 class _Place:
-    """The bucket and the collections of a target, which must stay the same ones from the first write to the last.
+    """The bucket and the collections of a target, which must stay the same ones from the comparison to the last write.
 
     Each call of `write` looks its collection up by itself: what went to one that was dropped since is gone with it.
 
@@ -186,11 +188,18 @@ class _Place:
         self._url, self._map = url, client.map
         self._ids: dict[str, int] = {}
 
+    def expect(self, paths: Mapping[int, str]) -> None:
+        """Note which collections the target is compared by, as names by their ids: the first call must write to these.
+
+        Of another one made since under such a name, nobody would write again what was right in the compared one.
+        """
+        self._ids.update((path, number) for number, path in paths.items())
+
     def write(self, path: str, writes: list[WriteWithMeta]) -> Failed:
         """Write documents of one collection ("" for the default one of a plain copy); return refusals by place.
 
         Raises:
-            BucketMadeAnew, CollectionMadeAnew: the target is not the one that earlier calls wrote to.
+            BucketMadeAnew, CollectionMadeAnew: the target is not the compared one, or that of earlier calls.
         """
         if not path:
             failed = self.client.write_many(writes)
