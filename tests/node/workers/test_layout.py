@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headwater.errors import CorruptStore, OptionError
+from headwater.errors import CorruptStore, OptionError, StorageError
 from headwater.node.config import NodeConfig
+from headwater.node.storage.disk import RealDisk
 from headwater.node.workers.layout import WorkersLayout, count_of, layout_of, load
 
 LAYOUT = WorkersLayout("127.0.0.1", (1, 2, 3), (4, 5, 6), "default", 16, "ab" * 16, revision=7, has_map=True)
@@ -96,6 +98,32 @@ def test_what_workers_can_not_be_is_an_error_of_the_option(options: dict[str, ob
     with pytest.raises(OptionError) as caught:
         NodeConfig(**options)  # type: ignore[arg-type]
     assert caught.value.name == named
+
+
+def test_a_start_makes_durable_what_it_goes_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier process may have died between the rename of the layout, or of the users, and the sync of the folder.
+
+    A power cut would then take back what workers have acknowledged writes under; their stores sync their own folders.
+    """
+    config = NodeConfig(workers=2, port=0, vbuckets=16, data=tmp_path)
+    layout_of(config)
+    synced = list[Path]()
+    sync = RealDisk.sync_directory
+
+    def watched(disk: RealDisk, folder: Path) -> None:
+        synced.append(folder)
+        sync(disk, folder)
+
+    monkeypatch.setattr(RealDisk, "sync_directory", watched)
+    layout_of(config)
+    assert synced == [tmp_path]
+
+    def refuses(disk: RealDisk, folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(RealDisk, "sync_directory", refuses)
+    with pytest.raises(StorageError, match="Input/output error"):
+        layout_of(config)
 
 
 def test_a_folder_is_served_as_it_was_founded(tmp_path: Path) -> None:

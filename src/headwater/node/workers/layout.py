@@ -168,10 +168,25 @@ def layout_of(config: NodeConfig) -> WorkersLayout:
         known = _planned(config)
         # Before any worker has a store: another start must make the same map.
         known.save(config.data)
+    else:
+        _make_durable(config.data)
     _refuse_others(config, known)
     for number in range(len(known.ports)):
         known.check_store(config.data, number)
     return known
+
+
+def _make_durable(folder: Path) -> None:
+    """Make durable what this start goes by, the layout and the list of users: their names, above all workers' stores,
+    may be in the page cache alone if an earlier process died between a rename and the sync of the folder.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    try:
+        RealDisk().sync_directory(folder)
+    except OSError as error:
+        raise StorageError(f"{folder}: {error.strerror or error}") from error
 
 
 def _refuse_plain_store(config: NodeConfig) -> None:
