@@ -51,6 +51,33 @@ def test_what_was_dropped_counts_once_the_drop_is_settled_and_not_before() -> No
     run(story)
 
 
+def test_a_count_that_fails_is_told_and_done_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for the task: its error was never seen, and the documents stayed on the disk for good."""
+
+    async def story(desk: Desk) -> None:
+        await made(desk)
+        await drop(desk)
+        of = desk.compactor.dropped
+        with monkeypatch.context() as patch:
+            patch.setattr(type(desk.store), "collections", _fails)
+            for now in (0.0, SETTLED_SECONDS):
+                of.look(now)
+                await asyncio.sleep(0)
+        assert "could not be counted" in caplog.text and of.bytes == 0
+        of.look(2 * SETTLED_SECONDS)
+        while of._is_counting:
+            await asyncio.sleep(0)
+        assert of.bytes > 0
+
+    run(story)
+
+
+def _fails(*_: object) -> None:
+    raise ValueError("a fault of ours")
+
+
 def test_a_bucket_without_drops_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(desk: Desk) -> None:
         monkeypatch.setattr(desk.store, "collections", None)

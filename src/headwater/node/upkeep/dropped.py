@@ -8,15 +8,19 @@ compaction, one vbucket in each turn of the event loop.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from headwater.kernels import index
+from headwater.node.reporting.log_lines import event
 
 if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
     from headwater.node.storage.retention import Drops
 
 SETTLED_SECONDS = 60.0
+
+log: Final = logging.getLogger(__name__)
 
 
 class DroppedDocuments:
@@ -43,7 +47,7 @@ class DroppedDocuments:
             self._known, self._count_at = known, now + SETTLED_SECONDS if known else None
         elif self._count_at is not None and now >= self._count_at and not self._is_counting:
             self._count_at = None
-            self._counting = asyncio.get_running_loop().create_task(self.count())
+            self._counting = asyncio.get_running_loop().create_task(self._count(now))
 
     def compacted(self) -> None:
         """Reset the counts after a compaction, which removed documents; the remaining ones are counted again."""
@@ -54,6 +58,13 @@ class DroppedDocuments:
         """Stop counting."""
         if self._counting is not None:
             self._counting.cancel()
+
+    async def _count(self, now: float) -> None:
+        try:
+            await self.count()
+        except Exception:  # a fault of ours: told in full, and no reason to keep the documents for good
+            log.exception("the documents of dropped collections could not be counted", extra=event("node.failed"))
+            self._count_at = now + SETTLED_SECONDS
 
     async def count(self) -> None:
         """Count the dropped documents of all vbuckets that know of a drop."""
