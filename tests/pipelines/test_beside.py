@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,3 +26,29 @@ def test_a_url_of_this_machine_is_a_folder_and_another_needs_spark(tmp_path: Pat
     assert FileBeside(tmp_path, "note.json").read() == "here"
     with pytest.raises(OptionError, match="a folder of this machine"):
         FileBeside("s3a://bucket/checkpoint", "note.json").read()
+
+
+class Cut(str):
+    """A text whose writer dies when it has opened the file."""
+
+    __slots__ = ()
+
+    def encode(self, *how: str) -> bytes:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.spark
+def test_a_write_that_dies_leaves_the_text_of_before_on_a_file_system_that_spark_reaches(
+    spark: Any, tmp_path: Path
+) -> None:
+    """HDFS shows a file while it is written, as the disk here does: a copy would have forgotten what it carried."""
+    file = FileBeside(f"file:{tmp_path}", "note.json", spark)
+    file._folder = None
+    file.write("one")
+    file.write("zwölf")
+    with pytest.raises(KeyboardInterrupt):
+        file.write(Cut("three"))
+    assert file.read() == "zwölf"
+    file.write("three")
+    names = {path.name for path in tmp_path.iterdir() if not path.name.endswith(".crc")}
+    assert (file.read(), names) == ("three", {"note.json"})

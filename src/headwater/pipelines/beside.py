@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import OptionError
 from headwater.folders import make_folder, sync_folder
@@ -14,6 +14,9 @@ from headwater.pipelines.checkpoint import OFFSETS, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_OBJECT_STORES: Final = frozenset({"s3", "s3a", "s3n", "gs"})
+"""The schemes of stores in which a file appears when it is closed."""
 
 
 class FileBeside:
@@ -52,12 +55,7 @@ class FileBeside:
     def write(self, text: str) -> None:
         """Replace the file's text; on return it is on the disk."""
         if self._folder is None:
-            # An object store shows the new text when the stream is closed, whole; HDFS shows a file while it is
-            # written.
-            path, files = self._spark_path(self._name)
-            stream = files.create(path, True)
-            stream.write(bytearray(text.encode()))
-            stream.close()
+            self._write_by_spark(text)
             return
         make_folder(self._folder)
         fresh = self._folder / f".{self._name}.new"
@@ -69,6 +67,29 @@ class FileBeside:
             os.fsync(file.fileno())
         fresh.replace(self._folder / self._name)
         sync_folder(self._folder)
+
+    def _write_by_spark(self, text: str) -> None:
+        # An object store shows the new text when the stream is closed, whole, and renames by copying. A file system as
+        # HDFS empties a file that is created over: there the text is written under another name.
+        renames = self.place.partition(":")[0] not in _OBJECT_STORES
+        path, files = self._spark_path(f".{self._name}.new" if renames else self._name)
+        stream = files.create(path, True)
+        stream.write(bytearray(text.encode()))
+        if renames:
+            stream.hsync()
+        stream.close()
+        if renames:
+            self._rename(path)
+
+    def _rename(self, fresh: Any) -> None:
+        """Give a file its name; that replaces the present one in one step, which only Hadoop's FileContext can do."""
+        hadoop, session = self._jvm.org.apache.hadoop.fs, self._spark
+        path, _ = self._spark_path(self._name)
+        rename = hadoop.Options.Rename
+        options = session._sc._gateway.new_array(rename, 1)  # type: ignore[union-attr]
+        options[0] = rename.OVERWRITE
+        context = hadoop.FileContext.getFileContext(path.toUri(), session._jsc.hadoopConfiguration())  # type: ignore[union-attr]
+        context.rename(fresh, path, options)
 
     def has_offsets(self) -> bool:
         """Return True if a query has begun with this checkpoint."""
