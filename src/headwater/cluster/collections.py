@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -197,29 +197,64 @@ def _is_edited(edit: Edit, manifest: CollectionsManifest, ids: tuple[int, int]) 
     return True
 
 
-async def drop_everywhere(members: Members, seeds: Sequence[Address], path: CollectionPath) -> CollectionsManifest:
+async def named_anywhere(members: Members, seeds: Sequence[Address], path: CollectionPath) -> dict[str, str]:
+    """Return the collections that `drop_everywhere` would drop: their ids, as hexadecimal digits, by "NAME ID".
+
+    An id has each name that a node has for it, and a name each id. Errors as `drop_everywhere`.
+    """
+    manifests = await _manifests_of(members, await bucket_nodes(members, seeds))
+    return _named_ids(manifests, _ids_anywhere(manifests, path)[0])
+
+
+async def drop_everywhere(
+    members: Members,
+    seeds: Sequence[Address],
+    path: CollectionPath,
+    check: Callable[[Mapping[str, str]], None] = lambda ids: None,
+) -> CollectionsManifest:
     """Drop the collection or scope that has this name on any node, by its id: also under another name on other nodes.
+
+    Args:
+        check: called with what will be dropped, as `named_anywhere` returns it, and refuses that by an error.
 
     Raises: as `change`; ManifestRefused: no node has it.
     """
 
     def dropped(manifests: Sequence[NodeManifest]) -> CollectionsManifest:
-        collections, scopes = set[int](), set[int]()
-        for each in manifests:
-            of_scope = [
-                (scope, collection) for scope, collection in each.manifest.each_collection() if scope.name == path.scope
-            ]
-            collections |= {collection.id for _, collection in of_scope if path.collection in ("", collection.name)}
-            if not path.collection and (scope := each.manifest.scope(path.scope)) is not None:
-                scopes.add(scope.id)
-        if not collections and not scopes:
-            raise NoSuchName(f"there is no {path}")
-        # The `_default` scope always exists; only its `_default` collection may be dropped (kv 4).
-        if 0 in scopes:
-            raise ManifestRefused("Deleting the _default scope is not allowed")
+        collections, scopes = _ids_anywhere(manifests, path)
+        # Within the change: if another operator's change comes first, this is called again, with what that one left.
+        check(_named_ids(manifests, collections))
         return together(manifests, collections, scopes)
 
     return await _change(members, seeds, dropped)
+
+
+def _ids_anywhere(manifests: Sequence[NodeManifest], path: CollectionPath) -> tuple[set[int], set[int]]:
+    """Return the ids of the collections and scopes that have this name on any node."""
+    collections, scopes = set[int](), set[int]()
+    for each in manifests:
+        of_scope = [
+            (scope, collection) for scope, collection in each.manifest.each_collection() if scope.name == path.scope
+        ]
+        collections |= {collection.id for _, collection in of_scope if path.collection in ("", collection.name)}
+        if not path.collection and (scope := each.manifest.scope(path.scope)) is not None:
+            scopes.add(scope.id)
+    if not collections and not scopes:
+        raise NoSuchName(f"there is no {path}")
+    # The `_default` scope always exists; only its `_default` collection may be dropped (kv 4).
+    if 0 in scopes:
+        raise ManifestRefused("Deleting the _default scope is not allowed")
+    return collections, scopes
+
+
+def _named_ids(manifests: Sequence[NodeManifest], ids: Container[int]) -> dict[str, str]:
+    named = {
+        (f"{scope.name}.{each.name}", each.id)
+        for known in manifests
+        for scope, each in known.manifest.each_collection()
+        if each.id in ids
+    }
+    return {f"{name} {number:x}": f"{number:x}" for name, number in sorted(named)}
 
 
 async def _change(

@@ -521,6 +521,8 @@ class Failover:
         force: True to accept all refusals.
         accept: the accepted refusals; with FailoverRefusal.ALIVE, a dead node that answers is fenced first.
         lose_data: as `plan_failover`.
+        check: called with the plan before anything is done, and once more before copies are promoted; refuses it by a
+            ClusterError.
     """
 
     def __init__(
@@ -532,7 +534,9 @@ class Failover:
         force: bool = False,
         accept: Collection[FailoverRefusal] = (),
         lose_data: bool = False,
+        check: Callable[[FailoverPlan], None] = lambda plan: None,
     ) -> None:
+        self._confirm = check
         self._members, self._seeds, self._dead = members, seeds, tuple(dict.fromkeys(dead))
         self._accepted, self._lose_data = frozenset(FailoverRefusal if force else accept), lose_data
 
@@ -573,6 +577,7 @@ class Failover:
             # Before the look: what the node acknowledges up to here, its copies may have when they are looked at.
             await self._fence()
         plan, survey = await self._look()
+        self._confirm(plan)
         if plan.is_empty:
             return plan
         if plan.promotions or plan.shrunk:
@@ -612,6 +617,7 @@ class Failover:
         survey, logs = await self._sighting(is_out=True)
         try:
             plan = self._planned(survey, logs, begun=first.anew, shrunk=first.shrunk, before=before)
+            self._confirm(plan)
         except ClusterError:
             await self._take_back(first, survey)
             raise

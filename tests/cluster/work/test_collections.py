@@ -5,10 +5,12 @@ import asyncio
 import pytest
 
 from headwater import testing
+from headwater.cluster.collections import CollectionPath
 from headwater.cluster.members import Members
 from headwater.cluster.work import AlterCollection, CreateCollection, DropCollection, SetHistory, WorkRun
 from headwater.errors import OptionError, WorkRefused
 from tests.cluster.nodes import at
+from tests.cluster.test_collections import apart, of_one_map
 
 
 def test_a_collection_is_made_and_dropped_by_the_ids_that_were_shown() -> None:
@@ -36,6 +38,32 @@ def test_a_collection_is_made_and_dropped_by_the_ids_that_were_shown() -> None:
 
     with testing.node(vbuckets=4) as node:
         asyncio.run(doing(node))
+
+
+def test_a_forced_drop_takes_nothing_that_was_not_shown() -> None:
+    """It drops an id under all its names: another node may have given it to another collection since."""
+
+    async def doing(first: testing.Node, second: testing.Node) -> None:
+        async with Members() as members:
+            seeds, drop = at(first), DropCollection("shop.a", force=True)
+            await CreateCollection("shop").run(members, seeds, WorkRun())
+            await apart(members, at(first)[0], CollectionPath("shop", "a"))
+            shown = await drop.plan(members, seeds)
+            assert shown.ids == {"shop.a 8": "8"}
+            await apart(members, at(second)[0], CollectionPath("shop", "b"))
+            with pytest.raises(WorkRefused, match=r"shop\.a is not what was shown"):
+                await drop.run(members, seeds, WorkRun(plan=shown))
+            kept = await members.admin(at(second)[0]).manifest()
+            assert kept.collection("shop", "b") is not None
+            shown = await drop.plan(members, seeds)
+            assert shown.lines[:2] == ("shop.a 8", "shop.b 8")
+            assert (await drop.run(members, seeds, WorkRun(plan=shown))).facts["dropped"]
+            with pytest.raises(WorkRefused, match=r"there is no shop\.a"):
+                await drop.plan(members, seeds)
+
+    with testing.node(vbuckets=4) as one, testing.node(vbuckets=4) as two:
+        of_one_map(one, two)
+        asyncio.run(doing(one, two))
 
 
 def test_a_collection_is_given_a_history_and_loses_it() -> None:

@@ -3,7 +3,10 @@
 import asyncio
 from typing import Any, cast
 
-from headwater.cluster.work import FailOver, SpreadVbuckets
+import pytest
+
+from headwater.cluster.work import FailOver, SpreadVbuckets, WorkRun
+from headwater.errors import ClusterError
 from tests.cluster.fakes import FakeMembers, FakeNode
 from tests.cluster.views import A, B, C, a_map, survey, view
 
@@ -34,6 +37,24 @@ def test_a_refusal_is_accepted_by_its_name_and_the_plan_tells_what_may_be_lost()
     assert plan.lines[0].startswith("accepted (behind): node-b:11210 has not caught up")
     assert plan.lines[1] == "vbucket 0 of node-b:11210 may lack the seqnos 11 to 14"
     assert plan.facts["losses"]["0"]["needed"] == 14
+
+
+def test_a_failover_that_would_lose_more_than_was_shown_does_nothing() -> None:
+    """With --force every refusal is accepted: only the plan says what the people who confirmed it give up."""
+    behind = LEVEL.with_needed({0: 14})
+    nodes = [FakeNode(A, is_gone=True), FakeNode(B, "r A ."), FakeNode(C, ". r A")]
+    work = FailOver((A,), force=True)
+
+    def members(cluster_map: Any) -> Any:
+        return FakeMembers(*nodes, found=survey(cluster_map, A=view(A, "", cluster_map, error="connection refused")))
+
+    shown = asyncio.run(work.plan(members(LEVEL), [B]))
+    assert shown.facts["losses"] == {}
+    with pytest.raises(ClusterError, match=r"vbucket 0: may lack the seqnos 11 to 14, which was not shown"):
+        asyncio.run(work.run(members(behind), [B], WorkRun(plan=shown)))
+    assert [call for node in nodes for call in node.calls if call[1] in ("set_state", "send")] == []
+    shown = asyncio.run(work.plan(members(behind), [B]))
+    assert "0" in asyncio.run(work.run(members(behind), [B], WorkRun(plan=shown))).facts["promoted"]
 
 
 def test_a_failover_is_confirmed_by_the_names_of_the_dead() -> None:

@@ -183,12 +183,18 @@ class DropCollection(_OfCollections):
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return the collections that would be dropped; raises WorkRefused for an unknown name."""
-        from headwater.cluster.collections import current
+        from headwater.cluster.collections import current, named_anywhere
+        from headwater.wire.manifest import ManifestRefused
 
-        manifest = await current(members, seeds)
-        if not self.path.is_in(manifest):
-            raise WorkRefused(f"there is no {self.path}", "see headwater collection list")
-        ids = self._ids(manifest)
+        try:
+            ids = await named_anywhere(members, seeds, self.path) if self.force else {}
+        except ManifestRefused as error:
+            raise WorkRefused(str(error), "see headwater collection list") from None
+        if not self.force:
+            manifest = await current(members, seeds)
+            if not self.path.is_in(manifest):
+                raise WorkRefused(f"there is no {self.path}", "see headwater collection list")
+            ids = self._ids(manifest)
         lines = (*ids, f"{self.path} would be dropped with all documents of these")
         return WorkPlan(lines, {"name": str(self.path), "would_drop": list(ids)}, ids=ids)
 
@@ -202,12 +208,19 @@ class DropCollection(_OfCollections):
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
         """Drop the scope or collection on all nodes; raises WorkRefused if it is not the one that the plan showed."""
-        from headwater.cluster.collections import change, current, drop_everywhere, removal
+        from headwater.cluster.collections import change, drop_everywhere, removal
         from headwater.wire.manifest import ManifestRefused
+
+        anew = f"{self.path} is not what was shown: it, or what is in it, was made anew since"
 
         def check(manifest: CollectionsManifest) -> None:
             if run.plan is not None and self.path.is_in(manifest) and run.plan.ids != self._ids(manifest):
-                raise ManifestRefused(f"{self.path} is not what was shown: it, or what is in it, was made anew since")
+                raise ManifestRefused(anew)
+
+        def check_ids(ids: Mapping[str, str]) -> None:
+            # What is shown and gone by now may be what an earlier try has dropped.
+            if run.plan is not None and not ids.items() <= run.plan.ids.items():
+                raise ManifestRefused(anew)
 
         def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
             # Checked within the change: another operator's change makes this function run again, with what that one
@@ -217,8 +230,7 @@ class DropCollection(_OfCollections):
 
         try:
             if self.force:
-                check(await current(members, seeds))
-                manifest = await drop_everywhere(members, seeds, self.path)
+                manifest = await drop_everywhere(members, seeds, self.path, check_ids)
             else:
                 manifest = await change(members, seeds, edit)
         except ManifestRefused as error:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater.cluster.refusals import FailoverRefusal
 from headwater.cluster.work.declared import NODE, DeclaredWork, WorkOutcome, WorkPlan, WorkRun
 from headwater.cluster.work.nodes import AGAIN
 from headwater.counting import several
+from headwater.errors import ClusterError
 from headwater.options import SECONDS, option
 
 if TYPE_CHECKING:
@@ -185,12 +187,17 @@ class FailOver(DeclaredWork):
         """Return the names of the dead nodes; without any, the bucket whose vbuckets have no owner."""
         return " ".join(map(str, self.dead)) or bucket
 
-    def _work(self, members: Members, seeds: Sequence[Address]) -> Failover:
+    def _work(self, members: Members, seeds: Sequence[Address], shown: WorkPlan | None = None) -> Failover:
         from headwater.cluster.failover import Failover
 
-        accepted = tuple(map(FailoverRefusal, self.accept))
         return Failover(
-            members, list(seeds), list(self.dead), force=self.force, accept=accepted, lose_data=self.lose_data
+            members,
+            list(seeds),
+            list(self.dead),
+            force=self.force,
+            accept=tuple(map(FailoverRefusal, self.accept)),
+            lose_data=self.lose_data,
+            check=partial(_check_losses, shown),
         )
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
@@ -207,10 +214,33 @@ class FailOver(DeclaredWork):
         return WorkPlan(_losses(plan), _facts_of_failover(plan), heading, tuple(rows), title, is_empty=plan.is_empty)
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
-        """Fence the dead nodes, and promote the replicas."""
-        plan = await self._work(members, seeds).run()
+        """Fence the dead nodes, and promote the replicas; raises ClusterError if more would be lost than was shown."""
+        plan = await self._work(members, seeds, run.plan).run()
         line = f"{several(len(plan.promotions), 'vbucket')} promoted, {len(plan.anew)} begun anew"
         return WorkOutcome(line, _facts_of_failover(plan), details=_losses(plan))
+
+
+def _check_losses(shown: WorkPlan | None, plan: FailoverPlan) -> None:
+    """Check that a plan loses nothing that people were not shown when they confirmed it.
+
+    Raises:
+        ClusterError: it does: a node may have died since.
+    """
+    if shown is None:
+        return
+    facts = _facts_of_failover(plan)
+    lost = [
+        f"vbucket {vb}: {problem}"
+        for vb, loss in facts["losses"].items()
+        for refusal, problem in loss["accepted"].items()
+        if refusal not in shown.facts["losses"].get(vb, {"accepted": {}})["accepted"]
+    ]
+    lost += [f"vbucket {vb} begins anew, empty" for vb in facts["anew"] if vb not in shown.facts["anew"]]
+    lost += [problem for each, problem in facts["accepted"].items() if each not in shown.facts["accepted"]]
+    if lost:
+        raise ClusterError(
+            f"{lost[0]}, which was not shown ({len(lost)} such losses)", "look at the plan of now, and confirm that"
+        )
 
 
 def _losses(plan: FailoverPlan) -> tuple[str, ...]:
