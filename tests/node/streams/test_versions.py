@@ -315,6 +315,16 @@ def test_who_is_not_shown_that_a_history_ended_gets_no_snapshot_with_history_acr
     assert flags == [FIRST | VERSIONS, DISK, DISK | VERSIONS]
 
 
+def test_who_comes_back_right_where_a_history_ended_gets_no_history_behind_it(desk: StreamDesk) -> None:
+    """Such a reader has not passed the event, which it is not shown; no change lies in front of it."""
+    overwrite(desk, "aa")
+    desk.become(0, 1, ["_default"])  # seqno 3
+    overwrite(desk, "aa")
+    reader = asking(desk)
+    reader.stream(start_seqno=2, vb_uuid=uuid(desk))
+    assert changes_of(reader) == [("marker", 2, 5, DISK), (5,)]
+
+
 def test_the_rest_of_a_snapshot_across_the_end_of_a_history_comes_with_every_version(desk: StreamDesk) -> None:
     """The rest leads to the end that was announced, where the reader has a state again (dcp 8.5)."""
     overwrite(desk, "aa")

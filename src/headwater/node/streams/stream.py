@@ -363,11 +363,13 @@ class Stream:
         happened to leave, which may double the bytes.
         """
         self._every_version = not self._wanted.prepares or bool(self._store.declarations.history)
-        collections = self.vbucket.collections
-        knows = self._is_copy or self._wanted.modifications
-        self._same_histories_until = ENDLESS if knows else collections.next_modification(self._wanted, self.position)
-        end_seqno = min(self.vbucket.durable_seqno, self._end_of_same_histories)
-        self._has_history = self._is_copy or collections.has_history(self._wanted, self.position, end_seqno)
+        collections, durable = self.vbucket.collections, self.vbucket.durable_seqno
+        begin, self._same_histories_until = self.position, ENDLESS
+        if not self._is_copy and not self._wanted.modifications:
+            span = collections.span_of_same_histories(self._wanted, self.position, durable)
+            begin, self._same_histories_until = span
+        end_seqno = min(durable, self._end_of_same_histories)
+        self._has_history = self._is_copy or collections.has_history(self._wanted, begin, end_seqno)
 
     @property
     def _end_of_same_histories(self) -> int:

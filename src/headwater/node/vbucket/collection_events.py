@@ -309,19 +309,21 @@ class VBucketCollections:
         chosen = (PlainSpan(each.after, each.last, np.intersect1d(each.collections, shown)) for each in spans)
         return tuple(each for each in chosen if len(each.collections))
 
-    def next_modification(self, wanted: Wanted, after: int) -> int:
-        """Return the seqno behind `after` at which one of the wanted collections next gets or loses its history, with
-        changes in front of it; ENDLESS if none does.
+    def span_of_same_histories(self, wanted: Wanted, after: int, durable_seqno: int) -> tuple[int, int]:
+        """Return the first span of the changes behind `after` in which none of the wanted collections gets or loses its
+        history: the seqno behind which it begins, and the next seqno at which one does, ENDLESS if none does.
+
+        It begins behind `after` itself, unless durable modifications come next, with no change in front of them.
         """
         if not self._has_plain or after >= self._seqnos[-1]:
-            return ENDLESS
+            return after, ENDLESS
         for seqno, event in zip(self._seqnos, self._row.events(), strict=True):
             if seqno <= after or event.kind is not EventKind.MODIFY_COLLECTION or not wanted.concerns(event):
                 continue
-            if seqno > after + 1:
-                return seqno
+            if seqno > min(after + 1, durable_seqno):
+                return after, seqno
             after = seqno
-        return ENDLESS
+        return after, ENDLESS
 
     def _creations(self) -> dict[int, int]:
         """Return the seqno of each collection's creation by its id."""
