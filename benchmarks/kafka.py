@@ -1,67 +1,17 @@
-"""A Kafka broker as a process, and what people do with it: Spark's Kafka source, MERGEd into a Delta table.
-
-The broker's jars come from Maven Central by Ivy, which PySpark has with it, and are kept in Ivy's own cache; it runs
-alone, as its own controller (KRaft), with the settings it has, on 127.0.0.1.
-"""
+"""A merge by way of Kafka: Spark's Kafka source, MERGEd into a Delta table."""
 
 from __future__ import annotations
 
-import base64
-import socket
-import subprocess
 import threading
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gauge import Cost, cost
-from harness.ivy import class_path
 
-KAFKA = "3.9.2"
-"""The version that Spark's source is made for."""
 SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-TOPIC, PARTITIONS = "changes", 2  # a partition for each of Spark's two slots
+TOPIC = "changes"
 PATIENCE_SECONDS = 600.0
-_SETTINGS = """
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-log.dirs={place}/data
-num.partitions={partitions}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-"""
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        bound = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in bound]
-
-
-@contextmanager
-def broker(place: Path) -> Iterator[str]:
-    """Run a broker with a folder for its data while the block runs; yield its address."""
-    port, controller = _free_ports(2)
-    java = ["java", "-Xmx512m", "-cp", class_path("org.apache.kafka", "kafka_2.13", KAFKA, place)]
-    settings = place / "server.properties"
-    told = _SETTINGS.format(place=place, port=port, controller=controller, partitions=PARTITIONS)
-    settings.write_text(told, encoding="utf-8")
-    name = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    format_ = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={name}", "--config", str(settings)]
-    subprocess.run(format_, check=True, stdout=subprocess.DEVNULL)
-    with (place / "broker.log").open("wb") as log:
-        running = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT)
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            running.terminate()
-            running.wait()
 
 
 def publish_rows(spark: Any, address: str, files: Sequence[str]) -> None:

@@ -92,7 +92,7 @@ BASE: Final[Mapping[str, str]] = {
     "config show": "{place}/node.toml",
 }
 """A right line for each command, `{place}` being an empty folder, and the node's user in the environment."""
-LEFT_OUT: Final = {"copy": "Spark", "invalidate": "Spark", "demo": "Spark"}
+LEFT_OUT: Final = {"copy": "Spark", "invalidate": "Spark", "publish": "Kafka", "demo": "Spark"}
 ASKS_BY_OPTION: Final = {
     *("load", "export", "get", "set", "delete", "tail", "tap", "seqnos", "failover-log", "streams"),
     *(

@@ -28,6 +28,7 @@
     |   +-- LedgerError          a job's own file can't be used as was asked
     +-- BackupError              an archive of backups can't be used as was asked
     +-- SearchRefused            a search server said no for good
+    +-- PublishRefused           Kafka said no for good, or another process publishes there
     +-- RowsRefused              nodes refused rows of a DataFrame for good
     +-- OutputLost               the output of a command can't be written any more
     +-- OptionError              a setting has a value it can't have
@@ -72,6 +73,7 @@ __all__ = [
     "OutputLost",
     "PeerSilent",
     "ProtocolError",
+    "PublishRefused",
     "RemoteProtocolError",
     "RollbackRequired",
     "RowsRefused",
@@ -698,6 +700,20 @@ class LedgerError(TableError):
 
 class SearchRefused(HeadwaterError):
     """A search server refused for good: `peer` is its address, `problem` its answer."""
+
+    def __init__(self, peer: str, problem: str) -> None:
+        super().__init__(peer, problem)
+        self.peer: str = peer
+        self.problem: str = problem
+
+    def __str__(self) -> str:
+        return f"{self.peer}: {self.problem}"
+
+
+class PublishRefused(HeadwaterError):
+    """Kafka refused for good, or another process publishes in our place: `peer` is the brokers' address, `problem`
+    the reason.
+    """
 
     def __init__(self, peer: str, problem: str) -> None:
         super().__init__(peer, problem)

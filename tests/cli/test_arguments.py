@@ -16,6 +16,10 @@ from headwater.cli.arguments import hide_passwords, masked
         ("tail --node couchbase://ann:s3@cret@h:1/b", "tail --node couchbase://ann:*******@h:1/b"),
         ("cluster status ann:pw@h:1", "cluster status ann:**@h:1"),
         ("invalidate couchbase://h/b redis://:pw@h:6379/0", "invalidate couchbase://h/b redis://:**@h:6379/0"),
+        (
+            "publish --kafka sasl.password=x --kafka=ssl.key.password=yz",
+            "publish --kafka sasl.password=* --kafka=ssl.key.password=**",
+        ),
         ("set user:1 a@b --password-file p", "set user:1 a@b --password-file p"),
         ("get k --password --password", "get k --password **********"),
     ],

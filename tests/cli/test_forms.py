@@ -46,6 +46,7 @@ CHANGES_LITTLE = {
     "observe": "counts, in a folder of its own",
     "copy": "the newer version wins, so nothing newer is lost",
     "invalidate": "deletes what a cache can fetch again",
+    "publish": "a topic of its own, made if missing; it goes on where that is",
 }
 READS = {
     *(
@@ -165,6 +166,7 @@ ELSEWHERE = {
     "serve": "has other forms",
     "copy": "needs Spark; its --json is --progress json, tests/cli/test_copy.py",
     "invalidate": "needs Spark; the same",
+    "publish": "needs Kafka; tests/pipelines/test_publish.py",
     "console": "runs until it is ended; tests/cli/test_console.py",
     "demo": "tests/cli/demo",
     "failover": "leaves the shared node without vbuckets; its dry run is here",
@@ -259,6 +261,7 @@ ASKING = {
     **{name: line for name, line in ONE.items() if not name.startswith(WITHOUT_NODE)},
     "copy": ("copy", "{url}", "{url}-copy", "--checkpoint", "{place}/copied", "--once"),
     "invalidate": ("invalidate", "{url}", "redis://{other}", "--checkpoint", "{place}/invalidated", "--once"),
+    "publish": ("publish", "{url}", "--to", "kafka://{other}/changes", "--engine", "local", "--once"),
     "failover": ("failover", "{other}", "--from", "{address}", "--force"),
     "cluster init": ("cluster", "init", "{address}"),
     "cluster status": ("cluster", "status", "{address}"),

@@ -39,6 +39,7 @@ BATCHES = {
     "mirror": "a line a batch: what the table holds, what came to it, the seconds",
     "copy": "a line a batch",
     "invalidate": "a line a batch",
+    "publish": "a line a batch",
     "index": "a line a batch",
     "observe": "a live table, elsewhere a line for each prefix of a window",
     "transition": "a line a batch: so many of so many vbuckets",

@@ -15,7 +15,7 @@ from headwater.cli.app import app
 from headwater.cli.reporting import ProgressFormat, metered, reporter
 from headwater.errors import OptionError, OutputLost
 from headwater.pipelines.attempts import Attempts
-from headwater.pipelines.jobs import BucketCopy, CopyProgress, DeclaredJob, Invalidation, TextIndex
+from headwater.pipelines.jobs import BucketCopy, CopyProgress, DeclaredJob, Invalidation, Publish, TextIndex
 
 WELL, ILL = CopyProgress(batches=3), CopyProgress(batches=3, problem="node: reset")
 
@@ -85,6 +85,7 @@ def test_what_is_no_port_is_refused(address: str) -> None:
     [
         ("index", ["b"], "the index is level with the bucket"),
         ("copy", ["couchbase://127.0.0.1:1/c", "--checkpoint", "b"], "all that the source has was copied before"),
+        ("publish", ["--to", "kafka://127.0.0.1:1/changes"], "the topic has all changes of the bucket"),
         ("invalidate", ["redis://127.0.0.1:1", "--checkpoint", "b"], "nothing has changed since the last run"),
     ],
 )
@@ -101,7 +102,7 @@ def test_a_job_that_finds_nothing_to_do_says_so(
             job.progress(CopyProgress())
 
     monkeypatch.setattr(f"headwater.pipelines.{job}.work", work)
-    for kind in (BucketCopy, Invalidation, TextIndex):
+    for kind in (BucketCopy, Invalidation, Publish, TextIndex):
         monkeypatch.setattr(kind, "line", lambda job, progress: line(progress))
 
     def told(*words: str) -> tuple[str, str]:

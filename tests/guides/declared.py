@@ -127,6 +127,12 @@ DECLARED: dict[str, dict[str, Way]] = {
         "from headwater.pipelines.jobs": Bound(("headwater.pipelines.jobs.Invalidation",)),
     },
     "docs/howto/load.md": {"headwater": Typed()},
+    "docs/howto/publish.md": {
+        "headwater publish": Elsewhere("tests/pipelines/test_publish.py::test_the_commands_of_the_guide"),
+        '{"before": null': Elsewhere("tests/pipelines/test_envelopes.py::test_the_envelope_is_debeziums"),
+        "# kafka.properties": Elsewhere("tests/pipelines/test_kafka.py::test_properties_come_from_a_file_too"),
+        "from headwater.pipelines.jobs": Bound(("headwater.pipelines.jobs.Publish",)),
+    },
     "docs/howto/mirror.md": {
         "headwater mirror": Typed(),
         "headwater mirror couchbase://127.0.0.1:11210/default --table": Elsewhere("tests/pipelines/test_catalog.py"),

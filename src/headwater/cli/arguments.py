@@ -14,6 +14,7 @@ from pathlib import Path
 __all__ = ["hide_passwords", "masked"]
 
 _OPTION = re.compile(rb"--(?:[a-z]+-)?password")
+_PROPERTY = re.compile(rb"(?:--kafka=)?[a-z.]+\.(?:password|secret|pem)=")
 _LOGIN = re.compile(rb"(?P<before>^(?:[a-z]+://)?[^/:@]*:)(?P<password>.+)(?P<after>@)", re.DOTALL)
 _ARGUMENTS_BEGIN = 47  # fields 48 and 49 of /proc/PID/stat (proc(5)), the first of them being 0 here
 _SELF = Path("/proc/self")
@@ -43,8 +44,11 @@ def masked(arguments: list[bytes]) -> Iterator[bytes]:
     for argument in arguments:
         name, equals, value = argument.partition(b"=")
         is_option = _OPTION.fullmatch(name) is not None
+        named = _PROPERTY.match(argument)
         if follows:
             yield b"*" * len(argument)
+        elif named is not None:
+            yield named[0] + b"*" * (len(argument) - named.end())
         elif is_option and equals:
             yield name + equals + b"*" * len(value)
         else:

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, requires
 __all__ = ["advice", "lacking"]
 
 _REQUIREMENT = re.compile(r"([\w.-]+)([^;\[]*);.*extra == ['\"]([\w-]+)['\"]")
-_NAMES = {"delta": "delta-spark", "opensearchpy": "opensearch-py"}
+_NAMES = {"confluent_kafka": "confluent-kafka", "delta": "delta-spark", "opensearchpy": "opensearch-py"}
 """Modules that are called otherwise than their package."""
 _TOOLS = frozenset({"dev", "all"})
 """Extras that gather what others bring."""

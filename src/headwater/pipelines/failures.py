@@ -22,6 +22,7 @@ _LASTING = (
     "TableError",
     "LedgerError",
     "SearchRefused",
+    "PublishRefused",
     "CorruptStore",
     "RollbackRequired",
     "DataLoss",

@@ -51,6 +51,7 @@ def read(
     dropped: set[int] | None = None,
     reached: dict[int, tuple[int, int]] | None = None,
     had: Mapping[int, Position] | None = None,
+    kept: dict[int, int] | None = None,
 ) -> Iterator[Any]:
     """Yield the rows of one Spark partition as Arrow batches; rollback rows first.
 
@@ -71,6 +72,8 @@ def read(
             a range are left out, and with them documents that were replaced above it.
         had: by vbucket, the position up to which the reader has all rows: rows that a replay brings again are left out,
             as far as the history of that position still stands. None: all rows are wanted.
+        kept: vbuckets of which all rows are wanted in spite of `had`; filled with the seqno up to which the history of
+            that position still stands, before the first row of the vbucket is yielded.
 
     Raises:
         TransportError, StatusError: there was no progress for `retrySeconds`.
@@ -84,7 +87,7 @@ def read(
     task.unread = set() if unread is None else unread
     task.purged = {} if purged is None else purged
     task.dropped = set() if dropped is None else dropped
-    task.reached, task.had = reached, had or {}
+    task.reached, task.had, task.kept = reached, had or {}, {} if kept is None else kept
     if any(part.rollback for part in parts):
         yield task.maker.rollbacks(parts)
     if not task.pending:
@@ -121,6 +124,7 @@ class _Task:
         self.dropped: set[int] = set()
         self.reached: dict[int, tuple[int, int]] | None = None
         self.had: Mapping[int, Position] = {}
+        self.kept: dict[int, int] = {}
         self._refused_at: dict[int, float] = {}
 
     def drain(self, client: Client) -> Iterator[Any]:
@@ -196,7 +200,10 @@ class _Task:
                 goes_on = self.reached is not None and shared >= part.end_seqno
                 last = U64_MAX if goes_on else min(part.end_seqno, shared)
                 had = self.had.get(vb, Position.beginning(vb))
-                self.maker.expect(part, log, last, min(had.seqno, _shared(had.vb_uuid, log)))
+                above = min(had.seqno, _shared(had.vb_uuid, log))
+                if vb in self.kept:
+                    self.kept[vb], above = above, 0
+                self.maker.expect(part, log, last, above)
                 if shared < part.end_seqno:
                     self.unread.add(vb)
         self.logs = logs

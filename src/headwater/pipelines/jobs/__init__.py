@@ -23,10 +23,11 @@ from headwater.pipelines.jobs.index import IndexProgress, TextIndex
 from headwater.pipelines.jobs.invalidate import Invalidation, InvalidationProgress
 from headwater.pipelines.jobs.mirror import Mirror, MirrorProgress
 from headwater.pipelines.jobs.observe import ObserveProgress, Observer
+from headwater.pipelines.jobs.publish import Publish, PublishProgress
 from headwater.pipelines.jobs.transition import Transition, TransitionProgress
 
 JOBS: dict[str, type[DeclaredJob[Any]]] = {
-    each.NAME: each for each in (Mirror, TextIndex, Observer, BucketCopy, Invalidation, Transition)
+    each.NAME: each for each in (Mirror, TextIndex, Observer, BucketCopy, Invalidation, Publish, Transition)
 }
 """All jobs of this package, by the names of their commands."""
 
@@ -47,6 +48,8 @@ __all__ = [
     "ObserveProgress",
     "Observer",
     "OnEngines",
+    "Publish",
+    "PublishProgress",
     "TextIndex",
     "Transition",
     "TransitionProgress",
