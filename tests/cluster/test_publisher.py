@@ -87,6 +87,30 @@ def test_one_who_gives_up_takes_nobody_elses_change_with_him():
     assert asyncio.run(work()).sent[-1].chains[1] == (1,)
 
 
+def test_a_run_that_is_cancelled_leaves_no_map_on_its_way_behind_its_leases():
+    """The next operator would not have seen it, and could give its revision to another map."""
+
+    async def work():
+        nodes = Nodes()
+        publisher = Publisher(nodes, START)
+        changes = [asyncio.create_task(publisher.change(0, (B, A)))]
+        await turns()
+        changes.append(asyncio.create_task(publisher.change(1, (C,))))
+        await turns()
+        for each in changes:
+            each.cancel()
+        await asyncio.wait(changes)
+        finished = asyncio.create_task(publisher.finish())
+        await turns()
+        assert not finished.done(), "the first map is on its way"
+        nodes.deliver()
+        await finished
+        await turns()
+        return nodes
+
+    assert [found.rev for found in asyncio.run(work()).sent] == [8], "the second change has not begun to be sent"
+
+
 class Narrowing(Nodes):
     """Holds nothing; notes who is told something alone."""
 

@@ -1,7 +1,7 @@
 """Rebalance on real nodes: nothing is lost or doubled, whoever writes and whatever is killed meanwhile."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -674,3 +674,51 @@ def test_a_replica_that_lacks_what_the_owners_had_must_catch_up_once_the_old_own
     assert without.copies(0) == (C, B)
     with pytest.raises(ClusterError, match="has vbucket 0 up to seqno 10, and durable writes up to 40"):
         plan_failover(survey(without, B=left["B"], C=view(C, "", found, error="refused")), [C], {})
+
+
+class Leased(FakeMembers):
+    """Holds each map but the first until `deliver` is set; `ends` has what ended, in order."""
+
+    def __init__(self, *nodes, found):
+        super().__init__(*nodes, found=found)
+        self.deliver, self.ends = asyncio.Event(), []
+
+    @asynccontextmanager
+    async def alone(self, work, addresses):
+        try:
+            yield
+        finally:
+            self.ends.append("leases")
+
+    async def send(self, wanted, **how):
+        await super().send(wanted, **how)
+        if len(self.sent) > 1:
+            await self.deliver.wait()
+            self.ends.append("map")
+
+
+class OnlyMaps(Rebalance):
+    """A run whose moves change the map, and nothing else."""
+
+    async def _move(self, move, movers):
+        await self._publisher.change(move.vbucket, (move.target,))
+
+
+def test_a_run_that_is_cancelled_gives_its_leases_back_behind_its_maps():
+    """A map on its way could have the revision of the next operator's, and other owners."""
+
+    async def work():
+        alone = a_map("A", "A", "A", "A", servers=(A,), replicas=0)
+        members = Leased(FakeNode(A, "A A A A"), FakeNode(B), found=survey(alone, B=view(B, ". . . .", None)))
+        run = asyncio.create_task(OnlyMaps(members, [A], add=[B]).run())
+        await turns(200)
+        assert len(members.sent) == 2 and not run.done()
+        run.cancel()
+        await turns(200)
+        members.deliver.set()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await turns(200)
+        return members.ends
+
+    assert asyncio.run(work()) == ["map", "leases"]

@@ -12,10 +12,10 @@ answer, nor fail with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from headwater.client.routing import Address
 from headwater.cluster.members import Members, NewerMap
@@ -56,6 +56,25 @@ class Publisher:
         """The chains that only their owners have: they are asked, or the answer leaves with the next map."""
         self._to_open: dict[Address, dict[int, Nodes]] = {}
         self._telling: dict[Address, asyncio.Task[None]] = {}
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def finish(self) -> None:
+        """Wait until no map is on its way, and send none that waits; call it before the leases are released.
+
+        Maps are sent in tasks of their own, which a cancelled run leaves behind. One that reached a node after the next
+        operator's look could have the revision of that operator's map, and the two would never agree.
+        """
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def change(
         self,
@@ -94,7 +113,7 @@ class Publisher:
 
     async def _sent(self) -> None:
         if self._next is None:
-            self._next = asyncio.create_task(self._send())
+            self._next = self._begin(self._send())
         # One caller that is cancelled must not take the others' revision with it.
         await asyncio.shield(self._next)
 
@@ -158,7 +177,7 @@ class Publisher:
     async def _told_alone(self, owner: Address, vbucket: int, nodes: Nodes) -> None:
         self._to_open.setdefault(owner, {})[vbucket] = nodes
         if owner not in self._telling:
-            self._telling[owner] = asyncio.create_task(self._tell_alone(owner))
+            self._telling[owner] = self._begin(self._tell_alone(owner))
         await asyncio.shield(self._telling[owner])
 
     async def _tell_alone(self, owner: Address) -> None:

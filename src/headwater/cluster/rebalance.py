@@ -152,6 +152,7 @@ class Rebalance:
         await bring_settings(self._members, plan.before.servers, joining)
         await self._members.send(self._publisher.current)
         async with AsyncExitStack() as movers:
+            movers.push_async_callback(self._publisher.finish)
             if not await self._move_all(plan.moves, movers):
                 return None
         with span("rebalance.finish"):
@@ -188,7 +189,10 @@ class Rebalance:
         # All members go by one map before states change: one with an older map could follow a node that is no owner.
         await self._members.send(publisher.current)
         with span("rebalance.settle"):
-            await repair(self._members, publisher, survey, plan.settlement)
+            try:
+                await repair(self._members, publisher, survey, plan.settlement)
+            finally:
+                await publisher.finish()
         return await self._look()
 
     async def _finish(self, plan: Plan) -> ClusterMap:
