@@ -208,6 +208,32 @@ def test_the_value_that_holds_again_is_marked_as_undoing_something(bucket: Node,
     assert go(bucket, topic).undone == 0
 
 
+def test_of_the_events_of_a_document_the_last_one_in_the_topic_counts_whatever_the_clocks_said(
+    bucket: Node, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the machine that published first was ahead: its events looked newer than those that were lost."""
+    begin(bucket)
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka, "Producer", AheadOfTime)
+        go(bucket, topic)
+
+    def lost() -> None:
+        write(bucket, "lost")
+        go(bucket, topic)
+
+    diverge(bucket, lost=lost)
+    assert go(bucket, topic).undone == 40
+    assert topic.held() == truth(bucket)
+
+
+class AheadOfTime(kafka.Producer):  # type: ignore[misc]
+    """A producer on a machine whose clock is ten minutes ahead."""
+
+    def produce(self, topic: str, *rest: Any) -> None:
+        *before, _, headers = rest
+        super().produce(topic, *before, int((time.time() + 600) * 1000), headers)
+
+
 @pytest.mark.parametrize("point", few_of(["publish.read", "publish.sent", "publish.committed"], "publish.sent"))
 def test_a_publication_that_is_killed_while_it_undoes_something_undoes_it_once(
     point: str, bucket: Node, topic: Topic

@@ -468,17 +468,17 @@ class PublishSink:
                 since = mark.ends
                 break
         floors = {part.vbucket: part.start_seqno for part in parts}
-        results: dict[int, dict[tuple[int, bytes], tuple[int, Published]]] = {vb: {} for vb in floors}
+        results: dict[int, dict[tuple[int, bytes], _Newest]] = {vb: {} for vb in floors}
         for message in self._positions.events(self._noted.topics, since):
             fields = dict(message.headers() or ())
             vb = int(fields.get(envelopes.VBUCKET, b"-1")) if fields.get(envelopes.NAME) == self._name else -1
             if vb in results:
                 identity = int(fields.get(envelopes.COLLECTION_ID, 0)), message.key()
-                at, before = message.timestamp()[1], results[vb].get(identity)
-                if before is None or at >= before[0]:
-                    results[vb][identity] = at, _published(message, fields)
+                newest = _Newest.of(message, fields)
+                if newest.follows(results[vb].get(identity)):
+                    results[vb][identity] = newest
         return {
-            vb: {each: last for each, (_, last) in known.items() if last.seqno > floors[vb]}
+            vb: {each: newest.last for each, newest in known.items() if newest.last.seqno > floors[vb]}
             for vb, known in results.items()
         }
 
@@ -487,13 +487,31 @@ class PublishSink:
         return self._target.name.encode()
 
 
-def _published(message: Any, fields: Mapping[str, bytes]) -> Published:
-    return Published(
-        int(fields[envelopes.SEQNO]),
-        fields[envelopes.OP] == envelopes.DELETE,
-        message.topic(),
-        fields.get(envelopes.COLLECTION, b"").decode(),
-    )
+class _Newest(NamedTuple):
+    """The newest event that was read of a document: its partition, and its time in milliseconds."""
+
+    partition: tuple[str, int]
+    at: int
+    last: Published
+
+    @classmethod
+    def of(cls, message: Any, fields: Mapping[str, bytes]) -> _Newest:
+        """Return a message's event; `fields` are its headers."""
+        last = Published(
+            int(fields[envelopes.SEQNO]),
+            fields[envelopes.OP] == envelopes.DELETE,
+            message.topic(),
+            fields.get(envelopes.COLLECTION, b"").decode(),
+        )
+        return cls((message.topic(), message.partition()), message.timestamp()[1], last)
+
+    def follows(self, before: _Newest | None) -> bool:
+        """Return True if this event is newer than one that was read before it.
+
+        A partition is read in its order, whatever the clocks of producers said. A document has events in two only if a
+        topic got more partitions, or its collection another topic.
+        """
+        return before is None or self.partition == before.partition or self.at >= before.at
 
 
 def _unfinished(reads: Mapping[str, int], end: Mapping[str, Any]) -> dict[str, int]:
