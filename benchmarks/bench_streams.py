@@ -45,10 +45,10 @@ LATENCY_MS_MAX = 5.0
 _SET = struct.Struct(">BBHBBHIIQQ")
 
 
-def requests(items: int, value_byte: int, vbuckets: int) -> Iterator[bytes]:
+def requests(items: int, value_byte: int, vbuckets: int, value_bytes: int = VALUE_BYTES) -> Iterator[bytes]:
     """Yield quiet sets of all keys, in pieces of about a MiB."""
-    value = bytes([value_byte]) * VALUE_BYTES
-    body = 8 + 16 + VALUE_BYTES
+    value = bytes([value_byte]) * value_bytes
+    body = 8 + 16 + value_bytes
     piece: list[bytes] = []
     for number in range(items):
         key = b"key-%012d" % number
@@ -60,9 +60,15 @@ def requests(items: int, value_byte: int, vbuckets: int) -> Iterator[bytes]:
     yield b"".join(piece)
 
 
-def load(node: testing.Node, items: int, value_byte: int = 0x61, vbuckets: int = VBUCKETS) -> None:
+def load(
+    node: testing.Node,
+    items: int,
+    value_byte: int = 0x61,
+    vbuckets: int = VBUCKETS,
+    value_bytes: int = VALUE_BYTES,
+) -> None:
     """Set all keys, and wait until all sets are acknowledged."""
-    send(node, requests(items, value_byte, vbuckets))
+    send(node, requests(items, value_byte, vbuckets, value_bytes))
 
 
 def send(node: testing.Node, pieces: Iterable[bytes]) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from headwater.client.kv import Valued
 from headwater.kernels.batches import BEFORE_FIELDS
@@ -30,6 +31,10 @@ _PREFIX: Final = "before_"
 _FIELDS: Final = [field.with_name(field.name.removeprefix(_PREFIX)) for field in BEFORE_FIELDS[1:]]
 _NAMES: Final = frozenset(field.name for field in BEFORE_FIELDS)
 _OPERATIONS: Final = pa.array(["create", "update", "delete", "expire"])
+_UNKNOWN: Final = -1
+_STATES: Final = np.uint8(len(BeforeState) + 1)
+# For each opcode, from mutations on, by the state: 0 (which nobody sends), a version, none, not kept.
+_OPERATION_OF: Final = np.array([_UNKNOWN, 1, 0, _UNKNOWN, *[2] * 4, *[3] * 4], np.int8)
 COLUMNS: Final = (
     pa.field("before", pa.struct(_FIELDS)),
     pa.field("before_known", pa.bool_()),
@@ -96,11 +101,17 @@ def with_befores(rows: pa.RecordBatch, decoded: pa.RecordBatch) -> pa.RecordBatc
         return rows
     state, *version = (decoded.column(field.name) for field in BEFORE_FIELDS)
     states, opcodes = state.to_numpy(), decoded.column("opcode").to_numpy()
-    structs = pa.StructArray.from_arrays(version, fields=_FIELDS, mask=pa.array(states != BeforeState.VERSION))
-    operations = np.where(opcodes == Opcode.DCP_EXPIRATION, 3, 2).astype(np.int8)
-    mutated = opcodes == Opcode.DCP_MUTATION
-    operations[mutated] = (states == BeforeState.VERSION)[mutated]
-    unknown = mutated & (states == BeforeState.NOT_KEPT)
-    named = pa.DictionaryArray.from_arrays(pa.array(operations, pa.int8(), mask=unknown), _OPERATIONS)
-    columns = [*rows.columns, structs, pa.array(states != BeforeState.NOT_KEPT), named]
+    structs = pa.Array.from_buffers(
+        COLUMNS[0].type, len(rows), [_bits(states == BeforeState.VERSION)], children=version
+    )
+    known = pa.Array.from_buffers(pa.bool_(), len(rows), [None, _bits(states != BeforeState.NOT_KEPT)])
+    operations = _OPERATION_OF[(opcodes - np.uint8(Opcode.DCP_MUTATION)) * _STATES + states]
+    named = [_bits(operations != _UNKNOWN), pa.py_buffer(operations.tobytes())]
+    numbers = pa.Array.from_buffers(pa.int8(), len(rows), [*named])
+    columns = [*rows.columns, structs, known, pa.DictionaryArray.from_arrays(numbers, _OPERATIONS)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*rows.schema, *COLUMNS]))
+
+
+def _bits(flags: NDArray[np.bool_]) -> pa.Buffer:
+    """Return flags as Arrow keeps them, a bit for each, without a Python object for any."""
+    return pa.py_buffer(np.packbits(flags, bitorder="little").tobytes())

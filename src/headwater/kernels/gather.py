@@ -109,13 +109,26 @@ AHEAD_BYTES = 384
 
 
 @inline_kernel
+def _fetch(locs: Any, row: Any, segments: Table) -> None:
+    """Prefetch the frame of a row."""
+    place = U(locs[row])
+    frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
+    for at in range(0, AHEAD_BYTES, 64):
+        prefetch(frame + U(at))
+
+
+@inline_kernel
 def fetch_ahead(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table) -> None:
     """Prefetch the frame of a row if the row is visible."""
     if row < rows and visible(nexts, row, rows):
-        place = U(locs[row])
-        frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
-        for at in range(0, AHEAD_BYTES, 64):
-            prefetch(frame + U(at))
+        _fetch(locs, row, segments)
+
+
+@inline_kernel
+def fetch_replaced_ahead(locs: Any, prevs: Any, row: Any, rows: Any, segments: Table) -> None:
+    """Prefetch the frame of the version that a row replaced."""
+    if row < rows and U(prevs[row]) != NIL:
+        _fetch(locs, prevs[row], segments)
 
 
 @kernel
@@ -187,35 +200,39 @@ def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding:
     copy(out + HEADER + extras + prefix, frame + HEADER + kept, key + value)
 
 
-@inline_kernel
-def replaced(
-    seqs: Any, locs: Any, prevs: Any, nexts: Any, row: Any, rows: Any, merged_from: Any, segments: Table, befores: Any
-) -> Any:
-    """Return (state, place, bytes of the frame) of the version that a row replaced.
+# Numba counts the references to arrays that it hands to a function, unless that has few branches: two atomic additions
+# for each array and row, which cost more than all else here. So these functions have few.
 
-    A row that was lost (node/storage/quarantine.py) points to a frame that is not its own. A version that was left out
-    counts as not kept: what the reader holds is an older one.
+
+@inline_kernel
+def is_left_out(nexts: Any, before: Any, rows: Any, merged_from: Any) -> Any:
+    """Return True if the reader is not shown row `before`: what it holds is an older version."""
+    return before >= U(merged_from) and not visible(nexts, before, rows)
+
+
+@inline_kernel
+def state_of(frame: Any, seqno: Any) -> Any:
+    """Return what a frame is for the change that replaced it.
+
+    A row that was lost (node/storage/quarantine.py) points to a frame that is not its own.
     """
-    before = U(prevs[row])
-    if befores == NOT_KEPT:
-        return _NOT_KEPT, _ZERO, _ZERO
-    if before == NIL:
-        return (_NONE if befores == SURE_BEFORES else _NOT_KEPT), _ZERO, _ZERO
-    if before >= U(merged_from) and not visible(nexts, before, rows):
-        return _NOT_KEPT, _ZERO, _ZERO
-    place = U(locs[before])
-    frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
-    if U(load64(frame + SEQNO_AT)) != U(seqs[before]):
-        return _NOT_KEPT, _ZERO, _ZERO
-    return (_VERSION, place, frame_bytes(frame)) if opcode(frame) == MUTATION else (_NONE, _ZERO, _ZERO)
+    if U(load64(frame + SEQNO_AT)) != seqno:
+        return _NOT_KEPT
+    return _VERSION if opcode(frame) == MUTATION else _NONE
 
 
 @kernel
 def find_replaced(
     seqs: Any, locs: Any, prevs: Any, nexts: Any, row: Any, rows: Any, merged_from: Any, segments: Table, befores: Any
 ) -> Any:
-    """Return `replaced` of a row."""
-    return replaced(seqs, locs, prevs, nexts, row, rows, merged_from, segments, befores)
+    """Return (state, place) of the version that a row replaced, as `gather` finds them."""
+    before = U(prevs[row])
+    if befores == NOT_KEPT or before == NIL:
+        return (_NONE if befores == SURE_BEFORES else _NOT_KEPT), _ZERO
+    place = U(locs[before])
+    frame = segments[place >> OFFSET_BITS, 0] + (place & OFFSET_MASK)
+    left_out = is_left_out(nexts, before, rows, merged_from)
+    return (_NOT_KEPT if left_out else state_of(frame, U(seqs[before]))), place
 
 
 @inline_kernel
@@ -242,7 +259,7 @@ def put_before(out: Any, change: Any, state: Any, before: Any, value: Any, opaqu
     store64(extras + BEFORE_REV_SEQNO_IN, load64(before + REV_SEQNO_AT))
     store32(extras + BEFORE_FLAGS_IN, load32(before + FLAGS_AT))
     store32(extras + BEFORE_EXPIRY_IN, load32(before + EXPIRY_AT))
-    copy(extras + BEFORE_EXTRAS, before + frame_bytes(before) - value, value)
+    copy_value(extras + BEFORE_EXTRAS, before + frame_bytes(before) - value, value)
 
 
 @kernel
@@ -285,6 +302,8 @@ def gather(
     strip = encoding & (NO_VALUE | KEEP_DATATYPE)
     while row < rows:
         fetch_ahead(locs, nexts, row + AHEAD_ROWS, rows, segments)
+        if befores > NOT_KEPT:
+            fetch_replaced_ahead(locs, prevs, row + AHEAD_ROWS, rows, segments)
         if not visible(nexts, row, rows):
             row += 1
             continue
@@ -313,11 +332,19 @@ def gather(
             value = _ZERO
         sent = HEADER + extras + prefix + key + value
         if befores != NO_BEFORES:
-            state, before_place, size = replaced(seqs, locs, prevs, nexts, row, rows, merged_from, segments, befores)
-            slot, offset = before_place >> OFFSET_BITS, before_place & OFFSET_MASK
-            before, ahead, before_value = segments[slot, 0] + offset, HEADER + BEFORE_EXTRAS, _ZERO
+            before_row, slot, offset, before = U(prevs[row]), _ZERO, _ZERO, _ZERO
+            ahead, before_value, state = HEADER + BEFORE_EXTRAS, _ZERO, _NOT_KEPT
+            if befores != NOT_KEPT and before_row != NIL:
+                if not is_left_out(nexts, before_row, rows, merged_from):
+                    place = U(locs[before_row])
+                    slot, offset = place >> OFFSET_BITS, place & OFFSET_MASK
+                    before = segments[slot, 0] + offset
+                    state = state_of(before, U(seqs[before_row]))
+            elif befores == SURE_BEFORES:
+                state = _NONE
             if state == _VERSION:
                 head = HEADER + U(load8(before + EXTRAS_LENGTH_AT)) + U(load16(before + KEY_LENGTH_AT))
+                size = frame_bytes(before)
                 if U(load8(before + DATATYPE_AT)) & U(slow) or offset + size > segments[slot, 1] or head > size:
                     return row, np.int64(at - start), frames, PLAIN
                 before_value = _ZERO if strip else size - head

@@ -229,7 +229,7 @@ class View:
             raise IndexError(f"the view of vbucket {self.vbucket} has no change after seqno {self.cursor}")
         rows = self._nexts, self._row, self._rows, self._merged_from
         known_by = self._slots.table, self._befores
-        state, place, _ = kernels.find_replaced(columns.seq, columns.loc, columns.prev, *rows, *known_by)
+        state, place = kernels.find_replaced(columns.seq, columns.loc, columns.prev, *rows, *known_by)
         known = BeforeState(int(state))
         return Replaced(known, self._slots.frame(int(place)) if known is BeforeState.VERSION else _NOTHING)
 
