@@ -170,7 +170,7 @@ def test_a_noted_move_is_checked_again_before_the_old_copy_is_removed(three: Thr
 
 @pytest.mark.parametrize("log", [[(7, 60), (5, 0)], [(7, 0)], []])
 def test_a_new_owner_whose_history_left_the_old_one_earlier_is_found_out(log: list[tuple[int, int]]) -> None:
-    """It has more seqnos, and a branch of the old owner's, but not all of that branch."""
+    """The new owner has more seqnos, and a branch of the old owner's, but not all of that branch."""
     ends = {"old": History([(5, 0)], 100, State.DEAD), "new": History(log, 120, State.ACTIVE)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NodeAdmin, "connect", lambda end: ends[end.address.host].connected())

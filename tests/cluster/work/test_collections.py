@@ -41,7 +41,7 @@ def test_a_collection_is_made_and_dropped_by_the_ids_that_were_shown() -> None:
 
 
 def test_a_forced_drop_takes_nothing_that_was_not_shown() -> None:
-    """It drops an id under all its names: another node may have given it to another collection since."""
+    """Force drops an id under all its names: another node may have given it to another collection since."""
 
     async def doing(first: testing.Node, second: testing.Node) -> None:
         async with Members() as members:

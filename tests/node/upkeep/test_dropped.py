@@ -54,7 +54,7 @@ def test_what_was_dropped_counts_once_the_drop_is_settled_and_not_before() -> No
 def test_a_count_that_fails_is_told_and_done_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody waits for the task: its error was never seen, and the documents stayed on the disk for good."""
+    """The error of a task for which nobody waits was never seen, and the documents stayed on the disk for good."""
 
     async def story(desk: Desk) -> None:
         await made(desk)
