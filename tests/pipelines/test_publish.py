@@ -21,6 +21,7 @@ from harness.kafka import Broker, committed, open_broker
 from harness.nodes import diverge
 from headwater.errors import ConnectionLost, LedgerError, OptionError, PublishRefused
 from headwater.pipelines.jobs import Publish, PublishProgress
+from headwater.pipelines.kafka import KafkaWriter
 from headwater.testing.node import Node, node
 from tests.battery import few_of
 from tests.pipelines.buckets import create
@@ -362,6 +363,24 @@ def test_a_message_that_is_too_long_is_named_and_published_once_the_topic_takes_
     go(bucket, topic)
     assert topic.held() == truth(bucket)
     assert topic.twice() == []
+
+
+def test_the_messages_of_an_attempt_that_failed_do_not_stay_on_the_disk(
+    bucket: Node, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt reads the batch again: where a topic lacks a replica for a night, they would fill the disk."""
+    begin(bucket)
+    publish, there = KafkaWriter.publish, list[int]()
+
+    def late(writer: KafkaWriter, *batch: Any) -> None:
+        there.append(len(list(tmp_path.rglob("*.messages"))))
+        if len(there) < 3:
+            raise ConnectionLost(topic.broker.address, "not enough replicas")
+        publish(writer, *batch)
+
+    monkeypatch.setattr(KafkaWriter, "publish", late)
+    assert go(bucket, topic, staging=tmp_path, retry_seconds=60.0).published == 40
+    assert there[:3] == there[:1] * 3
 
 
 def test_positions_that_kafka_would_forget_are_refused(bucket: Node, topic: Topic) -> None:

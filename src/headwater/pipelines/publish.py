@@ -394,6 +394,14 @@ class PublishSink:
             TableChanged: it was planned from another record, or from another history than a node has by now.
             PublishRefused, ConnectionLost: as `KafkaWriter.publish`.
         """
+        try:
+            return self._commit(after, end, written)
+        finally:
+            # Of a batch that is not in the topics as well: the next attempt reads it again.
+            for each in written:
+                Path(each.path).unlink(missing_ok=True)
+
+    def _commit(self, after: str, end: Mapping[str, Any], written: Sequence[PublishAnswer]) -> LedgerRecord:
         if self._writer is None:
             raise TypeError("this process plans, it does not write")
         if any(each.unread for each in written):
@@ -415,8 +423,6 @@ class PublishSink:
         )
         self._writer.publish((message for each in written for message in staged(each.path)), noted, mark)
         self._noted = noted
-        for each in written:
-            Path(each.path).unlink(missing_ok=True)
         return noted.record
 
     def count(self, progress: PublishProgress, written: Sequence[PublishAnswer]) -> None:
