@@ -52,3 +52,19 @@ def test_a_write_that_dies_leaves_the_text_of_before_on_a_file_system_that_spark
     file.write("three")
     names = {path.name for path in tmp_path.iterdir() if not path.name.endswith(".crc")}
     assert (file.read(), names) == ("three", {"note.json"})
+
+
+@pytest.mark.spark
+def test_a_file_system_whose_renames_replace_nothing_is_written_to_as_it_can_be(spark: Any, tmp_path: Path) -> None:
+    """Hadoop's FileContext does not know each scheme that the rest of Hadoop does, such as Databricks' own."""
+    file = FileBeside(f"file:{tmp_path}", "note.json", spark)
+    file._folder = None
+    settings, name = spark._jsc.hadoopConfiguration(), "fs.AbstractFileSystem.file.impl"
+    known = settings.get(name)
+    settings.unset(name)
+    try:
+        file.write("one")
+        file.write("two")
+    finally:
+        settings.set(name, known)
+    assert file.read() == "two"

@@ -71,20 +71,27 @@ class FileBeside:
     def _write_by_spark(self, text: str) -> None:
         # An object store shows the new text when the stream is closed, whole, and renames by copying. A file system as
         # HDFS empties a file that is created over: there the text is written under another name.
-        renames = self.place.partition(":")[0] not in _OBJECT_STORES
-        path, files = self._spark_path(f".{self._name}.new" if renames else self._name)
-        stream = files.create(path, True)
+        path, files = self._spark_path(self._name)
+        renames = self._replaces_by_rename(path)
+        fresh = self._spark_path(f".{self._name}.new")[0] if renames else path
+        stream = files.create(fresh, True)
         stream.write(bytearray(text.encode()))
         if renames:
             stream.hsync()
         stream.close()
         if renames:
-            self._rename(path)
+            self._rename(fresh, path)
 
-    def _rename(self, fresh: Any) -> None:
-        """Give a file its name; that replaces the present one in one step, which only Hadoop's FileContext can do."""
+    def _replaces_by_rename(self, path: Any) -> bool:
+        """Return True if the file system has a rename that replaces a file in one step: Hadoop's FileContext has it,
+        which knows fewer schemes than the rest of Hadoop."""
+        scheme = path.toUri().getScheme()
+        known = self._spark._jsc.hadoopConfiguration().get(f"fs.AbstractFileSystem.{scheme}.impl")  # type: ignore[union-attr]
+        return scheme not in _OBJECT_STORES and known is not None
+
+    def _rename(self, fresh: Any, path: Any) -> None:
+        """Give a file its name; that replaces the present one."""
         hadoop, session = self._jvm.org.apache.hadoop.fs, self._spark
-        path, _ = self._spark_path(self._name)
         rename = hadoop.Options.Rename
         options = session._sc._gateway.new_array(rename, 1)  # type: ignore[union-attr]
         options[0] = rename.OVERWRITE
