@@ -33,6 +33,13 @@ def test_an_observation_is_seqno_log_and_purge_seqno_of_each_vbucket() -> None:
     assert nodes.vbuckets == 6
 
 
+def test_a_history_goes_to_its_purge_seqno_though_its_last_change_is_shown_no_more() -> None:
+    client = FakeClient({0: FakeVbucket(OLD, range(1, 7), purge=8)})
+    nodes = SourceNodes(settings(), lambda _: client)
+    assert nodes.observe() == {0: BranchHistory(OLD, 8, 8)}
+    assert nodes.observe(idle=True) == {0: BranchHistory(OLD, 8, 8)}
+
+
 def test_only_the_wanted_vbuckets_are_looked_at() -> None:
     client = FakeClient({vb: FakeVbucket(OLD, range(1, 3)) for vb in range(4)})
     assert list(SourceNodes(settings(vbuckets="1-2"), lambda _: client).observe()) == [1, 2]

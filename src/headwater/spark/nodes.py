@@ -135,6 +135,7 @@ class SourceNodes:
         self._logs: dict[int, FailoverLog] = {}
         self._histories: dict[int, BranchHistory] = {}
         self._purged: dict[int, int] = {}
+        self._highs: dict[int, int] = {}
         self._whole_at = float("-inf")
         self._silence, self._lack = Remarks(clock), Remarks(clock)
 
@@ -286,9 +287,11 @@ class SourceNodes:
                 self._check_whole(client, highs)
             known, self._logs = self._logs, self._look(client, highs, resting)
             if all(known.get(vb) == log for vb, log in self._logs.items()):
-                on_disk = self._on_disk(client)
+                self._highs, on_disk = highs, self._on_disk(client)
+                # A node tells the newest seqno that it still shows, which is less than the purge seqno where the newest
+                # change was a deletion. A reader that ended there would have to begin again, batch after batch.
                 self._histories = {
-                    vb: BranchHistory(log, highs[vb], self._purged[vb], on_disk.get(vb))
+                    vb: BranchHistory(log, max(highs[vb], self._purged[vb]), self._purged[vb], on_disk.get(vb))
                     for vb, log in self._logs.items()
                 }
                 return self._histories
@@ -317,9 +320,8 @@ class SourceNodes:
         """
         if self._clock() >= self._whole_at + WHOLE_LOOK_SECONDS:
             return frozenset()
-        known = self._histories
-        looked_at = known.keys() & self._logs.keys()
-        return frozenset(vb for vb in resting if vb in looked_at and highs.get(vb) == known[vb].high_seqno)
+        looked_at = self._histories.keys() & self._logs.keys()
+        return frozenset(vb for vb in resting if vb in looked_at and highs.get(vb) == self._highs.get(vb))
 
     def _on_disk(self, client: Client) -> dict[int, int]:
         wanted = self._settings.min_persisted
@@ -330,7 +332,7 @@ class SourceNodes:
     def _is_seen(self, highs: Mapping[int, int]) -> bool:
         """Return True if no seqno has changed since the last observation, and all vbuckets were looked at recently."""
         # Changes that wait for other copies become readable though no seqno changes.
-        same = highs == {vb: history.readable_seqno for vb, history in self._histories.items()}
+        same = highs == self._highs and all(each.readable_seqno == each.high_seqno for each in self._histories.values())
         return same and self._clock() < self._whole_at + WHOLE_LOOK_SECONDS
 
     def _wanted(self, highs: Mapping[int, int]) -> dict[int, int]:
