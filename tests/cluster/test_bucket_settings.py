@@ -135,6 +135,14 @@ def test_a_quota_does_not_come_back_with_a_node_that_was_away(quota: int) -> Non
         assert [on([each], _quota) for each in nodes] == [quota] * 3
 
 
+def test_a_node_whose_first_bucket_it_is_joins_without_a_quota() -> None:
+    with empty_nodes(2) as members, testing.node(vbuckets=VBUCKETS, vbucket_state="none", bucket="orders") as joining:
+        on(members, lambda known, seeds: found_cluster(known, seeds, 1))
+        on(members, lambda known, seeds: buckets.create(known, seeds, BucketWish("orders", quota_mib=256)))
+        on(members, lambda known, seeds: Rebalance(known.of("orders"), seeds, add=[_place(joining)]).run())
+        assert [on([each], _quota) for each in (*members, joining)] == [256, 256, 0]
+
+
 async def _quota(known: Members, seeds: list[Address]) -> int:
     return await known.of("orders").admin(seeds[0]).quota_mib()
 

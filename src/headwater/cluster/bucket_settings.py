@@ -11,7 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
+
+from headwater.errors import NotSupported
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
@@ -83,7 +86,9 @@ async def _give(members: Members, nodes: Sequence[Address], wanted: _Settings) -
     # What a node has it is not sent: an older release refuses a parameter that it does not know, whatever its value.
     for node, present in zip(nodes, await _settings(members, nodes), strict=True):
         if present.quota_mib != wanted.quota_mib:
-            await members.admin(node).set_quota(wanted.quota_mib)
+            # The first bucket of a node has no quota: the disk is its quota.
+            with suppress(NotSupported):
+                await members.admin(node).set_quota(wanted.quota_mib)
         if present.of_new != wanted.of_new:
             await members.admin(node).give_collections_history(history=wanted.of_new)
         if present.history != wanted.history:
