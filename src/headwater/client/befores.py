@@ -30,7 +30,10 @@ Operation: TypeAlias = Literal["create", "update", "delete", "expire"]
 _PREFIX: Final = "before_"
 _FIELDS: Final = [field.with_name(field.name.removeprefix(_PREFIX)) for field in BEFORE_FIELDS[1:]]
 _NAMES: Final = frozenset(field.name for field in BEFORE_FIELDS)
-_OPERATIONS: Final = pa.array(["create", "update", "delete", "expire"])
+# Not of a list: pa.array() would import pandas, half a second in each worker of a job.
+_OPERATIONS: Final = pa.StringArray.from_buffers(
+    4, pa.py_buffer(np.array([0, 6, 12, 18, 24], np.int32).tobytes()), pa.py_buffer(b"createupdatedeleteexpire")
+)
 _UNKNOWN: Final = -1
 _STATES: Final = np.uint8(len(BeforeState) + 1)
 # For each opcode, from mutations on, by the state: 0 (which nobody sends), a version, none, not kept.
