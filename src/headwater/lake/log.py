@@ -32,7 +32,7 @@ from headwater.invariants import invariant
 from headwater.lake import checkpoints, row_ids, vectors
 from headwater.lake.layout import FEATURE, OF_DELTA, OF_ICEBERG, TableLayout
 from headwater.lake.row_ids import IdColumns
-from headwater.lake.shape import TYPE_FEATURES, arrow_type
+from headwater.lake.shape import TYPE_FEATURES, WIDENING, arrow_type
 from headwater.lake.store import Before, TableStore
 from headwater.lake.vectors import Descriptor
 
@@ -593,7 +593,7 @@ def check(place: str, state: TableState) -> None:
     protocol = state.protocol
     reader, writer = int(protocol.get("minReaderVersion", 0)), int(protocol.get("minWriterVersion", 0))
     features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-    known = {*READER_FEATURES, *WRITER_FEATURES, *TYPE_FEATURES.values(), FEATURE, row_ids.FEATURE}
+    known = {*READER_FEATURES, *WRITER_FEATURES, *TYPE_FEATURES.values(), WIDENING, FEATURE, row_ids.FEATURE}
     unknown = sorted(features - known - HARMLESS)
     needed = {*WRITER_FEATURES} - {*READER_FEATURES}
     if reader not in (READER, READER_PLAIN) or writer != WRITER or not needed <= features:

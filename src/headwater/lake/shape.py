@@ -45,6 +45,16 @@ VARIANT = "variant"
 PRIMITIVES[VARIANT] = pa.struct([pa.field(half, pa.binary(), nullable=False) for half in ("metadata", "value")])
 TYPE_FEATURES: Final = {VARIANT: "variantType"}
 """Type -> the feature of Delta's protocol that a table with such a column needs."""
+
+WIDENING: Final = "typeWidening"
+"""The feature of a table whose columns may get wider types (lake/widening.py)."""
+
+TYPE_CHANGES: Final = "delta.typeChanges"
+"""The key of a column's metadata with the changes of its type, oldest first."""
+
+Widenings = frozenset[tuple[str, str]]
+"""Pairs of types, from and to."""
+
 NANOSECONDS_A_MICROSECOND = 1000
 _CLOCK_FROM = 1_000_000_000_000_000_000 // NANOSECONDS_A_MICROSECOND  # 2001: smaller ones are counters, not clocks
 
@@ -93,16 +103,18 @@ class TableShape:
 
     Args:
         described: the table's columns, as its log describes them.
+        widenings: the changes of types that columns of documents may take.
 
     Attributes:
         schema: schema of the rows that are made.
-        added: columns that the rows have and the table does not have yet.
+        added: columns that the rows have and the table does not have yet, or has with a narrower type.
         conflicts: messages about values that did not fit their column.
         misfits: for each row of the last batch, why it does not fit this table, or None; empty if all fit.
     """
 
-    def __init__(self, described: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, described: Sequence[Mapping[str, Any]], widenings: Widenings = frozenset()) -> None:
         self.described: Final = [dict(column) for column in described]
+        self.widenings: Final = widenings
         self.schema: pa.Schema = arrow_schema(described)
         self.added: list[dict[str, Any]] = []
         self.conflicts: set[str] = set()

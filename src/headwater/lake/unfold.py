@@ -26,8 +26,10 @@ from headwater.lake.json_values import TOO_DEEP, LargeNumber, dumped, may_have_h
 from headwater.lake.shape import (
     KEPT,
     PRIMITIVES,
+    TYPE_CHANGES,
     TableForm,
     TableShape,
+    Widenings,
     arrow_schema,
     arrow_type,
     delta_field,
@@ -61,9 +63,11 @@ once a file has a deletion vector, not even its other columns. And names of the 
 their ids (lake/row_ids.py)."""
 
 _NUMBERS: dict[str, set[type]] = {"long": {int, type(None)}, "double": {int, float, type(None)}}
+_NUMBERS["integer"] = _NUMBERS["long"]
+_WIDTHS = ("integer", "long", "double")
 _JSON_NAMES = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
 _JSON_NAMES |= {type(None): "null", LargeNumber: "a number"}
-_LONGS = range(-(1 << 63), 1 << 63)
+_INTEGERS, _LONGS = range(-(1 << 31), 1 << 31), range(-(1 << 63), 1 << 63)
 
 Kind = str | dict[str, Any]
 """A type as Delta writes it."""
@@ -98,9 +102,29 @@ def wider(first: Kind | None, second: Kind | None) -> Kind | None:
     """Return the type that holds values of both types, if there is one; otherwise the first type."""
     if first is None or second is None:
         return first if second is None else second
-    if {repr(first), repr(second)} == {repr("long"), repr("double")}:
-        return "double"
+    if isinstance(first, str) and isinstance(second, str) and {first, second} <= {*_WIDTHS}:
+        return max(first, second, key=_WIDTHS.index)
     return first
+
+
+def widened(column: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
+    """Return a column with a wider type, and the change in its metadata."""
+    changes = [*column["metadata"].get(TYPE_CHANGES, ()), {"fromType": column["type"], "toType": kind}]
+    return {**column, "type": kind, "metadata": {**column["metadata"], TYPE_CHANGES: changes}}
+
+
+def width_of(value: Any) -> str | None:
+    """Return the narrowest of the types of numbers that has a value; None for a value that none of them has."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return width_of(int(value)) if value.is_integer() and int(value) in _LONGS else "double"
+    return "integer" if value in _INTEGERS else "long" if value in _LONGS else None
+
+
+def _widest(values: Iterable[Any]) -> str | None:
+    widths = {width_of(value) for value in values} - {None}
+    return max((each for each in widths if each is not None), key=_WIDTHS.index, default=None)
 
 
 def _merged(kinds: Iterable[Kind | None]) -> Kind | None:
@@ -185,10 +209,11 @@ class JsonShape(TableShape):
 
     Args:
         described: the table's columns, as its log describes them.
+        widenings: the changes of types that columns may take. With some, columns of whole numbers begin at 32 bits.
     """
 
-    def __init__(self, described: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(described)
+    def __init__(self, described: Sequence[Mapping[str, Any]], widenings: Widenings = frozenset()) -> None:
+        super().__init__(described, widenings)
         self.columns: JsonColumns = JsonColumns.read(described)
 
     def taken(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
@@ -203,6 +228,8 @@ class JsonShape(TableShape):
         parsed = [_parsed_fields(value) for value in batch.column("value").to_pylist()]
         documents = [document for document, _ in parsed]
         self.misfits: list[str | None] = [why for _, why in parsed]
+        if self.widenings:
+            self._widen(documents)
         self._learn(documents)
         rest: dict[int, dict[str, Any]] = {}
         fitted = {
@@ -231,12 +258,37 @@ class JsonShape(TableShape):
                     unknown[name] = wider(unknown.get(name), kind_of(document[name]))
         # In the order of their names: tasks that see the same fields name the same columns.
         for name, kind in sorted(unknown.items()):
+            if kind == "long" and self.widenings:
+                kind = _widest(document.get(name) for document in documents)  # noqa: PLW2901
             described = self.columns.add(name, kind) if kind is not None else None
             if described is not None:
                 self.added.append(described)
                 self.described.append(described)
         if len(self.described) != len(self.schema):
             self.schema: pa.Schema = arrow_schema(self.described)
+
+    def _widen(self, documents: Sequence[dict[str, Any]]) -> None:
+        """Widen the columns of whole numbers of 32 bits for which documents have wider numbers."""
+        for name, (column, kind) in self.columns.of.items():
+            values = [document.get(name) for document in documents] if kind == "integer" else []
+            # A look at each value takes ten times as long as Arrow, and is needed for a batch that has a wider one.
+            if kind == "integer" and _at_once(values, kind) is None:
+                wanted = self._wider_kind(_widest(values))
+                if wanted != kind:
+                    self.columns.of[name] = (column, wanted)
+                    self._change(column, wanted)
+
+    def _wider_kind(self, widest: str | None) -> Kind:
+        """Return the type that such a column gets for numbers up to a width; its own if it may get none that has
+        them."""
+        fitting = () if widest in (None, "integer") else _WIDTHS[_WIDTHS.index(str(widest)) :]
+        return next((each for each in fitting if ("integer", each) in self.widenings), "integer")
+
+    def _change(self, column: str, kind: Kind) -> None:
+        at = next(at for at, each in enumerate(self.described) if each["name"] == column)
+        self.described[at] = widened(self.described[at], kind)
+        self.added = [each for each in self.added if each["name"] != column] + [self.described[at]]
+        self.schema = arrow_schema(self.described)
 
     def _add_unplaced(self, documents: Sequence[dict[str, Any]], rest: dict[int, dict[str, Any]]) -> None:
         """Put the fields that have no column into `rest`: those beyond the most columns, and those that no column can
@@ -253,14 +305,8 @@ class JsonShape(TableShape):
         self, documents: Sequence[dict[str, Any]], name: str, column: str, kind: Kind, rest: dict[int, dict[str, Any]]
     ) -> Any:
         values = [document.get(name) for document in documents]
-        wanted = arrow_type(kind)
-        if isinstance(kind, str) and kind in PRIMITIVES:
-            try:
-                return _exact(values, kind, wanted)
-            # One value does not fit, and Arrow does not say which. The loop below goes value by value and keeps what
-            # does not fit in `rest`.
-            except (pa.ArrowException, TypeError, ValueError, OverflowError):
-                pass
+        if isinstance(kind, str) and kind in PRIMITIVES and (whole := _at_once(values, kind)) is not None:
+            return whole
         fitted = []
         for row, value in enumerate(values):
             good, fits = fit(value, kind)
@@ -268,7 +314,7 @@ class JsonShape(TableShape):
             if not fits:
                 rest.setdefault(row, {})[name] = value
                 self.conflicts.add(f"{column}: {_label(kind)} in the table, {_label(kind_of(value))} in documents")
-        return pa.array(fitted, wanted)
+        return pa.array(fitted, arrow_type(kind))
 
 
 UNFOLDED: Final = TableForm(
@@ -281,16 +327,15 @@ UNFOLDED: Final = TableForm(
 )
 
 
-def _exact(values: list[Any], kind: str, wanted: pa.DataType) -> Any:
-    """Convert values by Arrow.
-
-    Raises:
-        ValueError: the values have a type that Arrow would convert with loss; use `fit` for each of them then.
-    """
-    # Arrow would take True for 1 as well.
-    if kind in {"long", "double"} and not {type(value) for value in values} <= _NUMBERS[kind]:
-        raise ValueError  # Arrow would cut 1.5 down to 1
-    return pa.array(values, wanted)
+def _at_once(values: list[Any], kind: str) -> Any:
+    """Convert values by Arrow; None if one of them does not fit, which Arrow does not name, or would lose something."""
+    # Arrow would take True for 1, and cut 1.5 down to 1.
+    if kind in _NUMBERS and not {type(value) for value in values} <= _NUMBERS[kind]:
+        return None
+    try:
+        return pa.array(values, PRIMITIVES[kind])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
 
 
 def fit(value: Any, kind: Kind) -> tuple[Any, bool]:
@@ -305,8 +350,8 @@ def fit(value: Any, kind: Kind) -> tuple[Any, bool]:
     actual = kind_of(value)
     if kind == "double" and actual == "long":
         return float(value), int(float(value)) == value
-    if kind == "long" and actual == "double" and value.is_integer() and int(value) in _LONGS:
-        return int(value), True
+    if kind in ("integer", "long"):
+        return (int(value), True) if width_of(value) in ("integer", kind) else (None, False)
     return (value, True) if actual == kind else (None, False)
 
 
@@ -372,7 +417,8 @@ def is_text(key: bytes | None) -> bool:
 
 
 def merged(fields: Sequence[Mapping[str, Any]], added: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Return a table's columns and those that tasks added; if tasks disagree, the wider type counts, else the first.
+    """Return a table's columns and those that tasks added or widened; if tasks disagree, the wider type counts, else
+    the first.
 
     Args:
         fields: the table's columns.
@@ -380,12 +426,36 @@ def merged(fields: Sequence[Mapping[str, Any]], added: Sequence[Sequence[Mapping
     """
     known = JsonColumns.read(fields)
     kinds: dict[str, Kind | None] = {}
+    changed: dict[str, list[Any]] = {}
     for columns in added:
         for column in columns:
             name = field_of(column) or ""
             kinds[name] = wider(kinds.get(name), column["type"])
+            # The changes of a column's type within a task: files of that task have both types.
+            changed[name] = max(changed.get(name, []), column["metadata"].get(TYPE_CHANGES, []), key=len)
+    there = [_widened_in(column, kinds) for column in fields]
     wanted = [(name, kind) for name, kind in sorted(kinds.items()) if kind is not None and name not in known.of]
-    return [*map(dict, fields), *(new for name, kind in wanted if (new := known.add(name, kind)) is not None)]
+    return [
+        *there,
+        *(_with_changes(new, changed[name]) for name, kind in wanted if (new := known.add(name, kind)) is not None),
+    ]
+
+
+def _widened_in(column: Mapping[str, Any], kinds: Mapping[str, Kind | None]) -> dict[str, Any]:
+    """Return a table's column as it is after tasks wanted types for fields, by the fields' names."""
+    name = field_of(column)  # None for a column of our own, whose type is not the documents'
+    kind = None if name is None else kinds.get(name)
+    # Another process may have widened it meanwhile, perhaps to the other type: then the tasks do not agree with it.
+    if column["type"] == "integer" and kind in ("long", "double"):
+        return widened(column, kind)
+    return dict(column)
+
+
+def _with_changes(column: dict[str, Any], changes: list[Any]) -> dict[str, Any]:
+    """Return a new column with the changes of its type, if they lead to the type that it has now."""
+    if not changes or changes[-1]["toType"] != column["type"]:
+        return column
+    return column | {"metadata": column["metadata"] | {TYPE_CHANGES: changes}}
 
 
 def agrees(fields: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> bool:

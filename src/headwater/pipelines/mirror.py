@@ -164,6 +164,7 @@ def sink_of(job: Mirror, place: str, bucket: str, seen: set[str] | None, making:
         formats=Formats(job.format),
         catalog=CatalogName.parse(job.catalog) if job.catalog else None,
         row_ids=job.row_ids,
+        widen=job.widen,
         making=making,
         seen=seen,
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from headwater.errors import TableChanged, TableError
 from headwater.failpoints import failpoint
-from headwater.lake import lineage
+from headwater.lake import lineage, widening
 from headwater.lake.commit import Record
 from headwater.lake.forms import FORMS, form_of
 from headwater.lake.iceberg import entry as iceberg
@@ -65,6 +65,7 @@ class TableSink(Table):
         formats: the formats of all tables, as of `Table`.
         catalog: the table's name in a catalog; the tables beside it have that name with their ends.
         row_ids: True to let the table's rows keep their ids from then on; the tables beside it have none.
+        widen: True to let columns of a table of unfolded documents get wider types from then on.
         quarantine: True to keep a quarantine beside the table; an existing one is kept anyway.
         making, seen: of the table and those beside it, as of `Table`.
 
@@ -85,6 +86,7 @@ class TableSink(Table):
         formats: Formats = Formats.DELTA,
         catalog: CatalogName | None = None,
         row_ids: bool = False,
+        widen: bool = False,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
@@ -110,8 +112,7 @@ class TableSink(Table):
             options = " or ".join(Mirror.typed(each.option) for each in FORMS if each.reads_json)
             reason = "every document fits a table that does not read JSON, so it has no quarantine"
             raise TableError(self.place, f"{reason}: mirror with {options}, or without {_QUARANTINE}")
-        if row_ids:
-            lineage.begin(self.log)
+        self._begin_features(widen=widen, row_ids=row_ids)
         self.refresh()
         kept = quarantine or self.record.quarantine is not None
         self.quarantine: QuarantineTable | None = QuarantineTable(self, making, seen) if kept else None
@@ -123,6 +124,12 @@ class TableSink(Table):
         for each in (self, self.changes, self.quarantine):
             if each is not None:
                 each.publish()
+
+    def _begin_features(self, *, widen: bool, row_ids: bool) -> None:
+        if widen:
+            widening.begin(self.log)
+        if row_ids:
+            lineage.begin(self.log)
 
     def _change_log(self, place: str | Path, making: Making, seen: set[str] | None) -> ChangeLog:
         """Return the change log at a place, published as the table is."""
@@ -297,7 +304,7 @@ class TableSink(Table):
         action = {"metaData": before.metadata | {"schemaString": schema_string(schema)}}
         if all(agrees(schema, each) for each in added):
             return [action]
-        if len(schema) > len(before.fields):
+        if schema != before.fields:
             self.log.commit([action], "ADD COLUMNS")
         raise TableChanged(self.place, "tasks gave a field different columns; the batch is written again")
 

@@ -20,10 +20,11 @@ from headwater.lake.changes import ChangeWriter, known
 from headwater.lake.commit import record_of
 from headwater.lake.forms import form_of
 from headwater.lake.index import Indexes
-from headwater.lake.log import AWAY, TableLog
+from headwater.lake.log import AWAY, TableLog, TableState
 from headwater.lake.places import store_of
 from headwater.lake.quarantine import QuarantineShape
 from headwater.lake.shape import CHANGES, SOURCE, TableShape
+from headwater.lake.widening import widenings_of
 from headwater.lake.writer import Aside, Portion, TaskResult, write
 from headwater.spark.columns import RowMaker
 from headwater.spark.nodes import connect
@@ -200,7 +201,7 @@ def run(task: MirrorTask) -> TaskResult:
     """Run the task: read, write, look up."""
     view = view_of(task.place, task.table)
     state = view.log.state
-    shape = shape_of(state.fields)
+    shape = shape_of(state)
     logging = _Logging(task) if task.neighbours.changelog else None
     aside = _aside(task.neighbours.quarantine) if task.neighbours.quarantine else None
     unread: set[int] = set()
@@ -227,9 +228,9 @@ def run(task: MirrorTask) -> TaskResult:
     return written
 
 
-def shape_of(described: Sequence[Mapping[str, Any]]) -> TableShape:
-    """Return the shape that makes the rows of a table with these columns."""
-    return form_of(described).shape(described)
+def shape_of(state: TableState) -> TableShape:
+    """Return the shape that makes the rows of a table."""
+    return form_of(state.fields).shape(state.fields, widenings_of(state))
 
 
 def _aside(where: tuple[str, str]) -> Aside:

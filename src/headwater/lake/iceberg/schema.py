@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from headwater.lake.row_ids import IdColumns
+from headwater.lake.shape import TYPE_CHANGES
 
 PRIMITIVES: Final = {
     "binary": "binary",
@@ -74,6 +75,7 @@ class FieldIds:
         if before is not None and not _stays(before["type"], column["type"]):
             before = None
         number = self._next() if before is None else before["id"]
+        _check_changes(column)
         try:
             kind = self._type(column["type"], None if before is None else before["type"])
         except UnknownTypeError as error:
@@ -99,6 +101,18 @@ class FieldIds:
     def _next(self) -> int:
         self.last += 1
         return self.last
+
+
+def _check_changes(column: Mapping[str, Any]) -> None:
+    """Check that readers of Iceberg can convert what older files have of a column whose type was widened.
+
+    Raises:
+        UnknownTypeError: they can't.
+    """
+    for change in (column.get("metadata") or {}).get(TYPE_CHANGES, ()):
+        before, then = change["fromType"], change["toType"]
+        if (PRIMITIVES.get(before), PRIMITIVES.get(then)) not in PROMOTIONS:
+            raise UnknownTypeError(f"{column['name']}: {then}, widened from {before}")
 
 
 def _stays(before: Any, kind: Any) -> bool:

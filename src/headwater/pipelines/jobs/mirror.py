@@ -121,6 +121,9 @@ class Mirror(OnEngines[MirrorProgress]):
     row_ids: bool = option(
         False, "Let rows keep their ids through updates: row tracking of Delta, row lineage of Iceberg."
     )
+    widen: bool = option(
+        False, "With --unfold: let columns of numbers get wider types. delta-rs and Polars can't read such a table."
+    )
     quarantine: bool = option(False, "List documents that are no JSON in a table named DIR_quarantine.")
     collections: str | None = option(
         None, "A table for each, DIR/SCOPE/COLLECTION: all, or shop.orders,...", metavar="NAMES"
@@ -159,6 +162,8 @@ class Mirror(OnEngines[MirrorProgress]):
             raise OptionError("dropped", self.dropped, "given with --collections or --scope")
         if self.table is None and self.to is None:
             raise OptionError("to", "", "the table's folder or url; or give its name in a catalog, with --table")
+        if self.widen and not (self.unfold or self.json):
+            raise OptionError("widen", "true", "given with --unfold: other tables have no columns of documents")
         if self.catalog is not None:
             self._check_catalog(self.catalog)
         if self.conf and self.engine == "local":
