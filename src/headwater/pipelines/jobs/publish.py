@@ -72,7 +72,7 @@ class Publish(OnEngines[PublishProgress]):
     source: str = option(..., "couchbase://HOST:PORT/BUCKET", positional=True, metavar="URL")
     to: str = option(
         ...,
-        "kafka://BROKER[:PORT][,...]/TOPIC; of the topic {bucket}, {scope} and {collection} are whose it is.",
+        "kafka://BROKER:PORT/TOPIC, or several brokers with commas; {bucket}, {scope} and {collection} are filled in.",
         metavar="URL",
     )
     _: KW_ONLY
