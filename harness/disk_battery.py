@@ -285,8 +285,9 @@ class Battery:
             if self._follower.held != there:
                 raise Violation("the follower holds something else than the node")
         self.node.stop()
-        if "Traceback" in self.node.log:
-            raise Violation("the node left a traceback behind")
+        before, traceback, after = self.node.log.partition("Traceback")
+        if traceback:
+            raise Violation(f"the node left a traceback behind: {before[-1000:]}{traceback}{after[:4000]}")
 
     def _start(self) -> None:
         self.node.start()

@@ -16,7 +16,7 @@ import pytest
 import headwater.node
 from headwater import testing
 from headwater.errors import OptionError
-from headwater.node.reporting.log_lines import EVENTS, JsonLine, OneLine, begin, event, parse_levels
+from headwater.node.reporting.log_lines import EVENTS, JsonLine, LogHandler, OneLine, begin, event, parse_levels
 
 FOLDER = Path(headwater.node.__file__).parent
 
@@ -148,3 +148,28 @@ def test_with_a_log_of_json_the_line_ready_is_json_whatever_the_level(tmp_path: 
     assert ready["message"] == f"ready on 127.0.0.1:{ready['port']}"
     assert (ready["bucket"], ready["vbuckets"]) == ("default", 2)
     assert ready["http"] != ready["port"] > 0 and "tls" not in ready
+
+
+class FullDisk(io.StringIO):
+    """A log on a disk that has no room, or has some again."""
+
+    is_full = True
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+def test_lines_that_a_full_disk_does_not_take_are_counted_and_no_traceback_is_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = FullDisk()
+    handler = LogHandler(log)
+    for number in range(3):
+        handler.handle(record(f"line {number}"))
+    log.is_full = False
+    handler.handle(record("room again"))
+    first, second = log.getvalue().splitlines()
+    assert first.endswith("did not take them: 3") and second.endswith("room again")
+    assert capsys.readouterr().err == ""

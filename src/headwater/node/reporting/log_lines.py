@@ -23,6 +23,7 @@ ROOT = "headwater.node"
 EVENTS: Mapping[str, str] = {
     "node.ready": "it listens; to stdout this is the line `ready`, in JSON with `--log-format json`, at any level",
     "node.ready_not_written": "stdout takes no line: its disk is full, or its reader is gone; the node serves",
+    "node.lines_not_written": "lines of this log came late or not at all: its disk is full, or its reader is gone",
     "node.stopping": "it was asked to stop, by SIGTERM or SIGINT",
     "node.stopped": "it has stopped, and all is on disk",
     "node.open": "it can be reached by others without TLS, or without a login",
@@ -172,11 +173,35 @@ class OfWorker(logging.Filter):
         return True
 
 
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes the log. Where its disk is full, which is often the store's, lines are counted, not tracebacks printed."""
+
+    _failed = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; before it how many could not be written, once one can be."""
+        if failed := self._failed:
+            self._failed = 0
+            message = "lines of the log came late or not at all, for its disk did not take them: %d"
+            logger, fields = logging.getLogger(ROOT), event("node.lines_not_written", lines=failed)
+            super().emit(logger.makeRecord(ROOT, logging.WARNING, "", 0, message, (failed,), None, extra=fields))
+            if self._failed:
+                self._failed = failed
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
+        """Count a line that the disk did not take; any other error is a fault of ours, and told in full."""
+        if isinstance(sys.exc_info()[1], OSError):
+            self._failed += 1
+        else:
+            super().handleError(record)
+
+
 def begin(levels: str, form: str, out: TextIO | None = None, worker: int | None = None) -> None:
     """Write the log to `out` (None: stderr) from now on, in one of FORMATS; with the worker's number if there are
     several.
     """
-    handler = logging.StreamHandler(out or sys.stderr)
+    handler = LogHandler(out or sys.stderr)
     handler.setFormatter(JsonLine() if form == "json" else OneLine())
     handler.addFilter(RareTracebacks())
     by_module = {"": "warning", **parse_levels(levels)}
