@@ -10,6 +10,8 @@ the ledger checks that a node keeps its promises ("acknowledged means durable, v
     ceiling    nothing is there that was not sent
     prefix     a writer's operations survive in order: the state is that after its first n operations, and n is not
                below the last one acknowledged
+               where a full disk may refuse some of them, and their answers be lost with the node, each document is
+               that of the last acknowledged operation, or of an unknown one behind it
     once       an unknown operation that did not survive never turns up later
 
 A Violation is an AssertionError that names vbucket, seqno and key. Values are kept as checksums.
@@ -73,11 +75,16 @@ class Ledger:
 
     May be used by several threads; `settle` only when no writer runs.
 
+    Args:
+        disk_may_fill: True if an unknown operation may have been refused, though a later one survived: a full disk
+            takes deletions, and no documents.
+
     Attributes:
         acknowledged, recovered, lost_unknown, observations: how many of each there were.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, disk_may_fill: bool = False) -> None:
+        self._disk_may_fill = disk_may_fill
         self.acknowledged = self.recovered = self.lost_unknown = self.observations = 0
         self._lock = Lock()
         self._values: set[tuple[int, bytes, int | None]] = set()  # sent, and not known to be lost
@@ -183,12 +190,39 @@ class Ledger:
             held[place] = operation.digest
             (wrong.discard if state.get(place) == operation.digest else wrong.add)(place)
             survived += 1
+        if wrong and self._disk_may_fill:
+            self._settle_refused(writer, certain, state)
+            return
         if wrong:
             raise Violation(f"writer {writer}: no first n of {len(operations)} operations make what is there: {wrong}")
         self.recovered += survived - certain
         self.lost_unknown += len(operations) - survived
         for operation in operations[survived:]:
             self._never_happened(operation)
+        self._state[writer] = held
+        operations.clear()
+
+    def _settle_refused(self, writer: int, certain: int, state: State) -> None:
+        """Take each document as that of the last acknowledged operation, or of an unknown one behind it.
+
+        Raises:
+            Violation: a document is of none of them.
+        """
+        operations, held = self._operations[writer], dict(self._state[writer])
+        for operation in operations[:certain]:
+            held[operation.vbucket, operation.key] = operation.digest
+        unknown = [((each.vbucket, each.key), each) for each in operations[certain:]]
+        survived = {place: at for at, (place, each) in enumerate(unknown) if state.get(place) == each.digest}
+        held |= {place: unknown[at][1].digest for place, at in survived.items()}
+        wrong = {place for place, value in held.items() if state.get(place) != value}
+        if wrong:
+            raise Violation(f"writer {writer}: no operation makes what is there: {wrong}")
+        for at, (place, operation) in enumerate(unknown):
+            if at <= survived.get(place, -1):  # it is there, or may have been, until a later one replaced it
+                self.recovered += 1
+            else:
+                self.lost_unknown += 1
+                self._never_happened(operation)
         self._state[writer] = held
         operations.clear()
 

@@ -245,7 +245,7 @@ class Battery:
         self.disk_bytes = disk_bytes
         self.size_max = disk_bytes // SIZE_SHARE_MAX
         self.keys = max(100, disk_bytes // (200 << 10))  # of each writer
-        self.ledger, self.sizes, self.tally = Ledger(), Sizes(), Tally()
+        self.ledger, self.sizes, self.tally = Ledger(disk_may_fill=True), Sizes(), Tally()
         self.writers: list[BudgetWriter] = []
         self._random = Random(seed)
         self._folder = folder

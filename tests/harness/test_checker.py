@@ -98,3 +98,28 @@ def test_a_later_operation_without_the_one_before_is_found() -> None:
 def test_a_deleted_document_that_is_back_is_found() -> None:
     with pytest.raises(Violation):
         told(V1, GONE, acknowledged=2).settle([Shown(0, 1, b"k", V1, 101)])
+
+
+def filled(*digests: int | None) -> Ledger:
+    """A ledger of one writer on a small disk that wrote these values to k0, k1, ..., and heard nothing."""
+    ledger = Ledger(disk_may_fill=True)
+    for number, value in enumerate(digests):
+        ledger.sent(1, Operation(number, 0, b"k%d" % number, value))
+    return ledger
+
+
+def test_a_full_disk_may_have_refused_a_document_before_one_that_survived() -> None:
+    ledger = filled(V1, V2, V3)
+    ledger.settle([Shown(0, 1, b"k0", V1, 101), Shown(0, 2, b"k2", V3, 102)])
+    assert (ledger.recovered, ledger.lost_unknown) == (2, 1)
+    with pytest.raises(Violation, match="made up, or lost before"):
+        ledger.shown(Shown(0, 3, b"k1", V2, 103))
+
+
+def test_a_full_disk_excuses_no_document_that_was_acknowledged() -> None:
+    ledger = filled(V1, V2)
+    acknowledged = Operation(9, 0, b"k9", V3)
+    ledger.sent(1, acknowledged)
+    ledger.acked(acknowledged, 1, cas=101)
+    with pytest.raises(Violation, match="is not there"):
+        ledger.settle([Shown(0, 2, b"k1", V2, 102)])
