@@ -227,15 +227,17 @@ class Damages:
     # --- finding ------------------------------------------------------------------------------------------------------
 
     def is_put_off(self, node: int) -> bool:
-        """Return True if a failover of this machine must wait: besides the damaged one it has the only copy of a
-        vbucket.
+        """Return True if a failover of this machine must wait: besides the damaged one, and machines that operators
+        are taking out already, it has the only copy of a vbucket.
         """
         flip, known = self.current, self.world.newest_map()
         if flip is None or known is None or node == flip.node:
             return False
-        damaged, other = self.world.addresses[flip.node], self.world.addresses[node]
+        damaged = self.world.addresses[flip.node]
+        # Each operator tries for a while: while one waits for a machine to die, another may take out the next copy.
+        gone = {damaged, self.world.addresses[node]} | self.world.leaving
         chains = (set(known.copies(vb)) for vb in range(known.vbuckets))
-        return any(damaged in chain and not chain - {damaged, other} for chain in chains)
+        return any(damaged in chain and not chain - gone for chain in chains)
 
     def is_removal_put_off(self, node: int) -> bool:
         """Return True if a removal of this machine must wait: it would leave the damaged one alone, with the only

@@ -32,9 +32,9 @@ IN_A_HEADER, IN_A_VALUE, LATE_IN_A_VALUE = 0.1, 0.4, 0.7
 
 
 @contextmanager
-def a_written_world() -> Iterator[World]:
+def a_written_world(replicas: int = 1) -> Iterator[World]:
     with unwatched():
-        world = World(replace(plan_of(3, 60), steps=()))
+        world = World(replace(plan_of(3, 60), steps=(), replicas=replicas))
         with simulated(world.schedule, world.network, {}):
             world.begin()
             world.happen(begin)
@@ -215,6 +215,20 @@ def test_who_has_the_only_other_copy_is_not_failed_over_meanwhile() -> None:
         for at in is_put_off:
             assert begin(world, Step(0.0, Fault.FAILOVER, at, 0, 0.0, 0.5)) is None
         assert not world.damage.is_put_off(0)
+
+
+def test_two_operators_do_not_take_out_all_other_copies_of_the_damaged_machine() -> None:
+    with a_written_world(replicas=2) as world:
+        assert begin(world, flip(LATE_IN_A_VALUE)) is not None
+        known = world.newest_map()
+        assert known is not None
+        chain = next(each for each in map(known.copies, range(known.vbuckets)) if world.addresses[0] in each)
+        first, second = (world.addresses.index(each) for each in chain if each != world.addresses[0])
+        assert not world.damage.is_put_off(second)
+        begin(world, Step(0.0, Fault.FAILOVER, first, 0, 0.0, 0.5))
+        assert world.damage.is_put_off(second)
+        assert begin(world, Step(0.0, Fault.FAILOVER, second, 0, 0.0, 0.5)) is None
+        assert world.counts["failovers put off"] == 1
 
 
 def test_no_removal_leaves_the_damaged_machine_alone() -> None:
