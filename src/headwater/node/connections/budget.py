@@ -21,11 +21,13 @@ class Budget:
     """The share of memory that a group of connections may hold.
 
     Args:
-        limit_bytes: the limit for all together; each_bytes: the limit for one.
+        limit_bytes: the limit for all connections together.
+        each_bytes: the limit for one connection.
         whose: name of the group in the log line about a dropped connection.
 
     Attributes:
-        held_bytes: the bytes that all connections hold now. dropped: the number of dropped connections.
+        held_bytes: the bytes that all connections hold now.
+        dropped: the number of dropped connections.
     """
 
     def __init__(self, limit_bytes: int, each_bytes: int, whose: str) -> None:
@@ -43,7 +45,7 @@ class Budget:
         if size_bytes > self.each_bytes:
             self._drop(holder, f"holds {size_bytes} bytes of memory, {self.each_bytes} are allowed")
         while self.held_bytes > self.limit_bytes:
-            # Whoever holds most, and not whoever asks: the one who asks may need a few bytes only.
+            # Drop the connection that holds most, not this one, which may need a few bytes only.
             most = max(self._held, key=self._held.__getitem__)
             self._drop(
                 most, f"{self._whose} hold more than {self.limit_bytes} bytes, and it {self._held[most]} of them"
@@ -54,7 +56,7 @@ class Budget:
         self.held_bytes -= self._held.pop(holder, 0)
 
     def _drop(self, holder: Holder, cause: str) -> None:
-        # In front of `drop`, which may count again on its way.
+        # Before `drop`, which may call `hold` or `release` again.
         self.release(holder)
         self.dropped += 1
         holder.drop(cause)

@@ -1,11 +1,11 @@
 """One client: a non-blocking socket, its incoming and outgoing bytes, and the session that interprets them.
 
-The connection moves bytes and keeps their order; the session (key-value, DCP, ...) interprets them, and may be replaced
-while the socket stays open (DCP_OPEN does). Three guarantees:
+The connection moves bytes and keeps their order. The session (key-value, DCP, ...) interprets them; another session may
+replace it while the socket stays open (DCP_OPEN does this). Three guarantees:
 
-* an item of output is sent only once its batch is durable, and never before an item queued earlier; * output is
-bounded: above QUEUED_BYTES_MAX the connection stops reading, and streams are pulled (`pump`), never pushed; * input is
-bounded: a buffer grows as bytes arrive, not as a header claims (inbox.py), and the memory of all connections
+* an item of output is sent only once its batch is durable, and never before an item queued earlier;
+* output is bounded: above QUEUED_BYTES_MAX the connection stops reading, and streams are pulled (`pump`), never pushed;
+* input is bounded: a buffer grows as bytes arrive, not as a header claims (inbox.py), and the memory of all connections
   together is bounded as well (budget.py).
 
 A session that can't continue (it waits for a vbucket, a password check, a commit) pauses reading; bytes that have
@@ -38,17 +38,17 @@ from headwater.tls.socket import TlsSocket
 QUEUED_BYTES_MAX = 4 << 20
 QUEUED_BYTES_RESUME = 1 << 20
 STRANGER_QUEUED_BYTES_MAX = 64 << 10
-STIR_BYTES = 64 << 10  # so much of a frame that is not whole yet counts as having said something
+STIR_BYTES = 64 << 10  # so many bytes of an incomplete frame count as a sign of life
 SEND_BYTES = 256 << 10
 FINISH_SECONDS = 10.0
 SENDS_PER_TURN = 8
 GRAIN_BYTES = 512
-"""So far the account of a connection's memory may be off: telling it of every answer costs more than it says, and the
-objects that make a connection are several times as large, and not counted."""
+"""The error allowed in the account of a connection's memory, in bytes. An update after every answer would cost more
+than it is worth: the Python objects of a connection, which are not counted, are several times as large."""
 _WORKING = frozenset({"parked", "changing", "preparing", "relayed"})
-"""The pauses during which an answer is made."""
+"""The reasons of a pause that mean: the node works on an answer."""
 PUMPS_PER_TURN = 4
-"""Sends of a session in one turn of the event loop while the socket takes all bytes: each turn has its price."""
+"""The most calls of a session's `pump` in one turn of the event loop: fewer turns cost less time."""
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class ConnectionSession(Protocol):
     deadline: float | None
     """The time (loop.time() seconds) for `tick`; None for never. Read again after every other call."""
     pumps: bool
-    """True if `pump` ever sends anything: else it is not called when the queue has drained."""
+    """True if the session has output to pump; if False, `pump` is not called when the queue has drained."""
 
     def receive(self, data: memoryview) -> int:
         """Handle whole frames at the beginning of `data` (valid during the call only); return the number of bytes
@@ -71,8 +71,8 @@ class ConnectionSession(Protocol):
     def pump(self) -> None:
         """Send waiting output, at most as much as an arena holds.
 
-        Called again after that output has been sent, until a call sends nothing although its turn is not over; after
-        that, `Connection.wake` requests the next call.
+        The connection repeats the call when that output has been sent. A call that sends nothing, although its turn is
+        not over, ends this; then `Connection.wake` requests the next call.
         """
 
     def tick(self, now: float) -> None:
@@ -86,8 +86,8 @@ class ConnectionSession(Protocol):
 
     @property
     def written_gate(self) -> int:
-        """The number of the newest batch with a write of this session; 0 for none. If it is lost, the connection is
-        dropped.
+        """The number of the newest batch with a write of this session; 0 for none. If the batch can't be written to
+        disk, the connection is dropped.
         """
 
     @property
@@ -162,9 +162,9 @@ class Connection:
         is_on_trial: True if the connection exceeds the limit, and must soon log in as a member or administrator.
         is_inner: True if another worker opened the connection for one of its clients, and closes it when that client
             leaves.
-        is_common: True if the peer called the address that several workers have in common.
-        awaits_others: called when the peer has ended its input; returns True if other workers still have to answer it.
-            `others_answered` is called when they have.
+        is_common: True if the peer called the address that all workers share.
+        awaits_others: called when the peer has ended its input; returns True if other workers still have to answer the
+            peer's requests. Their last answer leads to a call of `others_answered`.
     """
 
     session: ConnectionSession
@@ -239,8 +239,8 @@ class Connection:
                 self._await_departure()
 
     def know(self, *, is_known: bool, is_trusted: bool = False) -> None:
-        """Note that the peer has logged in (`is_trusted`: as a member or administrator), or is a stranger, with lower
-        limits.
+        """Note that the peer has logged in (`is_trusted`: as a member or administrator), or that it is a stranger, who
+        has lower limits.
         """
         if is_known and self.is_on_trial:
             self.host.end_trial(self, is_trusted=is_trusted)
@@ -255,8 +255,11 @@ class Connection:
         self._account()
 
     def drop(self, cause: str, *, fault: bool = True) -> None:
-        """Close now, and discard unsent output. `cause` is logged as a warning if `fault` is True: the peer broke a
-        rule.
+        """Close now, and discard unsent output; do nothing if the connection is closed already.
+
+        Args:
+            cause: the reason, for the log.
+            fault: True if the peer broke a rule: the log line is a warning then, otherwise a debug line.
         """
         if self.is_closed:
             return
@@ -275,7 +278,7 @@ class Connection:
         self.committer.waiting.discard(self)
         self._outbox.clear()
         self._budget.release(self)
-        self._inbox.clear()  # now: half a frame may be 30 MiB, and who refers to whom here is only found out in time
+        self._inbox.clear()  # now: half a frame may be 30 MiB, and the garbage collector may free this object late
         self._sock.close()
         self.host.forget(self)
         self.loop.call_soon(self._leave_session)  # never inside a call of the session's own
@@ -344,7 +347,7 @@ class Connection:
         self.is_paused = False
         if not self._eof:
             self._watch_reading()
-            if self.tls is not None and self.tls.has_more:  # of what it has taken from the socket nobody will tell
+            if self.tls is not None and self.tls.has_more:  # the loop does not report bytes that TLS has already read
                 self._run_queue.first(self._read_on)
 
     def _watch_reading(self) -> None:
@@ -354,7 +357,7 @@ class Connection:
     def _unwatch(self) -> None:
         """Stop watching the socket for reading."""
         self._take_back()
-        # Kept while rounds still know it: the descriptor may be another connection's in a moment.
+        # Read before rounds forget this connection: its descriptor may be another connection's in a moment.
         self._stirred_at = self.stirred_at
         self._watching.end()
 
@@ -408,8 +411,8 @@ class Connection:
         self._turn_ends = self._time() + self._run_queue.slice_seconds
 
     def gives_way(self) -> bool:
-        """Return True if the session must stop here, because its time slice is used up; it continues after the others'
-        turns.
+        """Return True if the session must stop here, because its time slice is used up; it then continues after the
+        other connections' turns.
         """
         if not self.turn_is_over():
             return False
@@ -428,7 +431,7 @@ class Connection:
         self._run_queue.behind(self._have_turn)
 
     def _have_turn(self) -> None:
-        """Continue where this connection stopped to wait in the run queue."""
+        """Continue the session, which `stand_behind` stopped."""
         if self._paused != {"turn"} or self.is_closed:
             self.resume("turn")
             return
@@ -443,7 +446,7 @@ class Connection:
         return self.host.budget if self.is_known else self.host.strangers
 
     def keeps(self, session_bytes: int) -> None:
-        """Set the memory that the session holds in bytes, besides incoming and outgoing bytes."""
+        """Set the memory, in bytes, that the session holds besides incoming and outgoing bytes."""
         if session_bytes != self._session_bytes:
             self._session_bytes = session_bytes
             self._account()
@@ -484,7 +487,7 @@ class Connection:
         self._stirred_at, self._stirred_bytes = now, 0
 
     def _read_on(self) -> None:
-        """Read the bytes that TLS still holds, unless that happened meanwhile."""
+        """Read the bytes that TLS still holds, unless another call has read them meanwhile."""
         if self.tls is not None and self.tls.has_more and not self._paused and not self.is_closed:
             self._receive()
 
@@ -492,8 +495,8 @@ class Connection:
         """Read from the socket, or first wait in the run queue if this connection's time slice is used up."""
         if self._run_queue.is_spent:
             self.pause("line")
-            # Who asked for much the last time waits behind those who did not: one long request each, of hundreds of
-            # guests, would else be many seconds in front of everybody's short one.
+            # A connection whose last request was long waits behind all others: hundreds of such connections, with one
+            # long request each, would otherwise delay everybody's short requests by many seconds.
             line = self._run_queue.behind if self._was_long else self._run_queue.first
             line(self._read_now)
         else:
@@ -515,9 +518,9 @@ class Connection:
         self._receive(count)
 
     def _receive(self, count: int = 0) -> None:
-        # Two looks at the clock are all that an event has: what happens in between goes by the first of them. While
-        # others stand in line the processor time of the thread is looked at as well: the system may have interrupted
-        # it, and a short request that took long by the clock is not put behind the others for that.
+        # An event reads the clock only twice; all work in between uses the first reading. While other connections wait,
+        # the thread's processor time is read as well: the system may have interrupted the thread, and a short request
+        # that took long by the clock must not put its connection behind the others.
         begun, is_alone = self._time(), not len(self._run_queue)
         worked = 0.0 if is_alone else thread_time()
         self._take_back()
@@ -566,11 +569,13 @@ class Connection:
         self._eof = True
         if self._paused:
             self.loop.remove_reader(self._fd)
-        else:  # who was just let go on may have requests left that came before
+        else:  # a connection that was resumed just now may still have earlier requests in its inbox
             self._feed_pending()
 
     def _end(self) -> None:
-        """Close after the end of the peer's input, once other workers have answered it, or after FINISH_SECONDS."""
+        """Close after the end of the peer's input, once other workers have answered its requests, or after
+        FINISH_SECONDS.
+        """
         if self.awaits_others():
             self.pause("others")
             self.loop.call_later(FINISH_SECONDS, self.finish)
@@ -578,7 +583,7 @@ class Connection:
             self.finish()
 
     def others_answered(self) -> None:
-        """Close, if the peer has ended its input: other workers have answered it."""
+        """Close if the peer has ended its input, because other workers have now answered all its requests."""
         self.resume("others")
 
     def _feed_pending(self) -> None:
@@ -618,15 +623,14 @@ class Connection:
         """Pass bytes to the session; if DCP_OPEN replaced the session, pass the rest to its successor."""
         session = self.session
         consumed = session.receive(data)
-        # DCP_OPEN and TAP_CONNECT hand the connection over in the middle of a buffer: the rest of it is the new
-        # session's.
+        # DCP_OPEN and TAP_CONNECT replace the session in the middle of a buffer: the new session handles the rest.
         while self.session is not session:
             session = self.session
             consumed += session.receive(data[consumed:])
         return consumed
 
     def _safely(self, work: Callable[..., T], *arguments: object) -> T | None:
-        """Call a method of the session; an error ends this connection only, and returns None."""
+        """Call a method of the session, and return its result. If it raises, end the connection, and return None."""
         try:
             return work(*arguments)
         except Exception as error:  # `_fail` takes every kind
@@ -639,7 +643,7 @@ class Connection:
             self.drop(str(error))
         elif isinstance(error, MemoryError):
             self.drop("there is no memory for what it asks")
-        else:  # a fault of ours: told in full, and the other connections go on
+        else:  # a fault of this node: logged with its traceback; the other connections continue
             log.error("%s: the session failed", self.peer, exc_info=error, extra=event("node.failed", peer=self.peer))
             self.drop("internal error", fault=False)
 
@@ -665,11 +669,11 @@ class Connection:
             return
         self._sends += 1
         if not self._feeding:
-            # An answer that rounds keep was given before this one, and must leave before it.
+            # An answer that rounds keep is earlier than this one, and must be sent before it.
             self._take_back()
         sent = 0
-        # Past the queue only when it is empty: an answer whose batch is durable must not overtake one that still
-        # waits.
+        # Send directly only if the queue is empty: an answer whose batch is durable must not overtake an answer that
+        # still waits.
         outbox = self._outbox
         if not outbox.queued_bytes and gate <= self.committer.durable:
             sent = self._send_now(data)
@@ -677,17 +681,17 @@ class Connection:
                 self._stir(self._time())
             if sent == len(data) or self.is_closed:
                 if self.tls is not None and not self.is_closed:
-                    self._await_departure()  # what was sealed may not all have left
+                    self._await_departure()  # some encrypted bytes may still wait for room in the socket
                 return
-        # Bytes stay as they are: only what lies in an arena has to be copied out of it. But what is large and may have
-        # to wait long, or for ever, waits in memory that goes back to the system with it.
+        # A bytes object is queued as it is; only a view of an arena must be copied. Large output, which may wait long
+        # or for ever, is copied into a mapping, whose memory returns to the system when it is freed.
         if len(data) - sent >= MAPPED_BYTES_MIN:
             outbox.push(mapped_copy(memoryview(data)[sent:]), gate)
         elif isinstance(data, bytes):
             outbox.push(memoryview(data)[sent:], gate)
         else:
             outbox.push(bytes(memoryview(data)[sent:] if sent else data), gate)
-        if len(data) >= GRAIN_BYTES or not self._feeding:  # who feeds accounts for it afterwards
+        if len(data) >= GRAIN_BYTES or not self._feeding:  # `_feed`'s callers account afterwards
             self._account()
             if self.is_closed:
                 return
@@ -703,9 +707,9 @@ class Connection:
             self._run_queue.first(self._pump)
 
     def flush(self) -> None:
-        """Send output soon, as far as it may be sent (a batch became durable, or the socket has room again)."""
+        """Send soon the output that may be sent, because a batch became durable or the socket has room again."""
         if self._outbox.gate > self.committer.durable and not self._writing:
-            self.committer.waiting.add(self)  # it was somebody else's batch
+            self.committer.waiting.add(self)  # the batch that became durable is not the awaited one
         elif not self._run_queue.is_spent:
             self.flush_now()
         elif not self._flushes:
@@ -713,7 +717,7 @@ class Connection:
             self._run_queue.first(self.flush_now)
 
     def flush_now(self) -> None:
-        """Send output now, as far as it may be sent and the socket has room, whatever the time slice."""
+        """Send now the output that may be sent and that the socket has room for, even if the time slice is used up."""
         self._flushes = False
         begun = self._time()
         self._send_queued(begun)
@@ -747,7 +751,7 @@ class Connection:
         if not outbox.queued_bytes and not self._is_held_up:
             if self._finishing:
                 self.drop("finished", fault=False)
-            # Only now is a stream pulled: what it copies out of the log goes straight into a socket that takes it.
+            # A stream is pulled only now: the bytes that it copies out of the log go straight into a socket with room.
             elif self.session.pumps:
                 self.wake()
 
@@ -767,7 +771,7 @@ class Connection:
 
     def _await_departure(self) -> None:
         """Wait for the batch, or the room in the socket, that the first queued item needs."""
-        # The head decides: with a writer on the socket while a batch holds the head back, the loop would spin.
+        # The first item decides: if its batch holds it back, a writer on the socket would make the loop spin.
         if self.tls is not None:
             self._tls_bytes = ENGINE_BYTES + self.tls.unsent_bytes
             self._account()
@@ -797,7 +801,7 @@ class Connection:
             if not self.writable:
                 break  # flush wakes when the queue has drained
             if self._sends == before:
-                if self.turn_is_over():  # it may not have come to send anything
+                if self.turn_is_over():  # the session may have had no time to send anything
                     self._pump_again()
                 break
         else:
@@ -822,8 +826,8 @@ class Connection:
         deadline = self.session.deadline
         if deadline is None or self.is_closed:
             return
-        # A later deadline keeps the earlier timer: deadlines move with every message, and a timer costs more than one
-        # vain wake.
+        # A later deadline keeps the earlier timer: every message moves the deadline, and a new timer costs more than
+        # one needless call of `_expired`.
         if self._timer is None or self._timer_at > deadline:
             if self._timer is not None:
                 self._timer.cancel()

@@ -1,9 +1,9 @@
-"""The bytes that arrived and are not consumed: at most one incomplete message, or more while a session pauses.
+"""Incoming bytes that no session has consumed yet: at most one incomplete message, or more while a session pauses.
 
-New bytes are received after the leftover ones, so a frame is always contiguous. A small rest is kept aside, and copied
-to the beginning of the server's shared arena before the next receive (the usual case: a chunk ends inside a frame of
-some hundred bytes). A larger frame gets its own buffer, which doubles as bytes arrive, up to the size in its header: a
-peer that announces 30 MiB and sends one byte costs one byte.
+New bytes are received after these, so a frame is always contiguous. A small rest is kept aside, and copied to the
+beginning of the server's shared arena before the next receive (the usual case: a chunk ends inside a frame of some
+hundred bytes). A larger frame gets its own buffer, which doubles as bytes arrive, up to the size in its header: a peer
+that announces 30 MiB and sends one byte costs one byte.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ConnectionInbox:
 
     Attributes:
         memory_bytes: the memory of the waiting bytes.
-        measure: returns the size of the first message in bytes, or, while it is unknown, a number above that of the
-            bytes received. Raises RemoteProtocolError if the message is too long.
+        measure: returns the size of the first message in bytes. While the size is unknown, it returns a number above
+            the count of bytes passed. Raises RemoteProtocolError if the message is too long.
     """
 
     def __init__(self, arena: memoryview) -> None:
@@ -33,7 +33,7 @@ class ConnectionInbox:
         self._small_max = len(arena) // 2
         self._held: bytearray | mmap.mmap = (
             bytearray()
-        )  # what is not consumed; may be longer than _used when it is a growing buffer
+        )  # the unconsumed bytes; a growing buffer may be longer than `_used`
         self._used = 0
         self._growing = False
         self.memory_bytes: int = 0
@@ -60,8 +60,9 @@ class ConnectionInbox:
     def received(self, count: int) -> memoryview:
         """Return all waiting bytes after `count` more arrived; empty while a large frame is incomplete.
 
-        Raises RemoteProtocolError if a header announces more than BODY_BYTES_MAX (wire.md 1.3), before any buffer is
-        allocated.
+        Raises:
+            RemoteProtocolError: a header announces a body above BODY_BYTES_MAX (wire.md 1.3). No buffer for the body is
+                allocated before.
         """
         if not self._growing:
             return self._arena[: self._used + count]
@@ -70,7 +71,7 @@ class ConnectionInbox:
         return memoryview(self._held)[: self._used] if whole else memoryview(b"")
 
     def pending(self) -> memoryview:
-        """Return all waiting bytes, without new ones."""
+        """Return all waiting bytes, without receiving new ones."""
         self._growing = True
         return memoryview(self._held)[: self._used]
 
@@ -95,11 +96,11 @@ class ConnectionInbox:
         self._held, self._used, self.memory_bytes = bytearray(), 0, 0
 
     def _wanted(self) -> int:
-        """Return the size of the first message as far as it is known."""
+        """Return the size of the first message, as `measure` does."""
         return self.measure(memoryview(self._held)[: self._used])
 
     def _grow(self) -> None:
-        # It doubles with the bytes that came and stops at what the header claims: a claim of 30 MiB alone costs
+        # The buffer doubles as bytes arrive, up to the size in the header: a header alone that claims 30 MiB costs
         # nothing.
         size = max(OWN_BYTES_MIN, min(2 * self._used, max(self._wanted(), self._used + OWN_BYTES_MIN)))
         if isinstance(self._held, mmap.mmap) and _resized(self._held, size):
@@ -111,7 +112,7 @@ class ConnectionInbox:
 
 
 def _buffer(size: int) -> bytearray | mmap.mmap:
-    """Return a buffer of zeros."""
+    """Return a buffer of `size` zero bytes."""
     return mapped(size) if size >= MAPPED_BYTES_MIN else bytearray(size)
 
 
@@ -128,7 +129,7 @@ def _resized(held: mmap.mmap, size: int) -> bool:
 
 
 def _frame_wanted(data: memoryview) -> int:
-    """Return the size of the first frame."""
+    """Return the size of the first frame in bytes; HEADER_BYTES while its header is incomplete."""
     if len(data) < HEADER_BYTES:
         return HEADER_BYTES
     wanted = frame_bytes(data)
@@ -140,7 +141,9 @@ def _frame_wanted(data: memoryview) -> int:
 
 
 def whole_frame(data: memoryview, offset: int) -> int:
-    """Return the size of the frame at `offset`, 0 while it is incomplete; BadFrame if its header is invalid."""
+    """Return the size in bytes of the frame at `offset`, 0 while it is incomplete; raise BadFrame if its header is
+    invalid.
+    """
     if len(data) - offset < HEADER_BYTES:
         return 0
     size = lengths(data, offset).frame
@@ -148,8 +151,8 @@ def whole_frame(data: memoryview, offset: int) -> int:
 
 
 def next_frame(data: memoryview, offset: int) -> Frame | None:
-    """Return the frame at `offset`, its sections copied, or None while it is incomplete; BadFrame as for
-    `whole_frame`.
+    """Return the frame at `offset` with copies of its sections, or None while it is incomplete; raise BadFrame if its
+    header is invalid.
     """
     if len(data) - offset < HEADER_BYTES:
         return None

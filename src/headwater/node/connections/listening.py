@@ -1,4 +1,4 @@
-"""The addresses that a node listens on, and the sockets bound to them."""
+"""The addresses on which a node listens, and the sockets bound to them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def queue_up(listener: socket.socket, option: str, host: str, port: int) -> None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     try:
-        listener.listen(BACKLOG)  # where two could bind the same address, this tells
+        listener.listen(BACKLOG)  # fails if another process has bound the same address and listens already
     except OSError as error:
         listener.close()
         raise address_error(option, host, port, error) from None

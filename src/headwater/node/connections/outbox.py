@@ -38,7 +38,7 @@ class Outbox:
         """Return the next bytes that may be sent once batch `durable` is on disk, about `limit` at most; empty if there
         are none.
         """
-        # The head alone decides: an item behind it may be free, but its answer would vouch for the write in front.
+        # The first item alone decides: a later item may be free, but its answer would confirm the write of the first.
         if not self._items or self._items[0][1] > durable:
             return b""
         first = self._items[0][0]

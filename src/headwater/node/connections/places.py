@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 DESCRIPTORS_RESERVED = 64
 PAGES_RESERVED = 16
-"""Connections to --http-port beyond all others: a supervisor whose question finds no place ends the node."""
+"""Places for connections to --http-port beyond all others: a supervisor that gets no answer there ends the node."""
 TRUSTED_PLACES_MIN = 16
 TRUSTED_PART = 16
-"""One place for members and administrators to so many for everybody."""
+"""The node reserves one place for members and administrators per so many common places."""
 TRIAL_SECONDS = 3.0
-"""The time for a login beyond the limit: the members' takes three round trips and two derivations of a key."""
+"""The time for a login beyond the limit: a member's login takes three round trips and two derivations of a key."""
 
 
 class PlaceKind(Enum):
@@ -49,12 +49,12 @@ class ConnectionPlaces:
         self._pages_room = PAGES_RESERVED if has_pages else 0
         self._pages: set[Connection] = set()
         self._trusted: set[Connection] = set()
-        self._trials: dict[Connection, None] = {}  # the one that has been there longest first
+        self._trials: dict[Connection, None] = {}  # oldest first
 
     def find(self, open_count: int, *, has_pages_only: bool, has_users: bool) -> PlaceKind | None:
         """Return the kind of place for one more connection besides `open_count` others; None if there is no place.
 
-        A node without users reserves no places for members, because no connection can prove to be a member's.
+        A node without users reserves no places for members, because no connection can prove that it is a member's.
         """
         common, trusted = self._room(has_users=has_users)
         if self._common(open_count) < common:
@@ -64,8 +64,8 @@ class ConnectionPlaces:
         return PlaceKind.TRUSTED if len(self._trusted) < trusted else None
 
     def has_inner_room(self, *, has_users: bool) -> bool:
-        """Return True if there is room for one more connection from another worker: these may use as many descriptors
-        as the places of the other worker's clients and page readers.
+        """Return True if there is room for one more connection from another worker. Each other worker may open as many
+        connections as it has places for clients and page readers.
         """
         places = sum(self._room(has_users=has_users)) + self._pages_room
         return len(self._inner) < (self._workers - 1) * places
@@ -97,7 +97,7 @@ class ConnectionPlaces:
         if is_trusted:
             self._trusted.add(connection)
             return True
-        return self._common(open_count) <= self._room(has_users=True)[0]  # it counts as one of them already
+        return self._common(open_count) <= self._room(has_users=True)[0]  # `open_count` includes this connection
 
     def leave(self, connection: Connection) -> None:
         """Free the place of a connection that has closed."""

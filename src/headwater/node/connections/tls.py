@@ -1,8 +1,8 @@
 """TLS at a node: its certificate, the CAs that it trusts, and the user named by a client's certificate.
 
 The files are read at the start, after SIGHUP, and whenever they have changed. A bad file is refused with one log line,
-and the former files stay in use; open connections keep theirs. The user is determined by Couchbase's rule: the first of
-the configured places in the certificate that has a name, cut as docs/howto/tls.md describes.
+and the former files stay in use; open connections keep the ones they began with. Couchbase's rule determines the user:
+the first of the configured places in the certificate that has a name, cut as docs/howto/tls.md describes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headwater.tls.socket import SEALED_BYTES, TlsSocket
 __all__ = ["ENGINE_BYTES", "NameRule", "NodeTls", "name_rules"]
 
 ENGINE_BYTES = 64 << 10
-"""Memory that OpenSSL keeps for a connection, about (measured: 40 to 55 KiB in the handshake, less after it)."""
+"""The approximate memory that OpenSSL keeps for a connection (measured: 40 to 55 KiB in the handshake, then less)."""
 VERIFY = {"off": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 SOON_SECONDS = 14 * 86_400
@@ -49,7 +49,7 @@ class NameRule:
     until: str = ""
 
     def name(self, certificate: Certificate) -> str | None:
-        """Return the name at this place of a certificate; None if it has none."""
+        """Return the name at this place of a certificate; None if there is no name."""
         for candidate in _PLACES[self.place](certificate):
             if candidate.startswith(self.prefix):
                 name = candidate.removeprefix(self.prefix)
@@ -108,7 +108,7 @@ class NodeTls:
         return self._loaded.certificate
 
     def warning(self) -> str:
-        """Return the log line about a certificate that has expired or will soon; empty if all is well."""
+        """Return the log line about a certificate that has expired or will expire soon; empty if all is well."""
         certificate, now = self.certificate, self._clock()
         if problem := certificate.problem(datetime.fromtimestamp(now, UTC)):
             return f"the TLS certificate {certificate}: {problem}; clients will refuse it"
@@ -116,7 +116,7 @@ class NodeTls:
         return f"the TLS certificate {certificate} expires in {days:.0f} days" if days * 86_400 < SOON_SECONDS else ""
 
     def refresh(self, *, on_request: bool = False) -> bool:
-        """Read the files if they have changed or `on_request` is True; return True if new ones are in use.
+        """Read the files if they have changed or `on_request` is True; return True if the files read are now in use.
 
         Raises:
             OptionError: the files can't be used, and the former ones stay in use. Raised once for each change.
@@ -126,7 +126,7 @@ class NodeTls:
             return False
         self._last_signature = seen
         fresh, now = self._load(), datetime.fromtimestamp(self._clock(), UTC)
-        # A renewal that went wrong must not take a certificate that still counts out of use.
+        # A failed renewal must not replace a certificate that is still valid.
         if (problem := fresh.certificate.problem(now)) and not self.certificate.problem(now):
             raise OptionError("tls-certificate", self._config.tls_certificate, f"one that counts now: {problem}")
         self._loaded = fresh
@@ -145,7 +145,7 @@ class NodeTls:
         return TlsSocket(sock, TlsEngine(self._loaded.client, is_server=False, host=host), peer, self._arena)
 
     def user(self, sock: TlsSocket) -> str | None:
-        """Return the name in the client's certificate; None without a certificate, or without a name in it."""
+        """Return the name in the client's certificate; None if there is no certificate, or no name in it."""
         shown = sock.engine.certificate() if self._config.tls_clients != "off" else None
         if shown is None:
             return None

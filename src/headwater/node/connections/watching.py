@@ -1,4 +1,4 @@
-"""Watches a connection's socket: by the event loop, or, if the session allows it, by rounds of a kernel.
+"""Watch a connection's socket with the event loop, or, if the session allows it, with rounds of a kernel.
 
     Connection --begin, end--> SocketWatch --join, leave, allow, take_back--> Rounds (node/kv/rounds.py)
                                            --add_reader, remove_reader--> the event loop
@@ -45,31 +45,34 @@ class Watched(Protocol):
 
 
 class Rounds(Protocol):
-    """The rounds of a kernel over all connections whose next request it may answer (node/kv/rounds.py).
+    """The rounds of a kernel over all connections whose next request the kernel may answer (node/kv/rounds.py).
 
     The rounds watch a joined connection instead of the event loop, and call it when Python is needed.
     """
 
     def join(self, connection: Watched, descriptor: int) -> bool:
-        """Watch a connection; return False if rounds can't."""
+        """Watch a connection; return False if rounds can't watch it."""
 
     def leave(self, descriptor: int) -> None:
-        """Stop watching a connection; the kernel must not keep an answer of it."""
+        """Stop watching a connection. Before this call, `take_back` must have taken an answer that the kernel keeps."""
 
     def allow(self, descriptor: int, features: int | None) -> None:
         """Allow the kernel to answer a connection with these features; None leaves its next bytes to Python."""
 
     def take_back(self, descriptor: int) -> tuple[bytes, int] | None:
-        """Return the answer of a connection that waits for a batch, and the batch's number; None if there is none."""
+        """Take back the answer that the kernel keeps until a batch is durable; return it and the batch's number, or
+        None if the kernel keeps no answer of the connection.
+        """
 
     def stirred_at(self, descriptor: int) -> float:
         """Return the time at which a connection last sent a request that the kernel answered (loop.time() seconds)."""
 
 
 class QuickPath(Protocol):
-    """The facts with which rounds answer requests of a session; replaced by another object when one of them changes.
+    """The facts with which rounds answer requests of a session; a change of a fact replaces the whole object.
 
-    Attributes: rounds: the rounds of the session's bucket.
+    Attributes:
+        rounds: the rounds of the session's bucket; None if the bucket has no rounds.
     """
 
     rounds: Rounds | None
@@ -79,7 +82,7 @@ class QuickPath(Protocol):
         """The connection's features in the kernel's encoding, including the right to write."""
 
     def resume(self, stop: int) -> None:
-        """Prepare the session for bytes that a round has executed in part; `stop` is the reason of its stop."""
+        """Prepare the session for bytes that a round has executed in part; `stop` says why the round stopped."""
 
     def wait_for(self, gate: int) -> None:
         """Make later answers of the session wait for batch `gate`, because an answer of a round waits for it."""
@@ -95,8 +98,8 @@ class SocketWatch:
 
     Attributes:
         is_on: True while the socket is watched.
-        rounds: the rounds that watch the socket; None if the loop does, or it is not watched.
-        quick: the facts with which they answer.
+        rounds: the rounds that watch the socket; None if the loop watches it, or nothing does.
+        quick: the facts with which the rounds answer; None if the session must see all requests.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, *, may_join: bool) -> None:
@@ -106,10 +109,11 @@ class SocketWatch:
         self._loop, self._descriptor, self._may_join = loop, descriptor, may_join
 
     def begin(self, connection: Watched, watch: Callable[[Callable[..., None], Callable[[], None]], None]) -> bool:
-        """Watch the socket by rounds if the session allows it, otherwise by the loop; return True if rounds watch it.
+        """Watch the socket with rounds if the session allows it, otherwise with the loop; return True for rounds.
 
         Args:
-            watch: adds a watcher of the loop.
+            connection: the connection of the socket.
+            watch: adds a watcher to the loop.
         """
         self.is_on = True
         self.quick = quick = connection.session.quick if self._may_join else None
@@ -120,7 +124,7 @@ class SocketWatch:
         return False
 
     def end(self) -> None:
-        """Stop watching the socket; rounds must not keep an answer of it."""
+        """Stop watching the socket. Before this call, `take_back` must have taken any answer that rounds keep."""
         self.is_on = False
         if self.rounds is None:
             self._loop.remove_reader(self._descriptor)
@@ -129,7 +133,7 @@ class SocketWatch:
             self.rounds = None
 
     def is_outdated(self, connection: Watched) -> bool:
-        """Return True if the session now has other facts for rounds than those in use."""
+        """Return True if the session's facts for rounds have changed since `begin`."""
         return self.is_on and self._may_join and connection.session.quick is not self.quick
 
     def stirred_at(self, seconds: float) -> float:
@@ -144,7 +148,7 @@ class SocketWatch:
             self.rounds.allow(self._descriptor, self.quick.features if is_at_rest else None)
 
     def take_back(self) -> tuple[bytes, int] | None:
-        """Return the answer that rounds keep for a batch, and the batch's number; None if they keep none.
+        """Take back the answer that rounds keep until a batch is durable; return it and the batch's number, or None.
 
         Later answers of the session then wait for that batch as well.
         """

@@ -22,19 +22,19 @@ def number_of(path: str) -> int:
 
 
 def own_number(paths: Iterable[str]) -> int:
-    """Return this worker's number: the one missing among the numbers of the others."""
+    """Return this worker's number: the number from 0 on that none of the other workers' paths has."""
     others = {number_of(each) for each in paths}
     return next(each for each in range(len(others) + 1) if each not in others)
 
 
 def own_path(paths: Iterable[str]) -> str:
-    """Return the path at which this worker listens, derived from those of the others."""
+    """Return the path at which this worker listens, derived from the paths of the other workers."""
     others = list(paths)
     return f"{others[0].rpartition('-')[0]}-{own_number(others)}"
 
 
 class WorkerCall(ABC):
-    """A connection to another worker, which begins with the frame that introduces the client.
+    """A connection to another worker. It first sends `begin`, the frame that introduces the client.
 
     Raises:
         OSError: no worker listens at the path.
@@ -69,7 +69,7 @@ class WorkerCall(ABC):
         return len(self._out) + len(self._in)
 
     def watch(self) -> None:
-        """Read what the other worker sends."""
+        """Start reading from the other worker."""
         if not self._is_watched and not self.is_closed:
             self._is_watched = True
             self._loop.add_reader(self._sock.fileno(), self._readable)
