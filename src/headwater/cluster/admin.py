@@ -61,26 +61,28 @@ from headwater.wire.vbucket import State
 
 TIMEOUT_SECONDS = 5.0
 REFUSED_SECONDS = 60.0
-"""A login that the node refused is not tried again for so long: whoever looks every second would fill its log."""
+"""The time for which a refused login is not tried again: a caller that asks every second would fill the node's log."""
 NO_SUCH_GROUP = (KeyNotFound, NotSupported, InvalidArguments, UnknownCommand)
-"""A node answers so when it does not know a group of statistics: it may be of another kind than ours."""
+"""The errors of a node that does not know a group of statistics, such as a server of another make."""
 NO_LEASES = (*NO_SUCH_GROUP, NoAccess)
-"""So it answers to a request for a lease."""
+"""The errors of a node that has no leases."""
 
 COPIES_AT_ONCE = 32
-"""So many vbuckets are named in one question, whose key has 250 bytes."""
+"""The most vbuckets that one request for statistics names: its key has at most 250 bytes."""
 
 COPY_ATTEMPTS = 5
-"""So often is an older server's vbucket looked at that changes its state between two answers."""
+"""The number of looks at an older server's vbucket while its state changes between two answers."""
 
 PERSISTENCE_SECONDS_MAX = 30.0
-"""The node gives up waiting for its disk after so long, and may be asked again (failover 5, step 4)."""
+"""The time after which a node stops waiting for its disk; the request may be repeated (failover 5, step 4)."""
 
 RENEW_SECONDS = 4.0
-"""A node lets a lease go to others when its holder said nothing for 20 s (node/ownership/lease.py)."""
+"""The interval of renewals: a node gives a lease to others when its holder was silent for 20 s
+(node/ownership/lease.py).
+"""
 
 LONG_SECONDS_MAX = 600.0
-"""A compaction of a large log, or the deletion of all documents, may take minutes."""
+"""The timeout of slow requests: a compaction of a large log, or the deletion of all documents, may take minutes."""
 
 AGENT = "headwater-cluster"
 TEXT_MAX = 200
@@ -134,7 +136,7 @@ class Operator:
 
     @classmethod
     def of(cls, work: str) -> Operator:
-        """Return this process as an operator, with a piece of work."""
+        """Return a new run of this process; `work` says what it does, in words."""
         return cls(uuid.uuid4().hex, f"{work} (process {os.getpid()} on {socket.gethostname()})"[:TEXT_MAX])
 
 
@@ -222,7 +224,9 @@ class NodeAdmin:
         self._uuids = uuids
 
     async def bucket_uuid(self) -> str:
-        """Return the uuid of our bucket, which each new bucket gets anew; empty if the server reports none."""
+        """Return the uuid of our bucket; empty if the server reports none. A bucket that is dropped and created again
+        has another uuid.
+        """
         return _uuid_in(await self.config())
 
     async def lease(self, operator: Operator, *, again: bool = False) -> None:
@@ -329,7 +333,7 @@ class NodeAdmin:
         """Drop a bucket with all of its documents.
 
         Raises:
-            KeyNotFound: there is none.
+            KeyNotFound: there is no such bucket.
         """
         await self._ask(DeleteBucket(key=name.encode()), f'drop bucket "{name}"', LONG_SECONDS_MAX)
 
@@ -355,7 +359,7 @@ class NodeAdmin:
                 the present one.
 
         Raises:
-            InvalidArguments: a number that no history can reach.
+            InvalidArguments: the node does not allow such a limit.
         """
         limits = [(unit, number) for unit, number in (("seconds", seconds), ("bytes", size)) if number is not None]
         # What sets a limit goes before what takes one away: a bucket without either keeps no history, and a compaction
@@ -371,15 +375,15 @@ class NodeAdmin:
         return seconds, size
 
     async def give_collections_history(self, *, history: bool) -> None:
-        """Set whether a collection that is made in our bucket has a history; durable and in force on return."""
+        """Set whether new collections of our bucket have a history; on return that is durable and in force."""
         request = wire.SetParam(
             param_type=1, key=b"history_retention_collection_default", value=b"1" if history else b"0"
         )
         await self._ask(request, f'set the history of new collections in bucket "{self.endpoint.bucket}"')
 
     async def collections_have_history(self) -> bool | None:
-        """Return True if a collection that is made in our bucket has a history; None from a node of an older release,
-        where each has.
+        """Return True if new collections of our bucket have a history; None from a node of an older release, where all
+        collections have a history.
         """
         kept = (await self.stats()).get("ep_history_retention_collection_default")
         return None if kept is None else kept == "true"
@@ -436,7 +440,7 @@ class NodeAdmin:
         self._states_are_old = True
 
     async def delete(self, vbucket: int) -> bool:
-        """Delete a vbucket with all of its documents; return False if it was not here."""
+        """Delete a vbucket with all of its documents; return False if it was not on this node."""
         try:
             await self._ask(wire.DelVbucket(vbucket=vbucket), f"delete vbucket {vbucket}")
         except NotMyVbucket:
@@ -454,8 +458,8 @@ class NodeAdmin:
         return dict(wire.GetAllVbSeqnosResponse.decode(answer).seqnos)
 
     async def complete(self, vbucket: int | None = None) -> dict[int, int]:
-        """Return, by vbucket, the seqno up to which its copy is complete on disk: a failover to it takes back no change
-        up to there.
+        """Return the seqno up to which each vbucket's copy is complete on disk; a failover to the copy takes back no
+        change up to that seqno.
 
         A server without such statistics is assumed to be complete up to its high seqnos.
 

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 
 class Alternation:
-    """A lock for either any number of copies, or one hand-over. Only the wait for a turn can be cancelled half-way.
+    """A lock that admits either any number of copies, or one hand-over. A cancelled wait for a turn leaves no trace.
 
     Args:
         quiet_seconds: the time after the last hand-over of a turn in which nothing is copied: clients then learn the

@@ -17,7 +17,7 @@ NO_STREAM = frozenset(
 """The words of `TakeoverStats.status` when nothing is being streamed."""
 
 IS_DAMAGED, HAS_GAP = "has damaged changes", "refused changes"
-"""The flaws of a copy, for people: behind the name of the node that has it."""
+"""The flaws of a copy, as messages for people have them behind the node's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class TakeoverStats:
 
     Attributes:
         status: "backfilling", "calculating-item-count", "in-memory", or one of NO_STREAM.
-        estimate: changes still to be sent, about.
+        estimate: about how many changes are still to be sent.
     """
 
     status: str
@@ -175,8 +175,8 @@ def seqnos(stats: Mapping[str, str]) -> dict[int, int]:
 
 
 def complete(stats: Mapping[str, str]) -> dict[int, int]:
-    """Read out of STAT vbucket-details the seqno up to which each copy is complete: a failover to it takes back no
-    change up to there.
+    """Read out of STAT vbucket-details the seqno up to which each copy is complete; a failover to the copy takes back
+    no change up to that seqno.
 
     If a node does not report it, a partly persisted snapshot counts up to its beginning (failover.md 1); a node that
     reports no snapshots either is assumed to be complete up to its high seqno.
@@ -211,7 +211,7 @@ def damaged(stats: Mapping[str, str]) -> dict[int, int]:
 def acknowledged(stats: Mapping[str, str]) -> dict[int, int]:
     """Read out of STAT vbucket-details the seqno up to which each damaged copy may have acknowledged durable writes.
 
-    Nodes that do not report it are left out.
+    A vbucket without that statistic is left out.
     """
     return _counts(stats, "acknowledged_seqno")
 
@@ -244,7 +244,7 @@ def failover_statistics(vbucket: int, stats: Mapping[str, str]) -> list[tuple[in
 
 
 def number(text: str, what: str) -> int:
-    """Read a decimal number of a statistic."""
+    """Read a decimal number of at most 20 digits; raises RemoteProtocolError, with `what`, for any other text."""
     # `int` would also take signs, blanks, underscores and the digits of other scripts. 20 digits hold each u64.
     if not (text.isascii() and text.isdecimal() and len(text) <= 20):
         raise RemoteProtocolError(f"{what}: {text[:40]!r} is no number")

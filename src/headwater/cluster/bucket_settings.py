@@ -29,7 +29,7 @@ class _Settings(NamedTuple):
     Attributes:
         history: seconds and bytes, 0 for no such limit.
         of_new: True if new collections have a history.
-        quota_mib: 0 for none, as in the first bucket.
+        quota_mib: MiB; 0 for no quota, as in a node's first bucket.
     """
 
     history: tuple[int, int]
@@ -38,14 +38,14 @@ class _Settings(NamedTuple):
 
 
 async def bring_settings(members: Members, known: Sequence[Address], joining: Sequence[Address]) -> None:
-    """Give nodes that join a bucket the settings that its members have, also if they have none.
+    """Give nodes that join a bucket the settings of its members; a setting that the members lack is removed.
 
-    Members differ if one was away when a setting was changed: then what most of them have counts, and of equally many
-    what was set on purpose.
+    Members differ if one was away when a setting was changed. Then the value that most of them have counts; if equally
+    many members have two values, the one that is not the default.
 
     Raises:
-        InvalidArguments: files that a node has of a former membership take more than the quota.
-        StatusError, TransportError: a node refused, as one of an older release does, or does not answer.
+        InvalidArguments: a joining node still has files of a former membership, and they take more than the quota.
+        StatusError, TransportError: a node refused, as a node of an older release does, or does not answer.
     """
     if joining:
         settings = await _settings(members, known)
@@ -61,8 +61,8 @@ async def bring_settings(members: Members, known: Sequence[Address], joining: Se
 
 
 async def share_settings(members: Members, nodes: Sequence[Address]) -> None:
-    """Give all nodes of a new cluster without documents the history and the quota of the first node that has any, and
-    no history to new collections if one node says so.
+    """Give all nodes of a new cluster without documents the same settings: the first history and the first quota that
+    any of them has. New collections have no history if one of the nodes has that default.
 
     Raises: as `bring_settings`.
     """
@@ -82,8 +82,9 @@ async def _settings(members: Members, nodes: Sequence[Address]) -> list[_Setting
 
 
 async def _give(members: Members, nodes: Sequence[Address], wanted: _Settings) -> None:
-    """Set what differs on the nodes."""
-    # What a node has it is not sent: an older release refuses a parameter that it does not know, whatever its value.
+    """Set the wanted settings on the nodes that have others."""
+    # A setting that a node has already is not sent: an older release refuses a parameter that it does not know,
+    # whatever its value.
     for node, present in zip(nodes, await _settings(members, nodes), strict=True):
         if present.quota_mib != wanted.quota_mib:
             # The first bucket of a node has no quota: the disk is its quota.

@@ -90,7 +90,8 @@ async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
     nodes, _ = await _nodes(members, seeds)
     known = members.of(name)
     asking = known if known.is_bound else members.of("")  # who has selected it drops none that was made since
-    # First where the bucket's own map alone leads to, and to which nothing leads any more once it is gone elsewhere.
+    # First on the nodes that only the bucket's own map leads to: once the bucket is gone elsewhere, nothing leads to
+    # them.
     others = [each for each in await _members_of(known, nodes) if each not in nodes]
     dropped: list[BaseException | None] = []
     for some in (others, nodes):
@@ -133,8 +134,8 @@ async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota
         ClusterError: a node refused it, and keeps the old quota.
     """
     nodes = await _all_nodes(members, seeds, name)
-    given = (members.of(name).admin(each).set_quota(quota_mib) for each in nodes)
-    await _everywhere(nodes, await asyncio.gather(*given, return_exceptions=True), (), "as before")
+    requests = (members.of(name).admin(each).set_quota(quota_mib) for each in nodes)
+    await _everywhere(nodes, await asyncio.gather(*requests, return_exceptions=True), (), "as before")
     return len(nodes)
 
 
@@ -160,20 +161,20 @@ async def keep_history(
         ClusterError: a node refused it, and keeps the old setting.
     """
     nodes = await _all_nodes(members, seeds, name)
-    given = (members.of(name).admin(each).keep_history(seconds, size) for each in nodes)
-    await _everywhere(nodes, await asyncio.gather(*given, return_exceptions=True), (), "as before")
+    requests = (members.of(name).admin(each).keep_history(seconds, size) for each in nodes)
+    await _everywhere(nodes, await asyncio.gather(*requests, return_exceptions=True), (), "as before")
     return len(nodes)
 
 
 async def give_collections_history(members: Members, seeds: Sequence[Address], name: str, *, history: bool) -> None:
-    """Set on each node whether a collection that is made in a bucket has a history; errors as `keep_history`."""
+    """Set on each node whether new collections of a bucket have a history; errors as `keep_history`."""
     nodes = await _all_nodes(members, seeds, name)
-    given = (members.of(name).admin(each).give_collections_history(history=history) for each in nodes)
-    await _everywhere(nodes, await asyncio.gather(*given, return_exceptions=True), (), "as before")
+    requests = (members.of(name).admin(each).give_collections_history(history=history) for each in nodes)
+    await _everywhere(nodes, await asyncio.gather(*requests, return_exceptions=True), (), "as before")
 
 
 async def collections_have_history(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, bool]:
-    """Return for each node whether a collection that is made in a bucket has a history."""
+    """Return for each node whether new collections of a bucket have a history."""
     nodes = await _all_nodes(members, seeds, name)
     defaults = await asyncio.gather(*(members.of(name).admin(each).collections_have_history() for each in nodes))
     return {node: default is not False for node, default in zip(nodes, defaults, strict=True)}
@@ -215,8 +216,8 @@ async def _everywhere(
 
 
 async def _nodes(members: Members, seeds: Sequence[Address]) -> tuple[list[Address], int]:
-    """Return the nodes of the cluster, and the replicas of its vbuckets, by the newest map with several nodes; or the
-    one node.
+    """Return the nodes of the cluster, and the number of replicas of each vbucket, by the newest map with several
+    nodes; without such a map, the one node and 0.
     """
     first, known = await known_map(members, seeds)
     return ([first], 0) if known is None else (list(known.servers), known.replica_count)

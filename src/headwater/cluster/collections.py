@@ -3,8 +3,8 @@
 The newest manifest that any node knows is changed, and new ids are above all that any node ever used. The first member
 of the map decides: it gets the manifest before the others, so of two operators at once one is refused there, looks
 again and continues from the other's manifest. Otherwise each node would accept the manifest that comes first, and an id
-would have two names for good. Then the others get the manifest. A node that can't accept it knows less than the first
-until the change is repeated, or until a vbucket brings the change: it contradicts nothing.
+would have two names for good. Then the others get the manifest. A node that can't accept the manifest lacks the change
+until the call is repeated, or until a vbucket brings the change; such a node contradicts nothing.
 
 Nodes that contradict each other all the same are brought together by the next change (manifests.py).
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from headwater.cluster.members import Members
 
 ATTEMPTS_MAX = 10
-"""So many operators may be first, one after the other."""
+"""The most attempts at a change: at each of them another operator may be first."""
 _OUTRUN = (Status.ERANGE, Status.CANNOT_APPLY_COLLECTIONS_MANIFEST)
 
 Edit: TypeAlias = "Callable[[CollectionsManifest, tuple[int, int]], CollectionsManifest]"
-"""Makes the next manifest of one and of the lowest free ids, of a collection and of a scope."""
+"""A function from the present manifest and the lowest free ids (of a collection, of a scope) to the next manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionPath:
-    """A scope, or (`collection`) one of its collections."""
+    """A scope, or one of its collections; `collection` is empty for the scope itself."""
 
     scope: str
     collection: str = ""
@@ -65,8 +65,11 @@ class CollectionPath:
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """A missing scope or collection of a bucket; `max_ttl` in seconds, None for none. `history`: readers of every
-    version get those of its documents; None for the bucket's default.
+    """A missing scope or collection of a bucket.
+
+    Attributes:
+        max_ttl: the longest life of a document, in seconds; None for no limit.
+        history: True if readers of every version get the old versions of its documents; None for the bucket's default.
     """
 
     path: CollectionPath
@@ -77,8 +80,14 @@ class Lacking:
 def creation(
     path: CollectionPath, max_ttl: int | None = None, *, history: bool | None = None, default: bool = True
 ) -> Edit:
-    """Return the edit that makes a scope, or a collection and its scope if need be; existing ones stay. A new
-    collection has the history that is given, or the bucket's default; an existing one must have the one that is given.
+    """Return the edit that makes a scope, or a collection and, if missing, its scope; existing ones stay as they are.
+
+    The edit raises ManifestRefused if the collection exists with another `max_ttl`, or another `history` than a given
+    one.
+
+    Args:
+        max_ttl: the longest life of a document of a new collection, in seconds; None for no limit.
+        history: True if a new collection has a history; None for `default`, which is the bucket's setting.
     """
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
@@ -111,7 +120,7 @@ def alteration(path: CollectionPath, *, history: bool) -> Edit:
 
 
 def additions(wanted: Sequence[Lacking], *, history: bool = True) -> Edit:
-    """Return the edit that makes all of these; existing ones stay as they are. `history` is the bucket's default."""
+    """Return the edit that makes all missing scopes and collections of a list. `history` is the bucket's default."""
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
         collection_id, scope_id = ids
@@ -131,7 +140,7 @@ def additions(wanted: Sequence[Lacking], *, history: bool = True) -> Edit:
 
 
 def removals(paths: Sequence[CollectionPath]) -> Edit:
-    """Return the edit that drops all of these that still exist."""
+    """Return the edit that drops the scopes and collections of a list; those that are gone already are passed over."""
 
     def edit(manifest: CollectionsManifest, _: tuple[int, int]) -> CollectionsManifest:
         for path in paths:
@@ -155,7 +164,7 @@ async def make(members: Members, seeds: Sequence[Address], wanted: Sequence[Lack
 
 
 async def default_history(members: Members, seeds: Sequence[Address]) -> bool:
-    """Return True if a collection that is made in a bucket has a history unless that is denied of it."""
+    """Return the bucket's default: True if a new collection has a history unless its creation says otherwise."""
     nodes = await bucket_nodes(members, seeds)
     return await members.admin(nodes[0]).collections_have_history() is not False
 
@@ -200,7 +209,7 @@ def _is_edited(edit: Edit, manifest: CollectionsManifest, ids: tuple[int, int]) 
 async def named_anywhere(members: Members, seeds: Sequence[Address], path: CollectionPath) -> dict[str, str]:
     """Return the collections that `drop_everywhere` would drop: their ids, as hexadecimal digits, by "NAME ID".
 
-    An id has each name that a node has for it, and a name each id. Errors as `drop_everywhere`.
+    An id appears with each name that a node has for it, and a name with each of its ids. Errors as `drop_everywhere`.
     """
     manifests = await _manifests_of(members, await bucket_nodes(members, seeds))
     return _named_ids(manifests, _ids_anywhere(manifests, path)[0])
@@ -215,7 +224,7 @@ async def drop_everywhere(
     """Drop the collection or scope that has this name on any node, by its id: also under another name on other nodes.
 
     Args:
-        check: called with what will be dropped, as `named_anywhere` returns it, and refuses that by an error.
+        check: called with the collections to drop, as `named_anywhere` returns them; refuses them by an error.
 
     Raises: as `change`; ManifestRefused: no node has it.
     """
@@ -281,7 +290,7 @@ async def _change(
 
 
 async def _refuse_older(members: Members, nodes: Sequence[Address], manifest: CollectionsManifest) -> None:
-    """Refuse a manifest with a collection without a history if a node would read that it has one."""
+    """Refuse a manifest with a collection without a history if a node of an older release would give it one."""
     plain = [f"{scope.name}.{each.name}" for scope, each in manifest.each_collection() if not each.history]
     if not plain:
         return
@@ -381,7 +390,7 @@ async def refuse_joining(
     the point where the histories parted. It gets the manifest of the cluster before it joins (`outrank`).
 
     Args:
-        former: joining nodes that were members of this cluster; in others no id may have two names.
+        former: joining nodes that were members of this cluster; of any other node no id may have another name here.
 
     Raises: as `refuse_strangers`.
     """
@@ -400,8 +409,8 @@ async def refuse_joining(
 async def outrank(members: Members, seeds: Sequence[Address], joining: Sequence[Address]) -> None:
     """Send joining nodes the manifest of the cluster, after raising its uid above theirs.
 
-    A node accepts the newer of two manifests: with its own, a node that had dropped a collection before it was failed
-    over would drop it again in each vbucket that it comes to own.
+    A node goes by the newer of two manifests. By its own, a node that had dropped a collection before it was failed
+    over would drop that collection again in each vbucket that it comes to own.
 
     Raises:
         ClusterError, TransportError, StatusError: a node did not accept it; no node joined, and the call may be
@@ -452,7 +461,7 @@ def _of_two_buckets(first: Address, second: Address, problem: str) -> ClusterErr
 
 
 async def _manifest_of(node: NodeAdmin) -> CollectionsManifest:
-    """Return the manifest of a node; that of a bucket without collections if the node supports none."""
+    """Return the manifest of a node; EMPTY if the node does not support collections."""
     try:
         return await node.manifest()
     except StatusError as error:

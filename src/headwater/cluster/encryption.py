@@ -1,7 +1,7 @@
 """TLS among the nodes of a cluster: the map has the setting, and each node obeys the map it has.
 
-A node whose map demands TLS connects to the others by TLS only; another one continues without until it gets that map.
-No node stops listening without TLS because of it: that is each node's own option, --without-tls.
+A node whose map demands TLS connects to the others by TLS only; a node with an older map continues without TLS until it
+gets the new one. No node stops listening without TLS because of it: that is each node's own option, --without-tls.
 """
 
 from __future__ import annotations

@@ -160,13 +160,14 @@ def plan_failover(
 
     Args:
         logs: failover logs of the copies (node, vbucket) of vbuckets without a living owner.
-        force: True to accept all refusals: to take a majority out, too (nodes that come back serve as soon as a
-            majority of their map agrees, decision 0030, so the dead nodes must not be one); to continue with survivors
-            that wait for the dead nodes themselves; to promote copies with a flaw, and one of two histories.
+        force: True to accept all refusals. Then the dead nodes may be a majority (back together, they would serve
+            again: decision 0030), the survivors may themselves be waiting for the dead nodes, and a copy with a flaw or
+            with one of two histories may be promoted.
         accept: the refusals that are overridden one by one.
         lose_data: True to begin vbuckets without any copy anew; otherwise they are a reason to refuse.
-        begun: the nodes on which vbuckets begin anew by an earlier decision that is in the map.
-        shrunk: vbuckets of which the dead nodes had copies by the map before. before: the survey with that map.
+        begun: the node on which each vbucket begins anew, by an earlier decision that is in the map.
+        shrunk: vbuckets of which the dead nodes had copies by the former map. before: the survey with the former map;
+            None if the map has not changed yet.
 
     Raises:
         ClusterError: no member would be left; copies are missing and `lose_data` was not given; or there are refusals
@@ -203,7 +204,7 @@ def plan_failover(
 
 
 def _unnamed_owners(survey: Survey, after: ClusterMap) -> dict[int, Address]:
-    """Return the vbuckets with one owner that the map does not name, with that owner.
+    """Return the vbuckets whose only owner is not the one in the map, each with that owner.
 
     They were handed over, and the run was killed before it could send the map. Only the new owner may have the changes
     that it and the former one acknowledged.
@@ -296,10 +297,10 @@ def _check_damaged_owners(survey: Survey, gone: Sequence[Address]) -> None:
     """Check that no dead node has the only whole replica of a vbucket whose owner is damaged.
 
     That replica is the only whole one if no living replica is sound and complete as far. Once the map leaves the dead
-    node out, it deletes its copies when it is back.
+    node out, that node deletes its copies when it is back.
 
     Raises:
-        ClusterError: a dead node may have one.
+        ClusterError: a dead node may have such a replica.
     """
     for owner in survey.map.servers:
         damaged = sorted(survey.nodes[owner].damaged)
@@ -353,7 +354,7 @@ def promotion(
     bare: Iterable[Address] = (),
     running: Container[Address] = (),
 ) -> Promotion:
-    """Choose among the copies of a vbucket without an owner.
+    """Choose the copy of a vbucket without an owner that is promoted; return it with its possible losses.
 
     A damaged copy is complete only up to the damage; changes that it acknowledged, as the owner, or as a replica before
     the damage was found, lie behind that. A copy that is complete up to 0 never had a whole snapshot: it is being
@@ -439,11 +440,7 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
 
 
 def _check_strays(promotions: Sequence[Promotion]) -> None:
-    """Check that no promoted copy is one that the map does not name.
-
-    Raises:
-        ClusterError: one is.
-    """
+    """Raise ClusterError if there are promotions of copies that the map does not name; the argument has only such."""
     if promotions:
         example = promotions[0]
         raise ClusterError(
@@ -493,7 +490,8 @@ def check_rivals(promotions: Sequence[Promotion]) -> None:
 
 
 def taken_back(plan: FailoverPlan, survey: Survey) -> ClusterMap:
-    """Return the former map for the vbuckets without an owner in the ownerless map, with all former members.
+    """Return the map that takes the ownerless map back: it has all former members, and the former chains of the
+    vbuckets that were to be promoted.
 
     A vbucket with an owner keeps it, even an owner that the former map does not name. The seqno that its copies must
     reach stays unknown: under the ownerless map an owner acknowledged changes without the dead nodes, whose copies
@@ -636,7 +634,8 @@ class Failover:
         await asyncio.gather(*(self._tell(node, wanted) for node in dict.fromkeys((*wanted.servers, *self._dead))))
 
     async def _fence(self) -> None:
-        """Set the active vbuckets of a dead node that answers to dead, on its disk, before another node takes them.
+        """Fence each node in `dead` that answers: its active vbuckets get the state dead, on disk, before another node
+        takes them.
 
         A node that does not report its states is left as it is, which the operator has accepted.
 

@@ -46,7 +46,7 @@ class Founded:
 def first_map(
     views: Sequence[NodeView], bucket: str, replicas: int, *, encrypted: bool = False
 ) -> tuple[ClusterMap, Address | None]:
-    """Return the map for nodes that have none, and the node that has data.
+    """Return the map for nodes that have none, and the node that has data (None if all are empty).
 
     Raises:
         ClusterError: a node does not answer or is in a cluster; numbers of vbuckets differ; two nodes have data.
@@ -71,7 +71,7 @@ def first_map(
     head = NOBODY if owner is None else servers.index(owner.address)
     empty = ClusterMap(
         bucket=bucket,
-        # The bucket stays the one that holds the documents: who is bound to its uuid can go on.
+        # The bucket keeps the uuid of the node with documents: callers that are bound to that uuid can continue.
         uuid=(owner or views[0]).uuid,
         # Above the epoch of all maps that nodes make for themselves: those count from the time of their start, so one
         # that comes back without its disk would have the newest map, and lead clients away from the members.
@@ -144,11 +144,11 @@ async def found_cluster(
 
 async def planned(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False) -> Founded:
     """Return the result of `found_cluster` without changing anything; raises the same errors."""
-    _, founded = await _looked_at(members, await members.identified(nodes), replicas, encrypted=encrypted)
+    _, founded = await _look(members, await members.identified(nodes), replicas, encrypted=encrypted)
     return founded
 
 
-async def _looked_at(
+async def _look(
     members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool
 ) -> tuple[Sequence[NodeView], Founded]:
     """Return the present state of the nodes and the cluster that they would become, after a check that their
@@ -164,7 +164,7 @@ async def _looked_at(
 
 
 async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool) -> Founded:
-    views, founded = await _looked_at(members, nodes, replicas, encrypted=encrypted)
+    views, founded = await _look(members, nodes, replicas, encrypted=encrypted)
     first = founded.map
     # Only a cluster that was made before can be in use here: without any map one node at most has documents.
     if any(view.map is not None for view in views):
@@ -186,8 +186,8 @@ async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: i
 
 
 async def _bring_settings(members: Members, views: Sequence[NodeView], data_on: Address | None) -> None:
-    """Give the nodes without the map the settings of those with it; before the first map, those of the node with data,
-    or if all are empty of the first node that has any.
+    """Give the nodes without the map the settings of the nodes with it. If no node has the map yet, they get the
+    settings of the node with data; if all are empty, those of the first node that has any.
     """
     nodes = [view.address for view in views]
     known = [view.address for view in views if view.map is not None or view.address == data_on]

@@ -126,7 +126,7 @@ def _all_of(
     manifests: Sequence[NodeManifest], uid: int, dropping: Collection[int], scopes: Collection[int]
 ) -> CollectionsManifest:
     names, collections = dict[int, str](), dict[int, dict[int, OneCollection]]()
-    for each in sorted(manifests, key=lambda each: each.manifest.uid):  # whether one has a history the newest says
+    for each in sorted(manifests, key=lambda each: each.manifest.uid):  # of a collection the newest counts
         for scope in each.manifest.scopes:
             if scope.id not in scopes:
                 names[scope.id] = scope.name

@@ -89,7 +89,9 @@ class Members:
             await other.__aexit__()
 
     def of(self, bucket: str) -> Members:
-        """Return the same nodes with the same login, and another bucket; "" for none. Closed together with this."""
+        """Return the connections to another bucket of the same nodes, with the same login; "" for no bucket. They are
+        closed together with these.
+        """
         if bucket == self.bucket:
             return self
         if bucket not in self._others:
@@ -113,10 +115,10 @@ class Members:
 
         A silent node keeps its address; without TLS all do.
         """
-        given = list(dict.fromkeys(addresses))
+        nodes = list(dict.fromkeys(addresses))
         if self._tls is not None:
-            await asyncio.gather(*(self._identify(each) for each in given if self.name_of(each) == each))
-        return list(dict.fromkeys(map(self.name_of, given)))
+            await asyncio.gather(*(self._identify(each) for each in nodes if self.name_of(each) == each))
+        return list(dict.fromkeys(map(self.name_of, nodes)))
 
     async def _identify(self, address: Address) -> None:
         """Read a node's map, and learn the TLS ports of the nodes in it.
@@ -159,7 +161,8 @@ class Members:
         self._uuids = frozenset(uuids)
 
     async def uuids(self, nodes: Iterable[Address]) -> frozenset[str]:
-        """Return the uuids of the bucket on these nodes, of those that answer and have it.
+        """Return the bucket's uuids on these nodes; a node that does not answer or does not have the bucket is left
+        out.
 
         Raises:
             StatusError: a node refused the request.
@@ -261,16 +264,16 @@ class Members:
         )
         cluster_map = ClusterMap.from_json(config, admin.address) if config else None
         # Only a map that a node made for itself names no host: with that one it is in no cluster.
-        given = cluster_map if config and b"$HOST" not in config else None
+        common = cluster_map if config and b"$HOST" not in config else None
         return NodeView(
             admin.address,
-            map=given,
+            map=common,
             version=cluster_map.version if cluster_map else (0, 0),
             vbuckets=cluster_map.vbuckets if cluster_map else 0,
             uuid=cluster_map.uuid if cluster_map else "",
             tls_port=_tls_port(cluster_stats, cluster_map.tls_ports.get(admin.address) if cluster_map else None),
             group=cluster_stats.get("group", ""),
-            this=_this(config) if config and given else None,
+            this=_this(config) if config and common else None,
             states=states,
             seqnos=answers.seqnos(details) if seqnos is None else seqnos,
             complete=answers.complete(details),

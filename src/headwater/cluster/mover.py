@@ -300,7 +300,7 @@ class Mover:
         try:
             return await self._transfer(transfer, patience, takeover=takeover)
         except BaseException:
-            if vb not in self._changing_hands:  # else that comes to its end on its stream, though we are stopped
+            if vb not in self._changing_hands:  # else the hand-over ends on its stream, though we are stopped
                 await asyncio.shield(self._leave(vb))
             raise
 
@@ -364,7 +364,7 @@ class Mover:
             known = transfer.active_sent or connection.proxy.fallen is not Side.PRODUCER
             self._settling.active_sent[vb] = transfer.active_sent if known else None
             raise
-        await turn.aclose()  # the next one need not wait for the map, of which one then tells of several
+        await turn.aclose()  # the next hand-over need not wait for the map; one map then has several
         await self._settled(vb)
         await transfer.wait_end(connection)
         connection.stop_listening(vb)

@@ -25,7 +25,7 @@ from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 BUFFER_BYTES = 512 * 1024
 HELD_BYTES_MAX = 4096
-"""A frame up to this size is passed on whole; a larger one as it comes, and then it can't be one we look at."""
+"""A frame up to this size is passed on whole. A larger frame is passed on as it comes, so it can't be inspected."""
 
 CHANGES = (
     Opcode.DCP_MUTATION,

@@ -79,7 +79,8 @@ def make_plan(
 
     Args:
         survey: the survey of all members and of the nodes in `add`.
-        add, remove: the nodes that join and leave; a node that is a member already, or none any more, is no mistake.
+        add, remove: the nodes that join and leave; a joining node may be a member already, and a leaving one may have
+            left before.
         replicas: the replicas of each vbucket; None keeps the number.
         strangers: the views of the nodes in `remove` that are no members.
 

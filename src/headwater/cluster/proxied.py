@@ -50,7 +50,7 @@ class Limits:
         liveness: the time after which an end of the proxied connection is taken for dead.
         answer_seconds: the timeout of the answer to ADD_STREAM, which comes when the producer has answered.
         handover_seconds: the timeout of a takeover, from its request to its end.
-        patience_seconds: the time of further attempts without progress.
+        patience_seconds: the longest time of attempts without progress.
         poll_seconds: the pause between two looks at the progress of a copy.
     """
 

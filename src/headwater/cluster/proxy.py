@@ -30,7 +30,9 @@ from headwater.wire.status import Status
 NOOP_SECONDS = 2.0
 SILENT_SECONDS = 10.0
 OPAQUE_FIRST, OPAQUES = 0x4D56_0000, 0x1_0000
-"""Opaques of what the mover asks: far from those that consumers count up from 1, and producers from 10000001."""
+"""The first opaque of the mover's own requests, and the number of such opaques: consumers count theirs from 1, and
+producers from 10000001.
+"""
 
 # A consumer's answer to a change that does not mean that the connection is at its end (dcp 9): no such stream any more.
 _STREAM_GONE = frozenset(

@@ -27,9 +27,11 @@ Question = Callable[[], Awaitable[int]]
 
 
 OWN_MAPS_MAX: Final = 1 << 16
-"""More revisions than an owner that is asked may be ahead of all others: each question takes one, and so does each map
-for all, each owner that gets its own then, and each change that is taken back. Who takes an owner out that can't tell
-its revision makes newer ones: with a newer map than all others it would serve when it is back."""
+"""The revisions by which an owner with open questions may be ahead of all other nodes are fewer than this. Each
+question uses one revision up, and so does each map for all nodes, each owner's own map beside it, and each change that
+is taken back. A failover of an owner that can't report its revision skips so many: with a newer map than all others,
+the owner would serve when it is back.
+"""
 TRIES = 3
 
 
@@ -53,7 +55,7 @@ class Publisher:
         self._next: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
         self._open: dict[int, Nodes] = {}
-        """The chains that only their owners have: they are asked, or the answer leaves with the next map."""
+        """The chains that only their owners have: the question is open, or its answer leaves with the next map."""
         self._to_open: dict[Address, dict[int, Nodes]] = {}
         self._telling: dict[Address, asyncio.Task[None]] = {}
         self._tasks = set[asyncio.Task[None]]()
@@ -61,8 +63,8 @@ class Publisher:
     async def finish(self) -> None:
         """Wait until no map is on its way, and send none that waits; call it before the leases are released.
 
-        Maps are sent in tasks of their own, which a cancelled run leaves behind. One that reached a node after the next
-        operator's look could have the revision of that operator's map, and the two would never agree.
+        Maps are sent in tasks of their own, which a cancelled run leaves behind. A map that reached a node after the
+        next operator's look could have the revision of that operator's map, and the two maps would never agree.
         """
         if self._next is not None:
             self._next.cancel()
@@ -163,7 +165,7 @@ class Publisher:
         if (owner := nodes[0]) is None:
             raise ValueError(f"vbucket {vbucket} has no owner that could be asked")
         try:
-            await self._told_alone(owner, vbucket, nodes)
+            await self._reach_alone(owner, vbucket, nodes)
             return await question()
         except BaseException as error:
             self._to_open.get(owner, {}).pop(vbucket, None)
@@ -174,7 +176,7 @@ class Publisher:
                     await self._sent()
             raise
 
-    async def _told_alone(self, owner: Address, vbucket: int, nodes: Nodes) -> None:
+    async def _reach_alone(self, owner: Address, vbucket: int, nodes: Nodes) -> None:
         self._to_open.setdefault(owner, {})[vbucket] = nodes
         if owner not in self._telling:
             self._telling[owner] = self._begin(self._tell_alone(owner))

@@ -2,8 +2,8 @@
 
 For each vbucket, several at a time (failover.md 5):
 
-1. New copies, the next owner's among them, join the chain and are filled by the owner, while the old copies stay;
-   until they are level (decision 0121).
+1. New copies, the next owner's among them, join the chain, and the owner fills them until they are level (decision
+   0121). The old copies stay.
 2. The owner hands over (a Mover). As soon as the target is active, the map has the new owner, and after it the old
    one.
 3. When all copies of the new chain are level with the new owner, the map drops the others. These are deleted when the
@@ -45,9 +45,13 @@ from headwater.wire.durability import majority_of
 
 VBUCKETS_AT_ONCE = 8
 SMALL_AT_ONCE = 8
-"""Of small vbuckets so many times as many are under way: what a move waits for is then answers, not bytes."""
+"""The factor by which more vbuckets are moved at the same time if they are small: then moves wait for answers, not
+bytes.
+"""
 SMALL_BYTES = 4 << 20
-"""Small are those that hold so much together, for each one that may be under way whatever its size."""
+"""Vbuckets that are moved at the same time count as small while they hold, together, no more than this times the limit
+for vbuckets of any size.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,8 @@ class Rebalance:
         self._add, self._remove, self._replicas = tuple(add), tuple(remove), replicas
         self._at_once, self._progress, self._stopping = vbuckets_at_once, progress, stopping
         self._limits = limits
-        # However small: more at once would refuse writes for longer, and copies through us be more.
+        # However small the vbuckets: more hand-overs at once would refuse writes for longer, and we would pass more
+        # copies on.
         self._handing_over = asyncio.Semaphore(vbuckets_at_once)
         self._watch = Watch(members, still_seconds_max=limits.patience_seconds)
         self._inquiry = Inquiry(members.admin)
@@ -314,7 +319,8 @@ class Rebalance:
         return seqno if min(0 if copy is None else copy.complete for copy in copies) < seqno else 0
 
     async def _needed(self, vb: int, owner: Address) -> int:
-        """Return the seqno that a new copy must reach before it may be promoted: the one that all others have reached.
+        """Return the seqno that a new copy must reach before it may be promoted: the seqno that all other copies have
+        reached.
 
         Without this bound an empty new copy would look like an empty vbucket, and it may be the only copy left when
         several nodes die. The copies in the chain reach the bound already. A copy that holds nothing yet, as after the
@@ -323,8 +329,8 @@ class Rebalance:
         known = self._publisher.current
         others = [node for node in known.copies(vb) if node != owner]
         copies = asyncio.gather(*(self._inquiry.copy(node, vb) for node in others))
-        seqno, found_copies = await asyncio.gather(self._held(vb, owner), copies)
-        replicas = [copy.complete for copy in found_copies if copy is not None and copy.complete]
+        seqno, other_copies = await asyncio.gather(self._held(vb, owner), copies)
+        replicas = [copy.complete for copy in other_copies if copy is not None and copy.complete]
         return max(min([seqno, *replicas]), known.needed.get(vb, 0))
 
     async def _held(self, vb: int, owner: Address) -> int:

@@ -45,7 +45,9 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class LaggingCopy:
-    """A replica that is complete up to a seqno, and must reach another one to be promoted (decision 0133)."""
+    """A replica that is complete up to one seqno, and must reach a higher one (`needed`) to be promoted (decision
+    0133).
+    """
 
     vbucket: int
     address: Address

@@ -20,7 +20,9 @@ STREAM = re.compile(r"stream_(\d{1,5})_(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """One vbucket on one DCP connection; `remaining` is the number of changes still to send, None if unknown."""
+    """One vbucket on one DCP connection. `seqno` is the last one that was sent or received, and `remaining` the number
+    of changes still to send; None if unknown.
+    """
 
     vbucket: int
     state: str
@@ -33,7 +35,7 @@ class ConnectionRow:
     """One connection, as its node reports it; None for missing facts.
 
     Attributes:
-        part: the node's role: producer or consumer. dialect: dcp or tap.
+        dialect: dcp or tap. part: the node's role: producer or consumer. count: the number of its vbuckets.
         backlog: changes still to send on its open streams. worst: those on the stream with the most.
         unacked: the sent and unacknowledged bytes. window: their limit.
     """
@@ -60,7 +62,9 @@ def connections(node: Address, dcp: Mapping[str, str], tap: Mapping[str, str]) -
 
 
 def by_name(stats: Mapping[str, str], prefix: str) -> dict[str, dict[str, str]]:
-    """Return the statistics of each connection: PREFIX NAME:STATISTIC."""
+    """Return the statistics of each connection, by its name. The keys of `stats` are the prefix and NAME:STATISTIC; all
+    others are left out.
+    """
     by_connection: dict[str, dict[str, str]] = {}
     for line, value in stats.items():
         if line.startswith(prefix):

@@ -264,8 +264,8 @@ class Settlement:
         handed_over: vbuckets with their new owners, which the map does not name yet.
         cut: takeovers that broke off and must be recovered, (from, to).
         unowned: vbuckets without an owner, with the nodes that have a copy.
-        fenced: vbuckets that a node claims and that belong to another; they are made dead there.
-        waiting: nodes that were to take over from an owner that never stopped.
+        fenced: nodes that claim a vbucket of another owner, by vbucket; it is made dead there.
+        waiting: nodes that were to take a vbucket over from an owner that never stopped, by vbucket.
         lost: vbuckets of which no node has a copy.
         contested: vbuckets with several owners, none of them the map's.
         unknown: vbuckets whose copies must reach an unknown seqno to be promoted, since a failover broke off before all

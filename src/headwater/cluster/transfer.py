@@ -130,7 +130,7 @@ class Transfer:
             await task
         finally:
             task.cancel()
-            task.add_done_callback(_read)  # whatever it ends with: what ended the stream is told instead
+            task.add_done_callback(_read)  # its own error is not raised: the error that ended the stream is
 
     def _check(self, connection: ProxiedConnection) -> None:
         """Raise the error that ended the connection, or the stream, if there is one."""

@@ -101,7 +101,7 @@ class DeclaredWork:
     """
 
     KIND: ClassVar[str]
-    """Its name in addresses of pages; the last part is that of its command."""
+    """The name of this kind in addresses of pages; its last part is the name of the command."""
     HEADING: ClassVar[str]
     """The heading of its form."""
     EXAMPLES: ClassVar[tuple[str, ...]]
@@ -117,17 +117,18 @@ class DeclaredWork:
     ASKS: ClassVar[bool] = False
     """True if its command asks before it begins."""
     TITLE: ClassVar[str]
-    """The work in a few words, with its fields in braces, as in the next three."""
+    """The work in a few words: a template with its fields in braces, as the next three are."""
     QUESTION: ClassVar[str] = "{0.title}?"
     """The question before it begins."""
     CONFIRMATION: ClassVar[str] = ""
     """The words to type on a page before it begins; empty if it can do no harm."""
     HARMED: ClassVar[str] = ""
-    """The bucket that must be the one which was shown, with the bucket of the nodes as {bucket}; or nothing."""
+    """The bucket whose uuid must not change between plan and work, with the nodes' bucket as {bucket}; empty for none.
+    """
     HARMS: ClassVar[bool] = False
-    """True if documents go."""
+    """True if the work deletes documents."""
     UNIT: ClassVar[str] = ""
-    """The unit of its progress; work that has one can be stopped in order."""
+    """The unit of its progress; work with a unit can be stopped between two steps."""
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
