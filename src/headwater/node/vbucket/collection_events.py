@@ -1,8 +1,8 @@
 """The collections of one vbucket: the result of the system events in its log.
 
-It is not stored separately from the log. At the start, and after a rollback, the events are read from the log again; an
-event that a node stages, or that a replica receives, is added to the log and to this object at the same time. A reader
-sees the collections as of its own seqno: a drop hides documents only once the drop itself is durable.
+The collections are not stored separately from the log. At the start, and after a rollback, the events are read from the
+log again. An event that a node stages, or that a replica receives, is added to the log and to this object at the same
+time. A reader sees the collections as of its own seqno: a drop hides documents only once the drop itself is durable.
 
 Source: dcp 2.16, 5, 8.2; kv.md 4.
 """
@@ -38,11 +38,11 @@ class Wanted:
     """The changes that a stream asks for.
 
     Attributes:
-        aware: True if the stream knows of collections; otherwise it gets the default one and no events.
-        collections: the ids of the chosen collections; None: no such choice.
-        scope: the id of the scope whose collections are wanted, future ones too; None: no such choice.
-        prepares: True for prepares and aborts of durable writes, too.
-        modifications: True for the events of modified collections, too, which only version 2 has.
+        aware: True if the stream knows of collections; otherwise it gets the default collection only, and no events.
+        collections: the ids of the chosen collections; None if the stream chooses none by id.
+        scope: the id of the scope whose present and future collections are wanted; None if the stream chooses no scope.
+        prepares: True if prepares and aborts of durable writes are wanted too.
+        modifications: True if the events of modified collections are wanted too, which only version 2 has.
     """
 
     aware: bool = False
@@ -73,12 +73,13 @@ EVERYTHING_FLAT: Final = Wanted(aware=True, modifications=True)
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class FoldedEvents:
-    """The result of the events of a history; it lives while a vbucket has them.
+    """The result of the events of a history; kept in memory while a vbucket refers to it.
 
     Attributes:
-        manifest: the existing collections. alive: the same by id, with the maximum TTL of each in seconds.
-        plain: the ids of those without a history, sorted.
-        choices: the choices of readers, by their wishes and the number of events that they may see.
+        manifest: the existing collections.
+        alive: the existing collections by id, with the maximum TTL of each in seconds; None for no maximum.
+        plain: the ids of the existing collections without a history, sorted.
+        choices: the choices of readers, by what they want and by the number of events that they may see.
         next: the manifest of the last call of `steps_to`, and the events that lead to it.
     """
 
@@ -90,14 +91,17 @@ class FoldedEvents:
 
 
 class EventHistory:
-    """A series of events: the last one, and the series before it. Vbuckets with the same events in their logs share
-    one.
+    """A series of events: the last event, and the series before it. Vbuckets with the same events in their logs share
+    one object.
 
     So a change of the collections is stored and evaluated once, not once for each of a thousand vbuckets. A series
-    keeps the series before it in memory; later series are kept by the vbuckets that use them.
+    keeps the series before it in memory; it does not keep the series that continue it.
 
     Attributes:
-        length: the number of events. event: the last one; None in an empty series, as is `before`.
+        before: the series without the last event; None in an empty series.
+        event: the last event; None in an empty series.
+        length: the number of events.
+        uid: the highest uid of the manifests that the events belong to; 0 in an empty series.
     """
 
     __slots__ = ("__weakref__", "_folded", "_following", "before", "event", "length", "uid")
@@ -107,15 +111,16 @@ class EventHistory:
         self.event: Final = event
         self.length: int = 0 if before is None else before.length + 1
         self.uid: int = 0 if before is None or event is None else max(before.uid, event.manifest_uid)
-        # Weak, so a branch of events that a rollback took back does not live on behind the row in front of it.
+        # Weak references, so that a branch of events that a rollback undid is freed although the series before it
+        # stays.
         self._following: WeakValueDictionary[ManifestEvent, EventHistory] | None = None
         self._folded: ref[FoldedEvents] | None = None
 
     def then(self, event: ManifestEvent) -> EventHistory:
-        """Return the series with one more event."""
+        """Return the series with one more event; the same object for the same event while a vbucket refers to it."""
         if self._following is None:
             self._following = WeakValueDictionary()
-        # A thousand vbuckets stage the same event in turn; all but the first find the row that the first made.
+        # A thousand vbuckets stage the same event in turn; the first one creates the row, and all others use it.
         row = self._following.get(event)
         if row is None:
             row = self._following[event] = EventHistory(self, event)
@@ -134,7 +139,7 @@ class EventHistory:
 
     @property
     def folded(self) -> FoldedEvents:
-        """The result of the events; a caller that needs it again must keep it."""
+        """The result of the events. The series refers to it weakly: a caller that needs it again must keep it."""
         result = self._known
         if result is None:
             # Folding goes on from the newest row whose result is known: in a chain of n changes each is folded once,
@@ -178,8 +183,9 @@ def _sorted_ids(ids: Iterable[int]) -> NDArray[np.uint64]:
 class VBucketCollections:
     """The collections of a vbucket, by its log.
 
-    The cost of an event does not depend on the number of collections: a change may bring a thousand to a thousand
-    vbuckets. Each vbucket has its own seqnos of the events; the events and their result are shared.
+    The cost of an event does not depend on the number of collections, because one change may create a thousand
+    collections in a thousand vbuckets. Each vbucket has its own seqnos of the events; the events and their result are
+    shared.
 
     Attributes:
         default_dropped_seqno: the seqno of the drop of the default collection, which never comes back; 0 while it
@@ -196,7 +202,7 @@ class VBucketCollections:
             self.add(event.seqno, event.event)
 
     def add(self, seqno: int, event: ManifestEvent) -> None:
-        """Add an event that was staged."""
+        """Add an event that was staged with `seqno`, above all earlier ones."""
         self._seqnos.append(seqno)
         self._row = self._row.then(event)
         self._has_plain |= not event.history
@@ -217,7 +223,9 @@ class VBucketCollections:
 
     @property
     def alive(self) -> dict[int, int | None]:
-        """The collections of the staged manifest by id, with the maximum TTL of each in seconds."""
+        """The collections of the staged manifest by id, with the maximum TTL of each in seconds; None for no
+        maximum.
+        """
         return self._all_events.alive
 
     @property
@@ -235,8 +243,8 @@ class VBucketCollections:
         return [StoredEvent(seqno, event) for seqno, event in known if seqno in seqnos]
 
     def steps_to(self, following: CollectionsManifest) -> list[tuple[ManifestEvent, EventParts]]:
-        """Return the events that lead to another manifest, each with its stored form; computed once for all
-        vbuckets.
+        """Return the events that lead to another manifest, each with its stored form. Vbuckets with the same events
+        share the result.
         """
         folded = self._all_events
         # By identity: a manifest of a thousand collections would otherwise be compared a thousand times, once for each
@@ -247,7 +255,9 @@ class VBucketCollections:
         return folded.next[1]
 
     def choice(self, wanted: Wanted, seqno: int) -> Shown:
-        """Return the choice (kernels/choices.py) of a reader that may see everything up to a durable seqno."""
+        """Return the choice (kernels/choices.py) of a reader that wants `wanted`, and may see everything up to
+        `seqno`.
+        """
         choices, length = self._all_events.choices, self._length(seqno)
         # A reader may see events only up to its durable seqno. With those that are staged alone, a lost batch would
         # leave it without documents of a collection that was never dropped.
@@ -257,8 +267,8 @@ class VBucketCollections:
         return choice
 
     def plain_spans(self, after: int, last: int) -> tuple[PlainSpan, ...]:
-        """Return the collections that have no history when a change is written, for the changes behind one seqno and up
-        to another.
+        """Return, for the seqnos above `after` and up to `last`, which collections had no history: spans of seqnos with
+        the ids of these collections.
         """
         if not self._has_plain:
             return ()
@@ -278,16 +288,14 @@ class VBucketCollections:
                 if plain:
                     yield PlainSpan(begin, seqno, _sorted_ids(plain))
                 begin = seqno
-            # Behind its drop a collection has no changes, and its id never comes back.
+            # After its drop a collection has no changes, and its id is never used again.
             is_plain = event.kind in _GIVING and not event.history
             (plain.add if is_plain else plain.discard)(event.collection_id)
         if plain:
             yield PlainSpan(begin, last, _sorted_ids(plain))
 
     def has_history(self, wanted: Wanted, after: int, last: int) -> bool:
-        """Return True if one of the wanted collections has a history in some of the changes behind `after` and up to
-        `last`.
-        """
+        """Return True if, at some seqno above `after` and up to `last`, one of the wanted collections has a history."""
         if not (spans := self.plain_spans(after, last)):
             return True
         plain = Counter[int]()
@@ -300,7 +308,7 @@ class VBucketCollections:
         return not documents or any(not length or plain[each] < length for each, length in lengths.items())
 
     def plain_spans_of(self, wanted: Wanted, after: int, last: int) -> tuple[PlainSpan, ...]:
-        """Return `plain_spans` of the wanted collections alone: others' versions are not in the stream anyway."""
+        """Return `plain_spans`, reduced to the wanted collections: a stream has no changes of other collections."""
         if not (spans := self.plain_spans(after, last)):
             return ()
         shown = self.choice(wanted, last)
@@ -310,10 +318,12 @@ class VBucketCollections:
         return tuple(each for each in chosen if len(each.collections))
 
     def span_of_same_histories(self, wanted: Wanted, after: int, durable_seqno: int) -> tuple[int, int]:
-        """Return the first span of the changes behind `after` in which none of the wanted collections gets or loses its
-        history: the seqno behind which it begins, and the next seqno at which one does, ENDLESS if none does.
+        """Return the first span of seqnos above `after` in which no wanted collection gets or loses its history.
 
-        It begins behind `after` itself, unless durable modifications come next, with no change in front of them.
+        Returns:
+            The seqno above which the span begins, and the seqno of the modification that ends it; ENDLESS if there is
+            none. The span begins above `after`, or, if the next seqnos are durable modifications, above the last of
+            these.
         """
         if not self._has_plain or after >= self._seqnos[-1]:
             return after, ENDLESS
@@ -331,7 +341,7 @@ class VBucketCollections:
         return {event.collection_id or 0: seqno for seqno, event in events if event.kind is kind}
 
     def is_over(self, wanted: Wanted, seqno: int) -> bool:
-        """Return True if none of the wanted collections exists at a seqno, or can be created later."""
+        """Return True if, at a seqno, no wanted collection exists, and none can be created later."""
         if not self._seqnos:
             return False
         now = self._events_until(seqno)
@@ -362,8 +372,8 @@ class VBucketCollections:
         return self._all_events if length == len(self._seqnos) else self._row.cut(length).folded
 
     def _length(self, seqno: int) -> int:
-        """Return the number of events up to a seqno; this is usually the number of all events, and is called very
-        often.
+        """Return the number of events up to a seqno: usually all, which is a quick answer because calls are
+        frequent.
         """
         seqnos = self._seqnos
         return len(seqnos) if not seqnos or seqnos[-1] <= seqno else bisect_right(seqnos, seqno)
@@ -389,7 +399,9 @@ class VBucketCollections:
         return np.array(sorted(chosen | {EVENTS_OF_SCOPES + each for each in scopes}), np.uint64)
 
     def _ever(self, scope: int | None = None) -> tuple[set[int], set[int]]:
-        """Return the ids of all collections (of a scope) and scopes that ever had an event."""
+        """Return the ids of all collections and of all scopes that ever had an event; with `scope`, only in
+        that scope.
+        """
         events = [event for event in self._row.events() if scope is None or event.scope_id == scope]
         collections = {event.collection_id for event in events if event.collection_id is not None}
         return collections, {event.scope_id for event in events if event.collection_id is None}

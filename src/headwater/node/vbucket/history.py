@@ -6,8 +6,8 @@ state is exactly a snapshot end at or below that seqno"). Changes that this node
 seqno. So the history is a list of ranges; a rollback may return to each seqno in a range. A single snapshot end is a
 range of length one.
 
-The list is kept with the vbucket's record, so it is short: of the older ranges only some are kept, and a rollback to
-one of the others goes a little further than necessary.
+The vbucket's record keeps the list, so the list is short: it has only some of the older ranges, and a rollback to
+another of them goes a little further back than necessary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from collections.abc import Iterable
 from headwater.invariants import node_invariant
 
 RANGES_MAX = 16
-"""Enough for a branch and, far back, an end for about every halving of the distance."""
+"""The most ranges kept: enough for the newest branch and, further back, one snapshot end per doubling of the
+distance.
+"""
 
 
 class ConsistentSeqnos:
@@ -32,11 +34,14 @@ class ConsistentSeqnos:
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """All ranges, to be stored."""
+        """All ranges, as the vbucket's record stores them."""
         return tuple(self._ranges)
 
     def note(self, first: int, last: int | None = None) -> None:
-        """Note seqnos of consistent states; the range lies above all others, or in the last one."""
+        """Note that the states at `first` to `last` (None: at `first` only) are consistent.
+
+        The range must lie above all other ranges, touch the last one, or overlap it.
+        """
         last = first if last is None else last
         node_invariant(first <= last, "states from seqno {} to {} are to be kept", first, last)
         # Neighbours merge only because both ends are states of their own: [5, 5] and [6, 9] say the same as [5, 9].
@@ -50,8 +55,8 @@ class ConsistentSeqnos:
 
     def at_or_below(self, seqno: int) -> int:
         """Return the newest seqno of a consistent state at or below `seqno`; 0 if there is none."""
-        # Below `first` lies the inside of a snapshot, where versions may be missing; the next older range has the
-        # nearest state.
+        # The seqnos below `first` are inside a snapshot, where versions may be missing; the next older range has the
+        # nearest consistent state.
         for first, last in reversed(self._ranges):
             if first <= seqno:
                 return min(seqno, last)

@@ -1,12 +1,14 @@
-"""The waiting prepares of one vbucket's durable writes, by its log.
+"""The waiting prepares of one vbucket's durable writes, as its log has them.
 
-A durable write is two changes: a prepare, which only replicas that requested prepares get, and the document itself,
-once enough of them have the prepare on disk. The prepare is stored under a key of its own, so the document stays
-unchanged until then. The prepare is over when that key is deleted: with an abort, or with the mark after the document.
+A durable write is two changes: a prepare, which only replicas that requested prepares get, and then, once enough of
+these replicas have the prepare on disk, the document itself. The prepare is stored under a key of its own, so the
+document stays unchanged until then. The prepare is over when that key is deleted: by an abort, or by the mark after the
+document.
 
-A replica may get the document without the information that it ends a prepare (dcp 8.2, a snapshot from disk); then the
-newer document proves it, now and after a restart, and the mark is added later. The drop of a collection ends its
-prepares in the same way, because streams do not report their ends any more.
+
+A replica may get the document without the information that it ends a prepare (dcp 8.2, a snapshot from disk). Then the
+newer document proves that the prepare is over, now and after a restart, and the mark is added later. The drop of a
+collection ends the prepares in it in the same way, because streams no longer report their commits and aborts.
 
 Source: dcp 2.17, 8.2, 10. The reasons are in docs/decisions/0068.
 """
@@ -25,11 +27,12 @@ if TYPE_CHECKING:
     from headwater.node.storage.api import Storage
 
 COMMITS_KEPT = 4096
-"""So many commits back a stream that sent the prepare can say COMMIT; behind that it sends the document."""
+"""The number of commits that are remembered. A stream sends COMMIT for these, and the document for older ones."""
 
 FRAME_BYTES = 64
-"""More than a document takes in the arena beside its key and its value, or the mark at the end of its prepare beside
-the key."""
+"""An upper limit of the bytes that a document needs in the arena besides its key and value, and a mark besides
+its key.
+"""
 
 
 class Key(NamedTuple):
@@ -46,8 +49,8 @@ class VBucketPrepares:
         alive: the existing collections, by the log.
 
     Attributes:
-        pending: the seqno of each prepare that is not over, by key, in the order of the seqnos.
-        commits: the seqno of each prepare, by that of the document that it became; the newest few.
+        pending: the seqno of each waiting prepare by its key, in the order of the seqnos.
+        commits: the seqno of each committed prepare by the seqno of its document; the newest COMMITS_KEPT.
     """
 
     def __init__(self, vbucket: int, store: Storage, alive: Callable[[], Container[int]]) -> None:
@@ -58,7 +61,9 @@ class VBucketPrepares:
         self._alive = alive
 
     def read(self) -> None:
-        """Read the prepares from the log; keep those found damaged there, because other copies may know their end."""
+        """Read the prepares from the log. A prepare that is damaged in the log keeps waiting, because another copy may
+        know how it ended.
+        """
         self.commits.clear()
         # A row in a damaged batch reads as an empty tombstone, so the log alone would say that the prepare is over. A
         # key whose former owner may have answered success would then serve its old version.
@@ -69,7 +74,11 @@ class VBucketPrepares:
         self.pending = {key: seqno for seqno, key in sorted(damaged + waiting) if not self._seems_over(key, seqno)}
 
     def add(self, prepare: dcp.Prepare) -> int:
-        """Stage a prepare, with its own seqno or the next one; return the seqno. Raises ArenaFull, DiskFull."""
+        """Stage a prepare; return its seqno: that of the message, or the next one if that is 0.
+
+        Raises:
+            ArenaFull, DiskFull: there is no room for it.
+        """
         # The manifest must say that prepares exist, durably, before the first of them: an older program would take the
         # frame for a document.
         self._store.prepares.announce()
@@ -83,9 +92,17 @@ class VBucketPrepares:
         return seqno
 
     def commit(self, key: Key, now: int, seqno: int | None = None) -> int:
-        """Stage the document that a prepare becomes, with a seqno or the next one; return the seqno.
+        """Commit a prepare: stage its document, and the mark that the prepare is over; return the document's seqno.
 
-        Raises as `add`, and CorruptStore if the prepare was found damaged.
+        Args:
+            key: the key of a waiting prepare.
+            now: Unix seconds.
+            seqno: the seqno of the document; None for the next one.
+
+        Raises:
+            ArenaFull, DiskFull: there is no room for both, and nothing happens.
+            CorruptStore: the prepare is damaged on disk.
+            KeyError: no prepare of the key waits.
         """
         prepare = self._store.prepares.find(self._vbucket, joined(key))
         if prepare is None:
@@ -103,12 +120,16 @@ class VBucketPrepares:
         return committed
 
     def can_commit(self, key: Key, seqno: int) -> bool:
-        """Return True if the prepare of a key waits, has this seqno, and can be read."""
+        """Return True if the prepare of a key is waiting, has this seqno, and can be read."""
         waits = self.pending.get(key) == seqno
         return waits and self._store.prepares.find(self._vbucket, joined(key)) is not None
 
     def abort(self, key: Key, now: int, seqno: int = 0) -> int:
-        """Stage the abort of a prepare, with a seqno or (0) the next one; return the seqno. Raises as `add`."""
+        """Stage the abort of a prepare; return its seqno, which is `seqno`, or the next one for 0.
+
+        Raises:
+            ArenaFull, DiskFull: there is no room for it.
+        """
         message = dcp.Abort(key=joined(key), prepared_seqno=self.pending.get(key, 0), abort_seqno=seqno)
         # A replica may get an ABORT whose prepare it never had: the disk snapshot that it follows left the prepare out
         # (dcp 10). The frame is stored then with prepared seqno 0.
@@ -117,15 +138,18 @@ class VBucketPrepares:
         return aborted
 
     def settle(self, now: int) -> None:
-        """Add the missing marks of prepares that a document or the drop of a collection ended, as far as damage lets
-        that be seen. ArenaFull, DiskFull: call it again later.
+        """Add the missing marks of prepares that ended with a document or with the drop of a collection. A prepare
+        whose document can't be read, because it is damaged, keeps waiting.
+
+        Raises:
+            ArenaFull, DiskFull: some marks had no room; call again later.
         """
         for key in [key for key, seqno in self.pending.items() if self._seems_over(key, seqno)]:
             self._store.prepares.stage_over(self._vbucket, joined(key), now)
             del self.pending[key]
 
     def is_over(self, key: Key) -> bool:
-        """Return True if a prepare in `pending` is over already: there was no room for its mark yet."""
+        """Return True if a prepare in `pending` is over, and only its mark is missing, for lack of room."""
         return self._is_over(key, self.pending[key])
 
     def newest(self, upto_seqno: int) -> int:
@@ -133,19 +157,19 @@ class VBucketPrepares:
         return max((seqno for seqno in self.pending.values() if seqno <= upto_seqno), default=0)
 
     def committed(self, after_seqno: int, upto_seqno: int) -> Iterator[tuple[int, int]]:
-        """Yield (seqno, seqno of the prepare) of the commits in a range."""
+        """Yield (seqno of the commit, seqno of the prepare) for commits above `after_seqno`, up to `upto_seqno`."""
         return ((at, seqno) for at, seqno in self.commits.items() if after_seqno < at <= upto_seqno)
 
     def _seems_over(self, key: Key, seqno: int) -> bool:
-        """Return True if a prepare is over, as far as damage lets that be seen."""
+        """Return True if a prepare is known to be over; False if damage hides its document."""
         try:
             return self._is_over(key, seqno)
         except CorruptStore:
             return False
 
     def _is_over(self, key: Key, seqno: int) -> bool:
-        """Return True if the collection was dropped, or the document is newer than its prepare: no other change comes
-        between.
+        """Return True if the collection was dropped, or the document is newer than the prepare. Raises CorruptStore if
+        the document is damaged.
         """
         # Behind the drop of a collection no stream reports a commit or an abort in it any more (dcp 2.16), so nothing
         # else would ever end the prepare here.
@@ -191,10 +215,10 @@ class VBucketPrepares:
 
 
 def key_of(key: bytes) -> Key:
-    """Return the key of a prepare, separated from the id of its collection."""
+    """Split the stored key of a prepare into the id of its collection and the document's key."""
     return Key(*leb128.split_key(key))
 
 
 def joined(key: Key) -> bytes:
-    """Return a key after its collection's id, also for the default collection."""
+    """Return the id of the collection, in LEB128, followed by the key; the default collection has the id 0."""
     return leb128.join_key(key.collection, key.key)

@@ -1,7 +1,8 @@
 """A vbucket of this node: state, failover table, the snapshot that it receives, and its readers.
 
-The documents and the seqnos are in the store; this object interprets them. Its own changes are staged as records of the
-same log, between the documents before and after them, so that recovery is replay and the two can't disagree.
+The documents and the seqnos are in the store; this object interprets them. Its own changes are staged as records in the
+same log, between the documents before and after them. So recovery reads one log, and a vbucket can't disagree with its
+documents.
 
     any -> another state    the streams that read it end with StateChanged; becoming active begins a new branch
     handover                active -> dead while another node takes over: its readers continue to read
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
 
 
 class Reader(Protocol):
-    """A reader of a vbucket's changes, which must be told when they come to an end."""
+    """A reader of a vbucket's changes; the vbucket calls these methods when something happens to it."""
 
     @property
     def position(self) -> int:
-        """The seqno up to which the reader lacks nothing; tombstones above it are not purged."""
+        """The seqno up to which the reader has all changes; tombstones above it are not purged."""
 
     def advanced(self) -> None:
         """Note that more changes are durable."""
@@ -75,13 +76,13 @@ class Inbound(Protocol):
         """Note that prepares for which the producer waits may be on disk."""
 
     def vbucket_left(self, reason: str) -> None:
-        """Note that the vbucket accepts no more from its producer: it became active, was dropped, or lost staged
-        changes.
+        """End the stream, because the vbucket became active, was dropped, or lost staged changes; `reason` is for the
+        log.
         """
 
 
 BACKED_UP = int(State.DEAD) + 1
-"""In the index table, in place of ACTIVE: the fast path leaves such a vbucket's requests to the plain one."""
+"""A value in the index table in place of ACTIVE: the fast path leaves such a vbucket's requests to the plain path."""
 
 
 class VBucket:
@@ -90,19 +91,20 @@ class VBucket:
     Attributes:
         id: 0 to 1023.
         state: active, replica, pending or dead.
-        failover: the branches of its history, newest first.
+        failover: the failover table: the branches of the history, newest first.
         snapshot_start, snapshot_end: the snapshot that a producer sends at present; in an active vbucket, both are the
             high seqno at which it became active.
-        deduplicated_seqno: versions may be missing up to here: the end of the last snapshot that came without History;
-            it may be above the high seqno while that snapshot is received.
-        gate: the batch that makes the latest record durable.
+        deduplicated_seqno: the seqno up to which versions may be missing: the end of the last snapshot that came
+            without History. While that snapshot is received, this may be above the high seqno.
+        gate: the number of the batch that makes the latest record durable.
         consistent: the seqnos to which a replica can be rolled back.
-        checkpoint: the last checkpoint that a TAP producer sent whole (tap.md 5.1); 0 for none.
-        gap: the changes of its producer that it refused and lacks; later changes come after the gap.
+        checkpoint: the id of the last checkpoint that a TAP producer sent whole (tap.md 5.1); 0 for none.
+        gap: the changes of its producer that this vbucket refused, and still lacks.
         readers: the readers of its changes; streams add and remove themselves.
-        inbound: the stream by which it follows a producer, None without one.
-        handover: the outbound stream that is handing it over to another node, None without one.
-        collections: its collections, by the system events in its log. prepares: its waiting durable writes.
+        inbound: the stream by which the vbucket follows a producer; None if there is none.
+        handover: the handover of the vbucket to another node that is under way; None if there is none.
+        collections: its collections, by the system events in its log.
+        prepares: its waiting durable writes.
         is_backed_up: True if a handover takes so long that writes are refused for now (failover 4).
     """
 
@@ -150,11 +152,11 @@ class VBucket:
         clean: bool,
         new_uuid: Callable[[], int],
     ) -> VBucket:
-        """Return the vbucket of a record, after the store was opened.
+        """Return the vbucket that a record describes, after the store was opened.
 
-        After an unclean stop an active vbucket begins a new branch, because a reader may have seen changes that no
-        longer exist. The branch begins at the high seqno if the last received snapshot was whole, otherwise at the
-        start of that snapshot.
+        If the last stop was not clean, an active vbucket begins a new branch, because a reader may have seen changes
+        that no longer exist. The branch begins at the high seqno if the last received snapshot was whole, otherwise at
+        the start of that snapshot.
         """
         table = FailoverTable(record.failover, new_uuid=new_uuid)
         vbucket_ = cls(vbucket, store, wrote, state=State(record.state), failover=table)
@@ -171,8 +173,12 @@ class VBucket:
         return vbucket_
 
     def restore(self, record: VBucketRecord | None) -> None:
-        """Return to the state on disk, because the staged changes are lost; without a record the vbucket becomes dead.
-        Its readers, and a stream that it follows, must begin again.
+        """Return to the state on disk, because the staged changes are lost.
+
+        All streams from and to the vbucket end.
+
+        Args:
+            record: the newest record on disk; None if there is none: the vbucket becomes dead.
         """
         if record is None:
             # The record that created the vbucket was in the lost batch, so the vbucket never was.
@@ -190,26 +196,34 @@ class VBucket:
         self.read_events()
         self.snapshot_start, self.snapshot_end = record.snapshot_start, record.snapshot_end
         lacked = record.deduplicated
-        # Records of before this number was kept say nothing of History, so all that was received counts as received
-        # without.
+        # Old records do not have this number; then all received changes count as received without History.
         self.deduplicated_seqno = record.snapshot_end if lacked is None else lacked
         self.consistent = ConsistentSeqnos(record.consistent)
         self.checkpoint = record.checkpoint
         self.gap = Gap(record.refused_changes, record.whole_seqno, record.refused)
-        # Stores of before the list was kept know where the snapshot in hand began, which is the next best.
+        # Old records do not have the list; the start of the present snapshot is the next best value.
         begun = min(record.snapshot_start, self.high_seqno)
         self._complete_seqno = self.consistent.at_or_below(self.high_seqno) if record.consistent else begun
 
     def read_events(self) -> None:
-        """Read the collections and the prepares from the log again; keep events found damaged there."""
+        """Read the collections and the prepares from the log again; an event that is damaged in the log keeps its value
+        in memory.
+        """
         damaged = self.collections.events_at(self._store.quarantine.lost(self.id).tolist())
         events = [*damaged, *self._store.events(self.id)]
         self.collections = VBucketCollections(sorted(events, key=lambda event: event.seqno))
         self.prepares.read()
 
     def add_event(self, event: ManifestEvent, seqno: int, cas: int) -> int:
-        """Stage a system event, with its own seqno, or with 0 the next one; return the seqno. Raises ArenaFull,
-        DiskFull.
+        """Stage a system event; return its seqno.
+
+        Args:
+            event: the event.
+            seqno: its seqno; 0 for the next one.
+            cas: its CAS.
+
+        Raises:
+            ArenaFull, DiskFull: there is no room for it, and nothing happens.
         """
         # The manifest says durably that marks, or events of version 2, are in use before the first of them is staged:
         # an older program would misread them.
@@ -217,11 +231,13 @@ class VBucket:
         return self._stage_event(event, event_parts(event), seqno or None, cas)
 
     def become(self, manifest: CollectionsManifest, next_cas: Callable[[], int]) -> bool:
-        """Stage the events that lead from the present collections to those of a manifest; return True if there were
-        any.
+        """Stage the events that lead from the present collections to the collections of a manifest.
+
+        Returns:
+            True if any event was staged; False if the collections are those of the manifest already.
 
         Raises:
-            ArenaFull: after some of them; stage the rest after the next commit.
+            ArenaFull: only some events had room. Call again after the next commit, to stage the rest.
         """
         steps = self.collections.steps_to(manifest)
         if steps:
@@ -242,10 +258,10 @@ class VBucket:
 
     @property
     def durable_seqno(self) -> int:
-        """The newest seqno on disk, up to which readers may see changes.
+        """The newest seqno on disk; readers may see the changes up to it.
 
-        If the producer announces no end (UPR), a snapshot is shown only once it is whole: its end could not be
-        announced to a reader.
+        While a snapshot without an announced end (UPR) is received, this is the end of the last whole snapshot instead:
+        a reader could not be given the end of an unfinished one.
         """
         durable = self._store.table.item(self.id, index.DURABLE_HIGH)  # as the store's, which a drain asks for often
         # A UPR marker has no end, so a reader could not be given a marker with a true one; it waits for the boundary
@@ -254,8 +270,8 @@ class VBucket:
 
     @property
     def purge_seqno(self) -> int:
-        """The purge seqno: tombstones up to here may be missing, because compaction has dropped them, here or at a
-        producer.
+        """The purge seqno: tombstones at or below it may be missing, because a compaction has dropped them, here or at
+        a producer.
         """
         return self._store.index.purge_seqno(self.id)
 
@@ -266,19 +282,18 @@ class VBucket:
 
     @property
     def complete_seqno(self) -> int:
-        """The end of the last snapshot that was received whole; in an active vbucket, every seqno ends one."""
+        """The end of the last snapshot that was received whole; in an active vbucket, the high seqno."""
         # After a restart inside a snapshot this is the persisted snapshot start, or a later end that the record knows
         # (failover 1).
         return self.high_seqno if self.high_seqno >= self.snapshot_end else self._complete_seqno
 
     @property
     def complete_durable_seqno(self) -> int:
-        """The newest seqno at which the changes on disk are complete: a failover to this copy undoes nothing up to
-        here.
+        """The newest seqno at which the changes on disk are complete: a failover to this copy loses nothing up to it.
 
-        A snapshot of old data has only the newest version of each key. If its end is missing, so are keys that existed
-        before and were written again later: the part before its end is not complete. Nor are the changes after a
-        refused one.
+        A snapshot of old data has only the newest version of each key. While its end is missing, keys are missing that
+        were written again near its end, so no part of the snapshot is complete. Changes after a refused change are not
+        complete either.
         """
         durable = self.durable_seqno
         if durable < self.snapshot_end:  # of two seqnos the older one may be the last that is on disk
@@ -290,17 +305,19 @@ class VBucket:
 
     @property
     def readable_seqno(self) -> int:
-        """The value of `complete_durable_seqno`, but at most the seqno before the first damaged change, which is in the
-        log and can't be shown.
+        """The value of `complete_durable_seqno`, but at most the seqno before the first change that is damaged
+        on disk.
         """
         lost = self._store.quarantine.lost(self.id)
         return min(self.complete_durable_seqno, int(lost[0]) - 1) if len(lost) else self.complete_durable_seqno
 
     @property
     def acknowledged_seqno(self) -> int:
-        """The seqno up to which this copy may have acknowledged prepares: the readable one before damage was found.
+        """The seqno up to which this copy may have acknowledged prepares: `readable_seqno`, or the value that this had
+        before damage was found, if that is higher.
 
-        Confirmed durable writes may depend on it, although a failover ranks the copy by its readable seqno.
+        Confirmed durable writes up to this seqno may depend on this copy, although a failover ranks the copy by its
+        readable seqno.
         """
         # It never falls when damage is found: the owner and this copy may have been the majority of a confirmed write
         # behind the damage, which a failover to a third copy would give up silently.
@@ -313,12 +330,12 @@ class VBucket:
 
     @property
     def is_receiving_snapshot(self) -> bool:
-        """True if the present snapshot lacks its end, so that there is no consistent state yet."""
+        """True if the end of the present snapshot has not been received, so that the state is not consistent."""
         return self.high_seqno < self.snapshot_end
 
     def ends_snapshot(self, seqno: int) -> bool:
-        """Return True if the vbucket is (or will be, at the end of the present snapshot) in a consistent state at
-        `seqno`.
+        """Return True if the vbucket's state at `seqno` is consistent, or will be at the end of the present
+        snapshot.
         """
         # Below `snapshot_end` an active vbucket has what it received as a copy; above it every seqno is a state of its
         # own.
@@ -329,30 +346,30 @@ class VBucket:
     def is_exact(self, seqno: int) -> bool:
         """Return True if the store can show the vbucket as it was at `seqno`.
 
-        Changes from a producer are consistent only at the ends of its snapshots, which are not stored; those that this
-        node wrote itself always are, until compaction has dropped the old versions.
+        Changes from a producer are consistent only at the ends of its snapshots, which are not stored. Changes that
+        this node wrote itself are consistent at every seqno, until a compaction drops the old versions.
         """
         return self.state is State.ACTIVE and seqno >= self.snapshot_end and self._store.index.exact(self.id, seqno)
 
     @property
     def versions_after(self) -> int:
-        """The seqno above which every version is in the log, and at which the state can be shown; ENDLESS if no such
-        seqno is known.
+        """The seqno above which every version is in the log, and at which the state can be shown; ENDLESS in a replica
+        or pending vbucket.
 
-        What an active vbucket wrote itself has every version, and compaction drops none above the rollback floor. What
-        it received as a copy has them after the last snapshot that came without History. A copy shows none: its
-        snapshots are its producer's. A vbucket that was handed over gets no more changes, and sends the rest of its
-        own.
+        The log has every version that this vbucket wrote while active, as far as the versions are above the rollback
+        floor of compaction. Of the changes received from a producer, it has every version after the last snapshot that
+        came without History. A replica offers no versions, because its producer decides where its snapshots end. A dead
+        vbucket that was handed over still offers the versions that it has.
         """
         return ENDLESS if self.state in (State.REPLICA, State.PENDING) else self.held_versions_after
 
     @property
     def held_versions_after(self) -> int:
-        """The seqno above which every version is in this node's log, as far as it is received."""
+        """The seqno above which this node's log has every version, as far as changes were received."""
         return max(self.deduplicated_seqno, self._store.index.rollback_floor(self.id))
 
     def set_state(self, state: State, *, new_branch: bool = True) -> bool:
-        """Change the state; return False, without any effect, if it is the present one.
+        """Change the state; do nothing and return False if it is the present state already.
 
         Args:
             state: the new state.
@@ -360,7 +377,7 @@ class VBucket:
                 of the old owner continues.
 
         Raises:
-            ArenaFull, DiskFull: it can't be written, and nothing happens.
+            ArenaFull, DiskFull: the record of the new state has no room, and nothing happens.
         """
         # A repeated SET_VBUCKET is no new branch and ends no stream (failover 1, 3): a mover repeats it after a lost
         # answer.
@@ -370,8 +387,8 @@ class VBucket:
         # writes that a restart finds in a replica.
         self._store.staging.check_record_room()  # else it would be so in memory only
         if state is State.ACTIVE and new_branch:
-            # What was received of an unfinished snapshot stays, but belongs to the new branch (failover 1).
-            # So does what lies behind a gap: a consumer that has it from the owner has what is missing here, too.
+            # The received part of an unfinished snapshot stays, but belongs to the new branch (failover 1). So do the
+            # changes behind a gap: a consumer that got them from the owner also has the changes that are missing here.
             whole = self._before_gap if self.has_gap else ENDLESS
             # A branch from the high seqno would declare a half-received snapshot to be common history, and a consumer
             # that has the rest of it from the former owner would not be sent back (failover 1, 2).
@@ -379,22 +396,22 @@ class VBucket:
         if state is State.ACTIVE:
             # This must come before `snapshot_end` below is set to the high seqno, which it compares.
             self._settle_versions()
-            self.checkpoint = 0  # what follows is no producer's
-            self.gap = Gap()  # what is here is what there is
-            # From here on every seqno is one of our own, and ends a state that can be told (see is_exact).
+            self.checkpoint = 0  # the next changes come from clients, not from a producer
+            self.gap = Gap()  # this copy is the owner now, so its changes are the only ones
+            # From here on this node assigns every seqno, and each one ends a consistent state (see is_exact).
             self._complete_seqno = self.snapshot_start = self.snapshot_end = self.high_seqno
             # The producer announced purges up to the end of a snapshot that never came whole; tombstones above the high
             # seqno were never here to be missing.
-            self._store.lacks_tombstones(self.id, 0)  # of what never came, nothing is missing
+            self._store.lacks_tombstones(self.id, 0)
             # A producer that went on writing here would be a second owner: its seqnos would collide with those of our
             # clients (failover 3, inbound streams are closed).
             self.stop_following("it became active")
             begun, high = self.failover.newest.seqno, self.high_seqno
-            is_right = begun <= high or not new_branch  # that of a takeover is its former owner's
+            is_right = begun <= high or not new_branch  # after a takeover, the newest branch is the former owner's
             node_invariant(is_right, "vbucket {}: a branch from {}, above seqno {}", self.id, begun, high)
             node_invariant(not self.is_receiving_snapshot, "vbucket {} is active inside a snapshot", self.id)
-        # `state` is still the old one here: what an active vbucket wrote itself is noted as states to which it can
-        # return.
+        # `state` is still the old one here: `_leave_active` notes the changes that an active vbucket wrote itself as
+        # states to which a rollback can return.
         self._leave_active()
         self.state = state
         self._stage()
@@ -404,9 +421,10 @@ class VBucket:
         return True
 
     def _settle_versions(self) -> None:
-        """Record where versions begin in the received part, which is now final.
+        """Set `deduplicated_seqno` for the received changes, because no more changes come from a producer.
 
-        Changes above the snapshot came by TAP, which sends no versions; after a gap a version may be missing anywhere.
+        Changes above the end of the snapshot came by TAP, which sends no versions. If there is a gap, a version may be
+        missing anywhere.
         """
         high = self.high_seqno
         is_whole = high <= self.snapshot_end and not self.has_gap
@@ -420,7 +438,7 @@ class VBucket:
         Args:
             now: Unix seconds.
         """
-        self._store.staging.check_record_room()  # before anything is aborted, for else it stays the owner
+        self._store.staging.check_record_room()  # before any abort: without room, this node stays the owner
         # The aborts are staged while the vbucket is active, in front of the record that says dead: the takeover stream
         # carries them to the new owner.
         self._abort_prepares(now)
@@ -433,14 +451,14 @@ class VBucket:
     def handed_over(self) -> None:
         """End the streams after a handover that is finished, or broken off while no vbucket is active here.
 
-        They were left open to send the rest; now they would stay silent without end, and delay readers that find the
-        further changes at the new owner, in the same history.
+        The streams were left open to send the rest. Without this call they would now stay open and silent, and their
+        consumers would not look for later changes at the new owner.
         """
         self._tell(lambda reader: reader.state_changed())
 
     def take_back(self) -> None:
-        """Serve again, because the node that was to take over refused. Nothing was written elsewhere, so no new branch
-        begins.
+        """Become active again, because the node that should have taken over refused. No other node has written to the
+        vbucket, so no new branch begins.
         """
         node_invariant(self.state is State.DEAD, "vbucket {}: taken back while {}", self.id, self.state.name)
         # Nobody else became active, so this is no new owner, and a new branch would send every consumer through a
@@ -450,33 +468,37 @@ class VBucket:
         self._tell(lambda reader: reader.state_changed())
 
     def back_up(self, backed_up: bool) -> None:
-        """Refuse writes for now (ETMPFAIL), so that a takeover can end; or accept them again."""
+        """Refuse writes with ETMPFAIL if `backed_up` is True, so that a takeover can end; otherwise accept them
+        again.
+        """
         was_backed_up, self.is_backed_up = self.is_backed_up, backed_up
         self.show_state()
         if was_backed_up and not backed_up and self.state is State.ACTIVE:
-            self.gate = self._wrote()  # the hand-over broke off, and a change of the collections may have passed it by
+            self.gate = self._wrote()  # the handover failed; a change of the collections may have skipped this vbucket
 
     def show_state(self) -> None:
-        """Let the fast path serve the active vbucket, or leave it to the plain path, which checks more than states."""
+        """Decide which path serves an active vbucket: the fast path, or, while the vbucket is backed up or has waiting
+        prepares, the plain path, which checks more than the state.
+        """
         if self.state is State.ACTIVE:
             plainly = self.is_backed_up or self.prepares.pending
-            # Other states are written there by the record as it is staged; this word alone is not in the log.
+            # Staging a record writes the other states there; BACKED_UP alone is not in the log.
             self._store.table[self.id, index.STATE] = BACKED_UP if plainly else int(State.ACTIVE)
 
     def _abort_prepares(self, now: int) -> None:
-        """Abort the waiting prepares when the vbucket moves to another node: that node may not know of them.
+        """Abort the waiting prepares, because the vbucket moves to a node that may not know of them.
 
-        Prepares whose clients may have read that they happened were settled before (`DurableWrites.settle_before`).
+        `DurableWrites.settle_before` has already settled the prepares that a client may have seen confirmed.
         """
-        # The hand-over goes on without the aborts. Refused here, the vbucket would stay with an owner whose disk is
-        # full, and could not leave it.
-        with suppress(StorageError):  # then it may happen there; who asked for it was told neither
+        # If there is no room for the aborts, the handover continues without them: otherwise a vbucket could never leave
+        # an owner whose disk is full.
+        with suppress(StorageError):  # the new owner may then commit the prepare; its client got no answer yet
             for key in tuple(self.prepares.pending):
                 self.prepares.abort(key, now)
 
     def stop_following(self, reason: str) -> None:
         """End the inbound stream, if there is one."""
-        # Cleared first, for `vbucket_left` may lead back here.
+        # Cleared first, because `vbucket_left` may call this method again.
         inbound, self.inbound = self.inbound, None
         if inbound is not None:
             inbound.vbucket_left(reason)
@@ -489,8 +511,8 @@ class VBucket:
         belong to that branch, although some are older than it.
         """
         last, start, end = self.high_seqno, self.snapshot_start, self.snapshot_end
-        # Whole, or nothing of the snapshot received: such a position is given as [last, last] (dcp 9, resume rule), so
-        # that no unreached end can send us back.
+        # If the snapshot was received whole or not at all, the position is [last, last] (dcp 9, resume rule): an end
+        # that was not reached could cause a rollback.
         if not start <= last < end or last == start:
             start = end = last
         log = self.failover.entries
@@ -501,11 +523,11 @@ class VBucket:
 
     @property
     def position_before_gap(self) -> Position:
-        """The position to request so that all changes after the gap are sent again: the seqno that `roll_back` will
-        reach.
+        """The position to send to a producer so that all changes after the gap come again. Its seqno is the one that
+        `roll_back` will reach.
         """
         # A compaction may have raised the rollback floor above the gap. The request must name the seqno that
-        # `roll_back` will really reach, or what comes would not fit behind what is kept.
+        # `roll_back` will really reach; otherwise the new changes would not follow the ones that are kept.
         seqno = self._store.lowered_to(self.id, self._nearest(self.gap.whole_seqno))
         log = tuple(entry for entry in self.failover.entries if entry.seqno <= seqno)
         # The uuid is that of the branch at the seqno (failover 2.3): with a newer one the producer would count changes
@@ -521,13 +543,18 @@ class VBucket:
         *,
         has_versions: bool = False,
     ) -> None:
-        """Begin a snapshot after its marker: the next consistent state is at `end_seqno`. `has_versions`: the snapshot
-        has every version (History).
+        """Begin the snapshot that a marker announces.
 
-        If it replaces an unfinished snapshot (dcp 9), the vbucket is as far from a consistent state as before: the
-        incomplete range begins where that of the unfinished one did. The producer lacks tombstones up to `purge_seqno`,
-        so this vbucket lacks them too, and readers that continue from below must learn it (failover 2, step 2). Their
-        revisions went up to `deleted_rev`: new keys start above it here too.
+        If the snapshot replaces an unfinished one (dcp 9), the incomplete range still begins at the start of the
+        unfinished snapshot.
+
+        Args:
+            start_seqno: the start in the marker.
+            end_seqno: the end in the marker, where the next consistent state is; ENDLESS for UPR.
+            purge_seqno: the seqno up to which the producer may lack tombstones. From then on this vbucket lacks them
+                too, and must report that to readers that continue from a lower seqno (failover 2, step 2).
+            deleted_rev: the highest revision of those tombstones; new keys start above it here too.
+            has_versions: True if the snapshot has every version (History).
         """
         node_invariant(start_seqno <= end_seqno, "vbucket {}: snapshot [{}, {}]", self.id, start_seqno, end_seqno)
         node_invariant(self.state is not State.ACTIVE, "vbucket {} is active, and receives a snapshot", self.id)
@@ -545,7 +572,7 @@ class VBucket:
         node_invariant(complete <= high, "vbucket {}: complete up to {}, above seqno {}", self.id, complete, high)
         self.snapshot_start, self.snapshot_end = start_seqno, end_seqno
         if not has_versions:
-            # What was announced before and did not come is part of this one.
+            # Changes that an earlier marker announced, and that did not come, are part of this snapshot.
             self.deduplicated_seqno = max(min(self.deduplicated_seqno, high), end_seqno)
         # In the log this stands before the first change of the snapshot: a crash in the middle of it must not leave a
         # copy that lacks tombstones and does not know it (decision 0033).
@@ -553,8 +580,8 @@ class VBucket:
         self._stage()
 
     def pass_boundary(self, *, goes_on: bool) -> None:
-        """UPR: note that the received changes are consistent now; if the stream continues, begin a snapshot without an
-        end.
+        """Note a UPR boundary: the changes received so far are consistent. If `goes_on` is True, the stream continues,
+        and a snapshot without an announced end begins.
         """
         # A UPR boundary comes behind its changes, so everything up to here is whole (dcp 14, "range being [first seqno,
         # last seqno]").
@@ -566,7 +593,7 @@ class VBucket:
         self.advanced()
 
     def pass_seqno(self, seqno: int) -> None:
-        """Count seqnos up to `seqno` as received, because the producer has no changes there for this node (dcp
+        """Count all seqnos up to `seqno` as received, because the producer sends no change with them to this node (dcp
         2.18).
         """
         self._store.pass_seqno(self.id, seqno)
@@ -574,27 +601,29 @@ class VBucket:
         self._stage()
 
     def note_deleted_rev(self, deleted_rev: int) -> None:
-        """Note that the producer's tombstones had revisions up to this one: new keys start above it here too."""
+        """Note the highest revision of the producer's tombstones: new keys start above it here too."""
         if deleted_rev > self.deleted_rev:
             self._store.lacks_tombstones(self.id, self.purge_seqno, deleted_rev)
             self._stage()
 
     @property
     def refused_changes(self) -> int:
-        """The number of its producer's changes that the vbucket refused and lacks."""
+        """The number of changes of its producer that the vbucket refused, and still lacks."""
         return self.gap.changes
 
     @property
     def has_gap(self) -> bool:
-        """True if there are changes after a missing one. Otherwise the changes here end before it, and are whole."""
+        """True if the vbucket has changes after a missing one; False if no change is missing, or only newer changes
+        than those in the vbucket.
+        """
         return self.gap.changes > 0 and self.high_seqno > self.gap.whole_seqno
 
     @property
     def needs_all_anew(self) -> bool:
-        """True if the gap closes only when all changes after it are sent again.
+        """True if the gap closes only when the producer sends all changes after it again.
 
-        False for a damaged vbucket: it would lose everything that it can still show (decision 0107), without being
-        ready for a takeover any sooner.
+        False for a damaged vbucket: for that, the vbucket would have to give up everything that it can still show
+        (decision 0107), and would not be ready for a takeover any sooner.
         """
         return self.has_gap and not self.gap.is_named and not self.damaged_changes
 
@@ -604,13 +633,15 @@ class VBucket:
         return self.consistent.at_or_below(self.gap.whole_seqno)
 
     def miss(self, whole_seqno: int, key: Key | None = None, seqno: int = 0) -> None:
-        """Note that a change of the producer was refused: after `whole_seqno` changes are missing.
+        """Note that the vbucket refused a change of its producer; end the streams of its readers.
 
-        Its readers' streams end: they would get snapshots that seem whole but lack it, and resume after it at the
+        The readers would otherwise get snapshots that seem whole but lack the change, and would resume after it at the
         owner.
 
         Args:
-            key, seqno: those of the change, as far as they are plausible.
+            whole_seqno: the seqno up to which no change is missing.
+            key: the key of the change; None if it is not plausible.
+            seqno: the seqno of the change; 0 if it is not plausible.
         """
         is_there = key is not None and key.collection in self.collections.alive
         self.gap.add(whole_seqno, key if is_there else None, seqno)
@@ -622,20 +653,21 @@ class VBucket:
         self._tell(lambda reader: reader.state_changed())
 
     def close_gap(self) -> bool:
-        """Close the gap if newer versions of all refused changes are here; return True if so.
+        """Close the gap if no refused change is missing any more (`Gap.is_closed`); return True if it was closed.
 
-        States between a refused change and its newer version never existed: no rollback may reach them.
+        Between a refused change and the newer version of its key, the states in this copy never existed at the owner: a
+        later rollback does not stop there.
 
         Raises:
-            ArenaFull, DiskFull: it can't be written; nothing happens.
+            ArenaFull, DiskFull: the record has no room, and nothing happens.
         """
         if not self.gap.is_closed(
             lambda key: self._store.seqno_of(self.id, key.key, key.collection), self.collections.alive
         ):
             return False
-        # Without room for the record the gap would be closed in memory alone, and a restart would have it again.
+        # Without room for the record the gap would be closed in memory only, and would be back after a restart.
         self._store.staging.check_record_room()
-        # Also the states that were noted behind the gap go: each of them lacked the refused change.
+        # The states noted behind the gap are forgotten, because each of them lacked the refused change.
         self.consistent.cut(self.gap.whole_seqno)
         self._complete_seqno = min(self._complete_seqno, self._before_gap)
         self.deduplicated_seqno = max(self.deduplicated_seqno, self.high_seqno)  # the refused version never comes
@@ -644,28 +676,30 @@ class VBucket:
         return True
 
     def close_checkpoint(self, checkpoint: int) -> None:
-        """Note a checkpoint that a TAP producer sent whole: the feed can resume after it."""
+        """Note that a TAP producer has sent a checkpoint whole: the feed can resume after it."""
         self.checkpoint = checkpoint
         self._stage()
 
     def follow(self, log: list[tuple[int, int]]) -> None:
-        """Adopt the failover log of the producer of which this vbucket is a replica.
+        """Adopt the failover log of the producer that this vbucket follows; end the readers' streams if it is a new
+        log.
 
-        Its readers got the former log, and would attribute new changes to a branch that never had them: a consumer uses
-        the log of its last stream (failover 2.3). So their streams end, and must be requested again.
+        A consumer attributes changes to the branches in the log of its last stream (failover 2.3). The readers got the
+        former log, so they must request their streams again to get the new one.
 
-        The stream begins after all changes here. A replica that accepted nothing after a refused change closes its gap:
-        either the change is sent again, or the producer does not have it either, and its key may never be written
-        again.
+        The inbound stream begins after all changes here. If the vbucket has no change after a refused one, this closes
+        its gap: the producer either sends the refused change again, or does not have it any more.
+
+        Args:
+            log: pairs of branch uuid and first seqno, newest first.
         """
         before = self.failover.entries
-        # With changes behind the gap the stream begins behind them, so it can't bring what lies before them; the gap
+        # With changes behind the gap, the stream begins behind these changes and can't bring the missing ones; the gap
         # stays.
-        if not self.has_gap:  # all that was refused comes again, but what the producer lost by a failover
+        if not self.has_gap:  # all refused changes come again, except those that the producer lost in a failover
             self.gap = Gap()
         self.failover.replace(log)
-        # TAP checkpoint ids belong to the history of one producer (tap.md 5.1); quoted to another, one would skip
-        # changes.
+        # TAP checkpoint ids belong to the history of one producer (tap.md 5.1); another producer would skip changes.
         self.checkpoint = 0
         self._stage()
         # A stream that was resumed under the same log changes nothing for readers, and is the common case.
@@ -673,18 +707,18 @@ class VBucket:
             self._tell(lambda reader: reader.state_changed())
 
     def roll_back(self, seqno: int) -> int:
-        """Undo everything above `seqno`, or above the newest consistent state below it; return the new high seqno.
+        """Undo all changes above `seqno`, or above the newest consistent state below it; return the new high seqno.
 
-        "It may roll back further than asked, never less" (dcp 9): further if `seqno` lies within a snapshot that was
-        received, or if the store can't go back that far; in that case to nothing at all.
+        "It may roll back further than asked, never less" (dcp 9). If `seqno` lies within a received snapshot, the
+        rollback goes to an earlier consistent state. If the store no longer has the versions for that, it goes to 0.
         """
         nearest, before = self._nearest(seqno), self.high_seqno
         node_invariant(nearest <= seqno, "vbucket {}: back to {}, {} was asked for", self.id, nearest, seqno)
-        # This frame and the record below come into one batch, for no freeze lies between them within a turn of the
+        # This frame and the record below are in the same batch, because a batch is never closed within a turn of the
         # loop: a crash keeps both or neither.
         self._store.rollback(self.id, nearest)
-        # Of a snapshot that was given up nothing is missing any more; its purge seqno above the new high seqno counts
-        # no more.
+        # The snapshot was given up, so no tombstones of it are missing; a purge seqno above the new high seqno no
+        # longer counts.
         self._store.lacks_tombstones(self.id, 0)
         # Collections and prepares follow from the rows, and some of those are gone.
         self.read_events()
@@ -692,7 +726,7 @@ class VBucket:
         reached = self.high_seqno
         most = min(before, seqno)
         node_invariant(reached <= most, "vbucket {}: back to {} leads to {}", self.id, most, reached)
-        # All that lay behind the refused change is given up, so the next stream brings that change again.
+        # All changes behind the refused change are undone, so the next stream brings the refused change again.
         if reached <= self.gap.whole_seqno or not reached:
             self.gap = Gap()
         self.consistent.cut(reached)
@@ -701,7 +735,7 @@ class VBucket:
         self.failover.prune(reached)
         self._complete_seqno, self.snapshot_start, self.snapshot_end = reached, reached, reached
         self.deduplicated_seqno = min(self.deduplicated_seqno, reached)
-        # A copy that has given changes up stands for nothing above them, whatever it had acknowledged.
+        # After the rollback this copy no longer vouches for the undone changes, even if it had acknowledged them.
         self._acknowledged_seqno = min(self._acknowledged_seqno, reached)
         self._stage()
         self._tell(lambda reader: reader.rolled_back())
@@ -709,7 +743,7 @@ class VBucket:
 
     def _nearest(self, seqno: int) -> int:
         """Return the newest consistent state at or below `seqno`."""
-        # Nothing lies above, so there is nothing to give up, however the list of states was thinned out.
+        # There is no change above `seqno`, so nothing must be undone, even if the list of states has lost this one.
         if seqno >= self.high_seqno and not self.is_receiving_snapshot:
             return self.high_seqno
         if self.state is State.ACTIVE and seqno >= self.snapshot_end:
@@ -718,8 +752,8 @@ class VBucket:
 
     def drop(self) -> None:
         """Drop the vbucket with its documents; its streams end as after a state change (dcp 2.6)."""
-        # The stream must not write behind the DROP frame: at a restart its changes would make the vbucket again,
-        # without its beginning.
+        # The inbound stream must not write behind the DROP frame: at a restart its changes would create the vbucket
+        # again, without the changes before them.
         self.stop_following("it was deleted")
         self.state = State.DEAD
         self._store.drop(self.id)
@@ -731,14 +765,16 @@ class VBucket:
         self._tell(lambda reader: reader.advanced())
 
     def damaged(self, acknowledged_seqno: int) -> None:
-        """Tell the readers that a part of the vbucket can't be read any more; keep `acknowledged_seqno`, from before
-        the damage.
+        """Tell the readers that a part of the vbucket can't be read any more.
+
+        Args:
+            acknowledged_seqno: the value of the property `acknowledged_seqno` before the damage, which is kept.
         """
         self._acknowledged_seqno = acknowledged_seqno
         self._tell(lambda reader: reader.damaged())
 
     def record(self) -> VBucketRecord:
-        """Return the record that must survive a restart."""
+        """Return the vbucket's state as the record that the log keeps."""
         return VBucketRecord(
             state=int(self.state),
             failover=self.failover.entries,
@@ -754,13 +790,13 @@ class VBucket:
         )
 
     def _leave_active(self) -> None:
-        """Note that all changes written here can be rolled back to any seqno, also when another node writes from now
-        on.
+        """If the vbucket is active, note that a rollback can return to any seqno that it wrote itself; this must be
+        known later, when another node is the owner.
         """
         self.is_backed_up = False
         if self.state is State.ACTIVE:
             self.consistent.note(self.snapshot_end, self.high_seqno)
-            if self.damaged_changes:  # it acknowledged all that it wrote, however little of that can be read now
+            if self.damaged_changes:  # an active vbucket has acknowledged all its writes, readable or not
                 self._acknowledged_seqno = max(self._acknowledged_seqno, self.high_seqno)
 
     def _stage(self) -> None:
@@ -771,7 +807,7 @@ class VBucket:
         self.gate = self._wrote()
 
     def _tell(self, what: Callable[[Reader], None]) -> None:
-        """Call `what` with every reader; some leave meanwhile."""
-        # A copy of the set, since a stream that hears of its end leaves while this loop runs.
+        """Call `what` with every reader; a reader may remove itself during its call."""
+        # Hence the copy of the set.
         for reader in tuple(self.readers):
             what(reader)
