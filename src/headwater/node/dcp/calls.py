@@ -1,7 +1,7 @@
-"""The connections to other workers for one client's DCP connection, for either end of DCP.
+"""The connections to other workers for one client's DCP connection, for producers and for consumers.
 
-DcpCall     a DCP connection to another worker: its unanswered requests, and its open streams DcpCalls    all such
-connections of a client; a worker that reads too slowly pauses the client
+DcpCall     a DCP connection to another worker: its unanswered requests, and its open streams
+DcpCalls    all such connections of a client; a worker that reads too slowly pauses the client
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY_BYTES", "REQUESTS_BYTES_MAX", "DcpCall", "DcpCalls"]
 
 REQUESTS_BYTES_MAX: Final = 256 << 10
-"""So much of the client's messages may wait for a worker to read them, then no more is read of the client."""
+"""The most bytes of the client's messages that wait for a worker; above this, the client is paused."""
 ENTRY_BYTES: Final = 256
-"""About what is kept here for a stream, or for an answer that is owed."""
+"""The approximate memory of the state of a stream, or of an unanswered request."""
 
 
 class DcpCall(WorkerCall):
@@ -33,7 +33,7 @@ class DcpCall(WorkerCall):
     streams: Collection[object]
 
     def tell(self, data: bytes) -> None:
-        """Send a message that has no answer, at once."""
+        """Queue a message that has no answer, and send it at once if the socket has room."""
         self._out += data
         self.flush()
 
@@ -48,10 +48,10 @@ Call = TypeVar("Call", bound=DcpCall)
 
 
 class DcpCalls(Generic[Key, Call]):
-    """A client's connections to other workers, by key."""
+    """A client's connections to other workers, by a key that the subclass chooses."""
 
     HELD_UP_BY: ClassVar[str]
-    """The reason for which no more is read of the client, while a worker does not read."""
+    """The reason of the pause of the client's connection while a worker reads too slowly."""
 
     def __init__(self, kv: Session) -> None:
         self._kv = kv
@@ -72,7 +72,7 @@ class DcpCalls(Generic[Key, Call]):
             self._kv.connection.pause(self.HELD_UP_BY)
 
     def read_on(self) -> None:
-        """Resume the client after workers have read what waited for them."""
+        """Resume the client if no worker has too many waiting bytes any more."""
         if all(each.waiting_bytes <= REQUESTS_BYTES_MAX for each in self._calls.values()):
             self._kv.connection.resume(self.HELD_UP_BY)
 

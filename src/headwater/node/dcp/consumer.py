@@ -1,10 +1,10 @@
 """The session of a connection on which this node consumes: socket, protocol object and inbound streams together.
 
-The kernel handles incoming bytes first, and stages every change that is in order. Where it stops, one frame goes to the
-protocol object, and its events go to the vbuckets. An answer is sent once the change that it confirms is durable
-(`_gate`), so a producer may rely on the answers "snapshot received" and "state set", and a mover on "stream open".
-Bytes are acknowledged once they are staged: a full staging arena, or a full disk, stops the reading, and so the
-producer. Source: dcp 1, 2.2, 7, 9.
+The kernel handles incoming bytes first, and stages every change that is in order. Where the kernel stops, one frame
+goes to the protocol object, and its events go to the vbuckets. An answer is sent once the change that it confirms is
+durable (`_gate`), so a producer may rely on the answers "snapshot received" and "state set", and a mover on "stream
+open". Bytes are acknowledged once they are staged: a full staging arena, or a full disk, stops this node from reading,
+and thereby the producer from sending. Source: dcp 1, 2.2, 7, 9.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ if TYPE_CHECKING:
     from headwater.protocol.dcp.position import FailoverLog
 
 RECORDS_BYTES = 8 << 10
-"""Room that one control frame may take: a rollback and two records, each with a full failover log."""
+"""The room that one control frame may need in the arena: a rollback and two records with full failover logs."""
 SEQNO_BYTES = 8
 LACKED = CHANGES | {Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_COMMIT, Opcode.DCP_ABORT}
 NAMES_ITS_PREPARE = {Opcode.DCP_COMMIT, Opcode.DCP_ABORT}
-"""Messages that have the seqno of their prepare in front of their own."""
+"""Messages whose extras begin with the seqno of the prepare; their own seqno comes next."""
 WHY_NOT = {
     Status.NOT_MY_VBUCKET: "the vbucket is not here, or it is active",
     Status.KEY_EEXISTS: "the vbucket follows a producer already",
 }
-"""The words for each reason of `why_not`."""
+"""The text for each status that `why_not` returns."""
 
 log: Final = logging.getLogger(__name__)
 
@@ -82,12 +82,12 @@ class StreamListener(Protocol):
         """Note that the producer accepted a stream."""
 
     def fetches_again(self, vbucket: int, seqno: int) -> bool:
-        """Return True if the owner will open a stream, which is closed now, again to receive the refused change after
-        `seqno`.
+        """Return True if the owner will open the vbucket's stream again, to receive the refused change after `seqno`
+        once more; the caller then closes the present stream.
         """
 
     def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
-        """Note that a stream was refused, or ended."""
+        """Note that the producer refused or ended a stream."""
 
     def connection_lost(self) -> None:
         """Note that the socket is closed, and all streams with it."""
@@ -97,8 +97,11 @@ class ConsumerSession(DcpEnd[Consumer]):
     """One connection on which this node consumes.
 
     Args:
-        listener: the owner of the streams, on a connection that this node opened. opened: the client's OPEN, which is
-            sent to other workers as well.
+        kv: the session with which the connection began.
+        hub: the bucket's DCP connections.
+        consumer: the protocol's end of the connection.
+        listener: the owner of the streams on a connection that this node opened; None on a client's connection.
+        opened: the client's OPEN, to be sent to other workers too; None on a connection that this node opened.
 
     Attributes:
         consumer: the protocol's end of the connection.
@@ -122,7 +125,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.consumer = consumer
         self.streams: dict[int, InboundStream] = {}
         self.intake: Final = Intake(self._bucket, consumer, self.connection)
-        self._gaps: set[int] = set()  # vbuckets that lack changes they refused
+        self._gaps: set[int] = set()  # vbuckets that refused a change and lack it
         self._committer = kv.server.committer
         self._listener = listener
         self._relay = ConsumerRelay(kv, consumer, self, opened) if kv.relays and opened is not None else None
@@ -130,7 +133,7 @@ class ConsumerSession(DcpEnd[Consumer]):
     # --- what the connection calls ----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Acknowledge bytes that are due, or end the connection of a producer that was silent for too long."""
+        """Acknowledge bytes if that is due, or drop the connection if the producer was silent for too long."""
         for event in self.consumer.tick(now):
             self._handle(event)
         self._answer()
@@ -144,7 +147,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._relay.close()
 
     def users_changed(self) -> None:
-        """Look up the user's rights again; on a connection that this node opened there is no user."""
+        """Look up the user's rights again; do nothing on a connection that this node opened, which has no user."""
         if self._listener is None:
             super().users_changed()
 
@@ -155,7 +158,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._listener.connection_lost()
 
     def batch_lost(self, error: BaseException) -> None:
-        """Drop the connection: after a lost batch its streams are ahead of the disk, and must start again."""
+        """Drop the connection, because after a lost batch its streams are ahead of the disk, and must start again."""
         self.connection.drop(f"a batch could not be written: {error}", fault=False)
 
     # --- changes ----------------------------------------------------------------------------------------------------
@@ -177,10 +180,10 @@ class ConsumerSession(DcpEnd[Consumer]):
         """Stage changes by the kernel until it stops; return the offset of that frame."""
         end = self.intake.take(data, offset, self._loop.time())
         if self.intake.is_full and end == offset and self._has_room(whole_frame(data, offset)):
-            # Once more: asking the store for the room of this one change may have made it.
+            # Once more: `_has_room` may have got the room for this one change.
             end = self.intake.take(data, offset, self._loop.time())
         if end > offset:
-            # Only behind the kernel's changes: a document among them may be the end of a prepare.
+            # Only after the kernel's changes: a document among them may end a prepare.
             self._settle_prepares()
             self._close_gaps()
             self._answer_markers()
@@ -191,9 +194,8 @@ class ConsumerSession(DcpEnd[Consumer]):
     def _has_room(self, size: int) -> bool:
         """Return True if `size` bytes fit into the open batch.
 
-        A single change may need more room than a batch usually gets; then the store tries to get it. If the disk does
-        not have the room, the node counts as full for large changes, and compacts, while it still accepts smaller
-        changes.
+        A single change may need more room than a batch usually has; then this call tries to get the room. If the disk
+        has no room, the node counts as full for large changes, and compacts; it still accepts smaller changes.
         """
         arena, used = self._bucket.store.staging.room()
         if size > len(arena):
@@ -214,15 +216,14 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def _answer_markers(self) -> None:
         if self.consumer.answer_markers():
-            # A producer in a takeover counts the answer as "the snapshot is here", so it leaves behind the batch with
-            # the snapshot's last change.
+            # A producer in a takeover takes the answer to mean that the snapshot is safe here, so it waits for the
+            # batch with the snapshot's last change.
             self._hold_until(self._committer.gate())
 
     # --- everything else --------------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame) -> None:
-        # The room is checked before the protocol object sees the frame: it has no way to take a half-handled frame
-        # again.
+        # The room is checked before the protocol object gets the frame, because it can't handle the same frame twice.
         needed = len(frame) + self._prepared_bytes(frame) + RECORDS_BYTES
         if not self._has_room(needed):
             raise NoRoom
@@ -230,7 +231,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         try:
             for event in self.consumer.receive_frame(frame, self._loop.time()):
                 self._handle(event)
-        except StorageError as error:  # what came with this frame is not here: it is fetched again
+        except StorageError as error:  # the change of this frame is missing: the next connection fetches it again
             self.connection.drop(f"a change could not be stored: {error}", fault=False)
             return
         if self.consumer.refusals.total > refused and frame.opcode in LACKED:
@@ -271,7 +272,7 @@ class ConsumerSession(DcpEnd[Consumer]):
                 self._committer.wrote()
                 self.consumer.applied(event)
                 self._settle_prepares()
-                self._close_gaps()  # with a collection goes what it lacked
+                self._close_gaps()  # changes that were missing in a dropped collection no longer matter
             case DurabilityChanged():
                 self._change_durability(event)
             case StateWanted():
@@ -290,8 +291,8 @@ class ConsumerSession(DcpEnd[Consumer]):
             self.intake.marked(event, is_read=bool(inbound.vbucket.readers))
 
     def _add(self, wanted: StreamWanted) -> None:
-        """Handle ADD_STREAM. dcp 2.2: status 07 if the vbucket is missing or active, 02 if it has a stream, on any
-        connection.
+        """Handle ADD_STREAM. Answer with status 07 if the vbucket is missing or active, with 02 if it already has a
+        stream on any connection (dcp 2.2).
         """
         status = self.why_not(wanted.vbucket)
         if status is not None:
@@ -300,23 +301,31 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.begin(wanted.vbucket, wanted.flags, wanted.frame)
 
     def why_not(self, vbucket: int) -> Status | None:
-        """Return the status to refuse a stream for a vbucket that can't follow a producer now; None if it can."""
+        """Return the status with which to refuse a stream of a vbucket; None if the vbucket can follow a
+        producer now.
+        """
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is None or vbucket_.state is State.ACTIVE:
             return Status.NOT_MY_VBUCKET
         return None if vbucket_.inbound is None else Status.KEY_EEXISTS
 
     def begin(self, vbucket: int, flags: int, mover: Frame | None = None) -> InboundStream:
-        """Begin a stream of a vbucket that can follow a producer. A caller outside of this session calls `answer`
-        afterwards.
+        """Begin a stream of a vbucket for which `why_not` returned None.
+
+        A caller outside of this session must call `answer` afterwards, which sends the request.
+
+        Args:
+            vbucket: the vbucket's number.
+            flags: the StreamFlag bits of the request.
+            mover: the ADD_STREAM to answer; None if this node begins the stream by itself.
         """
         vbucket_ = self._bucket.vbuckets[vbucket]
         inbound = InboundStream(vbucket_, self._bucket, self._vbucket_left, self._acknowledge_prepares)
         self.streams[vbucket] = inbound
         if vbucket_.refused_changes:
             self._gaps.add(vbucket)
-            # A mover would not know of a second stream, so its stream begins before the gap; a node's own follower
-            # fetches again by itself.
+            # A mover would not know of a second stream, so its stream begins before the gap. A node's own follower
+            # fetches the changes again by itself.
             inbound.refetches = mover is not None and vbucket_.needs_all_anew
         inbound.entry, events = self.consumer.add(vbucket, flags, mover)
         for event in events:
@@ -329,7 +338,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         self.connection.rearm()
 
     def say(self) -> None:
-        """Send the output of the protocol object, after other workers have added to it."""
+        """Send the output of the protocol object. The relay to other workers calls this."""
         self.answer()
 
     def _answer(self) -> None:
@@ -340,9 +349,9 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def _follow(self, inbound: InboundStream, log: FailoverLog) -> None:
         inbound.follow(log)
-        self._close_gaps()  # a newer version may be here, and the record that the gap is closed had no room
-        # ADD_STREAM is answered once the producer's log is on the disk here: a mover that takes the copy for a follower
-        # must find one after a crash.
+        self._close_gaps()  # an earlier call may have had no room for the record that the gap is closed
+        # ADD_STREAM is answered once the producer's log is on disk here: after a crash, the mover must find that this
+        # copy follows the producer.
         self._hold_until(inbound.vbucket.gate)
         if self._listener is not None:
             self._listener.stream_opened(inbound.vbucket.id)
@@ -367,8 +376,8 @@ class ConsumerSession(DcpEnd[Consumer]):
     def _change_durability(self, event: DurabilityChanged) -> None:
         """Apply a prepare, commit or abort.
 
-        dcp 10: "receiving COMMIT without prepare in a memory snapshot: KEY_ENOENT"; then the prepare and the changes
-        after it are fetched again.
+        A commit without its prepare is refused: "receiving COMMIT without prepare in a memory snapshot: KEY_ENOENT"
+        (dcp 10). Then the prepare and the changes after it are fetched again.
         """
         aware = self.consumer.negotiated.collections
         if self.streams[event.stream.vbucket].change_durability(event.message, collections=aware):
@@ -379,11 +388,11 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._refuse(event.frame, Status.KEY_ENOENT, "the prepare of this commit is not here")
 
     def _settle_prepares(self) -> None:
-        """Forget prepares that ended without a commit or abort: a later document, or the drop of the collection,
-        replaced them.
+        """Mark the prepares as over that ended without a commit or abort, with a newer document or with the drop of the
+        collection.
         """
         for vb in self._bucket.durable_writes.held & self.streams.keys():
-            with suppress(ArenaFull, DiskFull):  # with the next document
+            with suppress(ArenaFull, DiskFull):  # tried again after the next document
                 self.streams[vb].vbucket.prepares.settle(self._bucket.now())
 
     def _acknowledge_prepares(self, inbound: InboundStream, seqno: int) -> None:
@@ -397,21 +406,20 @@ class ConsumerSession(DcpEnd[Consumer]):
         # From ACTIVE on the vbucket is its clients': changes that the former owner still sends are refused.
         if inbound.vbucket.state is State.ACTIVE:
             self.consumer.stop_changes(event.stream)
-            # A stream without prepares has no aborts either. The former owner aborted what waited; kept here, an
-            # aborted write would come to life with the next commit.
+            # A stream without prepares has no aborts either. The former owner has aborted its waiting prepares; if they
+            # stayed here, the next commit could commit an aborted write.
             if not self.consumer.takes_durable_writes:
                 self._bucket.durable_writes.abort_of_before(inbound.vbucket.id)
         self.consumer.answer_state(event, status, inbound.lacks)
-        # The answer is what lets the source go on to its next step; it must not promise a state that a crash takes
-        # back.
+        # After the answer the source takes its next step, so the answer must not promise a state that a crash undoes.
         self._hold_until(inbound.vbucket.gate)
 
     def _lack(self, frame: Frame) -> None:
-        """Handle a refused change, which leaves a gap before later changes.
+        """Handle a refused change, which the vbucket now lacks.
 
-        If this node called the producer, the stream is closed, and its listener opens it again to receive the change
-        before any later one. If that was tried already, or a mover began the stream (which would not know of another),
-        the gap is recorded.
+        On a connection that this node opened, the stream is closed, and its listener opens it again, to receive the
+        change before any later change. If the listener has tried that already, or a mover began the stream (and would
+        not know of a second one), the gap is recorded.
         """
         lacking = self.consumer.lacking(frame)
         inbound = self.streams.get(lacking.vbucket) if lacking is not None else None
@@ -422,23 +430,28 @@ class ConsumerSession(DcpEnd[Consumer]):
             return
         held = vbucket.high_seqno
         seqno = seqno_of(frame.extras) if len(frame.extras) >= SEQNO_BYTES else 0
-        # A refused seqno at or below what is held casts doubt on everything from there on.
+        # If the refused seqno is at or below the high seqno, the changes here from that seqno on are doubtful.
         whole = min(held, seqno - 1) if seqno else held
         if self._listener is None or not self._listener.fetches_again(vbucket.id, whole):
             self._miss(vbucket, whole, frame, seqno)
             return
-        # The stream ends before the rollback: a change that is already in the buffer would otherwise be staged behind
-        # the hole.
+        # The stream ends before the rollback: otherwise a change that is already in the buffer would be staged after
+        # the missing one.
         self.close_stream(vbucket.id)
         if whole < held:
             vbucket.roll_back(whole)
 
     def _miss(self, vbucket: VBucket, whole: int, frame: Frame, seqno: int) -> None:
-        """Record the gap of a refused change, with the change's key in the log: a newer version of the document closes
-        the gap.
+        """Record the gap that a refused change leaves, and log the change.
 
-        The key is recorded only if the change's seqno is above all seqnos here: otherwise an older version than the
-        change would close the gap.
+        The vbucket records the key too, so that a newer version of the document closes the gap. It does so only if the
+        change's seqno is above all seqnos here: otherwise a version older than the change could close the gap.
+
+        Args:
+            vbucket: the vbucket that lacks the change.
+            whole: the seqno up to which no change is missing.
+            frame: the refused message.
+            seqno: its seqno; 0 if it has none.
         """
         key = None
         if frame.opcode in CHANGES and frame.vbucket == vbucket.id and seqno > vbucket.high_seqno:
@@ -460,9 +473,9 @@ class ConsumerSession(DcpEnd[Consumer]):
             return None
 
     def _close_gaps(self) -> None:
-        """Close the gaps of refused changes of whose documents newer versions have arrived."""
+        """Close each gap for which newer versions of all refused documents have arrived."""
         for vb in tuple(self._gaps & self.streams.keys()):
-            with suppress(ArenaFull, DiskFull):  # with the next change
+            with suppress(ArenaFull, DiskFull):  # tried again after the next change
                 vbucket = self.streams[vb].vbucket
                 if vbucket.close_gap() or not vbucket.refused_changes:
                     self._gaps.discard(vb)
@@ -470,10 +483,10 @@ class ConsumerSession(DcpEnd[Consumer]):
                     log.info("vbucket %d lacks nothing any more that it refused", vb, extra=whole)
 
     def _holds(self, vbucket: VBucket, frame: Frame) -> bool:
-        """Return True if the vbucket lacks nothing although the change was refused.
+        """Return True if the vbucket is complete although it refused this change.
 
-        So it is if the change came twice, or lies below a state that its producer declared whole (seqnos of a stream
-        only rise).
+        This is so if the change has come before, or if its seqno is at or below the end of a whole snapshot, because
+        the seqnos of a stream only rise.
         """
         at = SEQNO_BYTES * (frame.opcode in NAMES_ITS_PREPARE)
         if len(frame.extras) < at + SEQNO_BYTES:
@@ -482,7 +495,7 @@ class ConsumerSession(DcpEnd[Consumer]):
         return 0 < seqno <= vbucket.complete_seqno or self._bucket.store.index.has_change(vbucket.id, seqno)
 
     def close_stream(self, vbucket: int) -> None:
-        """End a stream at both ends; do nothing if there is none."""
+        """End a vbucket's stream here, and ask the producer to close it; do nothing if there is no stream."""
         if (inbound := self.streams.get(vbucket)) is not None:
             for event in self.consumer.ask_producer_to_close(inbound.entry):
                 self._handle(event)
@@ -490,7 +503,7 @@ class ConsumerSession(DcpEnd[Consumer]):
 
     def _ended(self, event: Refused | Ended) -> None:
         vb = event.stream.vbucket
-        # Out of the list first: the listener may begin the next stream of this vbucket within its call.
+        # Removed first, because the listener may begin the next stream of this vbucket within its call.
         inbound = self.streams.pop(vb, None)
         if inbound is not None:
             inbound.close()
@@ -498,7 +511,7 @@ class ConsumerSession(DcpEnd[Consumer]):
             self._listener.stream_over(vb, event)
 
     def _vbucket_left(self, inbound: InboundStream, reason: str) -> None:
-        """End a stream that its vbucket no longer needs."""
+        """End a stream that its vbucket does not need any more."""
         if self.streams.get(inbound.vbucket.id) is inbound:
             for event in self.consumer.close(inbound.entry):
                 self._handle(event)

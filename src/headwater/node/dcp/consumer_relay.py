@@ -1,4 +1,4 @@
-"""Relays messages for other workers' vbuckets, on a client's DCP connection on which the node consumes.
+"""Relay messages for other workers' vbuckets, on a client's DCP connection on which the node consumes.
 
     ADD_STREAM, CLOSE_STREAM            --unchanged--> the worker with the vbucket, over a unix socket: a DCP connection
                                                        with the same name, user, bucket, features and OPEN, on which
@@ -12,9 +12,9 @@ The client is mover and producer at once, and sees one node. Each worker chooses
 opaque determines the worker of a message, and no byte of a message is changed. A no-op is answered once all workers
 have handled the messages before it; the end of the client's input waits for the same.
 
-If a worker can't accept the connection, it has had no effect: ADD_STREAM fails temporarily. If a connection to a worker
-is lost, the client's connection is closed, as for a lost node: a consumer has no message that ends a stream, and the
-producer would otherwise continue to send, or consider a vbucket handed over.
+If a worker does not accept the connection, ADD_STREAM is refused as a temporary failure, without any effect. If a
+connection to a worker is lost, the client's connection is closed, as for a lost node: a consumer has no message that
+ends a stream, and the producer would otherwise continue to send, or consider a vbucket handed over.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from headwater.protocol.dcp.consumer import Consumer
 
 OPAQUES_EACH: Final = 1 << 22
-"""The opaques of a worker: 1024 workers have theirs in 32 bits. This worker's range is the first."""
+"""The number of opaques per worker: 1024 workers have theirs in 32 bits. This worker's range is the first."""
 _STREAM_MESSAGES: Final = frozenset(map(int, STREAM_MESSAGES))
 _COUNTED: Final = frozenset(map(int, COUNTED_OPCODES))
 _PREPARE: Final = int(Opcode.DCP_PREPARE)
 _HERE: Final = frozenset({NOOP, NOOP_INTERVAL})
-"""The controls that are declined to other workers: whether the client lives is found out here."""
+"""The controls that this worker refuses to other workers, because it checks by itself whether the client lives."""
 
 
 class _Head(NamedTuple):
@@ -71,10 +71,11 @@ class RelayingConsumer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Barrier:
-    """A no-op of the client (None: the end of its input) that waits until all workers have handled the messages before
-    it.
+    """A no-op of the client, or the end of its input, that waits until all workers have handled the messages before it.
 
-    `awaited` is the number of workers that have not.
+    Attributes:
+        noop: the no-op; None for the end of the input.
+        awaited: the number of workers that have not handled all messages yet.
     """
 
     noop: Frame | None
@@ -82,10 +83,14 @@ class _Barrier:
 
 
 class ConsumerRelay(DcpCalls[int, "_Call"]):
-    """The connections to other workers for a client's consumer connection, by the number of their opaque range.
+    """The connections to other workers for a client's connection on which the node consumes, by the number of their
+    opaque range.
 
     Args:
-        kv: the session with which the connection began. consumer: this worker's end. opened: the OPEN request.
+        kv: the session with which the connection began.
+        consumer: this worker's end.
+        relaying: the session of the client's connection.
+        opened: the OPEN request.
     """
 
     HELD_UP_BY = "changes of others"
@@ -93,7 +98,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
     def __init__(self, kv: Session, consumer: Consumer, relaying: RelayingConsumer, opened: Frame) -> None:
         super().__init__(kv)
         self._consumer, self._relaying, self._opened = consumer, relaying, opened
-        self._places: dict[int, _Call] = {}  # the worker that a vbucket's last ADD_STREAM went to
+        self._places: dict[int, _Call] = {}  # the worker that got the last ADD_STREAM of a vbucket
         self._barriers: deque[_Barrier] = deque()
         self._has_ended = False
         kv.connection.awaits_others = self.ended
@@ -140,11 +145,10 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         return call is not None
 
     def _of_stream(self, head: _Head) -> _Call | None:
-        """Return the connection to the worker of a stream message: the worker that chose its opaque, whatever its
-        vbucket.
+        """Return the connection to the worker that must handle a message of a stream; None if it is this worker.
 
-        A refused message is missing in the stream with its opaque, so that worker must handle it. If no worker knows
-        the opaque, the vbucket determines the worker; None if the message is for this one.
+        That is the worker that chose the message's opaque, even if the vbucket is another worker's: a worker that
+        refuses the message must record that its stream lacks it. If no worker knows the opaque, the vbucket decides.
         """
         call = self._calls.get(head.opaque // OPAQUES_EACH)
         if call is not None or head.vbucket in self._consumer.streams or self._consumer.knows(head.opaque):
@@ -164,8 +168,8 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         return True
 
     def _waits(self, noop: Frame | None) -> bool:
-        """Make a no-op, or the end of the input (None), wait for all workers in use; return False if there is nothing
-        to wait for.
+        """Make a no-op, or the end of the input (None), wait for all workers that have got messages; return False if
+        there is no such worker.
         """
         calls = [each for each in self._calls.values() if each.is_used]
         if not calls and not self._barriers:
@@ -177,7 +181,9 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         return True
 
     def ended(self) -> bool:
-        """Note that the client has ended its input; return True if it must wait until other workers have handled it."""
+        """Note that the client has ended its input; return True while other workers still have to handle its
+        messages.
+        """
         if not self._has_ended:
             self._has_ended = True
             self._waits(None)
@@ -185,8 +191,8 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         return bool(self._barriers)
 
     def answer_controls(self) -> None:
-        """Answer the controls of other workers, once the client has answered all of this worker's, which are
-        the same.
+        """Answer the controls of other workers, once the client has answered this worker's controls, which are the
+        same.
         """
         accepted = self._consumer.controls
         if accepted is None:
@@ -225,7 +231,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         self._kv.connection.send(data)
 
     def controls_asked(self) -> None:
-        """Begin the controls with the client, because another worker requests some: it begins its first stream."""
+        """Send this worker's controls to the client, because another worker has sent its own, with its first stream."""
         self._consumer.negotiate()
         self.answer_controls()
 
@@ -234,11 +240,11 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         self._consumer.counted_elsewhere(counted_bytes, self._now)
 
     def passed(self, barrier: _Barrier) -> None:
-        """Note that one worker has handled all messages before a barrier; answer the no-ops for which all
-        workers have.
+        """Note that one worker has handled all messages before a barrier; answer the no-ops that no longer wait for a
+        worker.
         """
         barrier.awaited -= 1
-        # In their order: an answered no-op says that all before it was handled.
+        # In their order, because the answer to a no-op says that all messages before it were handled.
         while self._barriers and not self._barriers[0].awaited:
             if (noop := self._barriers.popleft().noop) is not None:
                 self._consumer.receive_frame(noop, self._now)
@@ -251,7 +257,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         self._relaying.say()
 
     def turned_away(self, call: _Call) -> None:
-        """Refuse the requests on a connection that a worker did not accept; they have had no effect."""
+        """Refuse the requests that were queued for a worker that did not accept the connection; they had no effect."""
         self._forget(call)
         for frame in call.owed:
             if frame.opcode == Opcode.DCP_ADD_STREAM:
@@ -266,7 +272,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         self.say()
 
     def lost(self, call: _Call) -> None:
-        """Handle the end of a connection to a worker: drop the client's connection if it was used."""
+        """Handle the end of a connection to a worker. If the worker has got messages, drop the client's connection."""
         self._forget(call)
         if call.is_used:
             self._kv.connection.drop("the worker that had vbuckets of its streams is gone", fault=False)
@@ -292,8 +298,10 @@ class _Call(DcpCall):
     """A DCP connection to another worker, on which that worker consumes, for one client.
 
     Attributes:
-        is_used: True once a message of the client was sent to the worker. owed: the unanswered requests.
-        streams: the vbuckets of open streams. barriers: the barriers that the worker has not passed yet.
+        is_used: True once a message of the client was sent to the worker.
+        owed: the unanswered requests.
+        streams: the vbuckets of open streams.
+        barriers: the barriers that the worker has not passed yet, oldest first.
         unacknowledged_bytes: bytes of relayed messages that the worker has not acknowledged, as flow control counts
             them.
     """
@@ -329,7 +337,7 @@ class _Call(DcpCall):
         self._out += data
 
     def wait_at(self, barrier: _Barrier) -> None:
-        """Queue a no-op; its answer reports that the worker has handled all messages before the barrier."""
+        """Queue a no-op, whose answer will say that the worker has handled all messages before the barrier."""
         self.barriers.append(barrier)
         self._out += Frame(Magic.CLIENT_REQUEST, Opcode.DCP_NOOP).encode()
 

@@ -35,12 +35,12 @@ REFUSED_ON_DCP: dict[int, Status] = {
     Opcode.DELETE_BUCKET: Status.NOT_SUPPORTED,
     Opcode.TAP_CONNECT: Status.EINVAL,
 }
-"""Requests refused on a connection once it is a DCP connection, and the answer: dcp 1; for TAP, "mixing on one
-connection is an error (EINVAL)" (tap 6)."""
+"""The requests that a DCP connection refuses, and the status of each answer (dcp 1); for TAP, "mixing on one connection
+is an error (EINVAL)" (tap 6)."""
 
 
 class Spoken(Protocol):
-    """The interface of a protocol object, for either end."""
+    """The interface of a protocol object, a producer or a consumer."""
 
     negotiated: Negotiated
     refusals: Refusals
@@ -59,16 +59,22 @@ End = TypeVar("End", bound=Spoken)
 class DcpEnd(ABC, Generic[End]):
     """One DCP connection.
 
+    Args:
+        kv: the session with which the connection began.
+        hub: the bucket's DCP connections.
+        end: the protocol object.
+
     Attributes:
-        connection: the socket.
-        deadline: the time at which `tick` must be called.
+        connection: the socket with its queues.
+        deadline: the time at which `tick` must be called, in loop.time() seconds; None for never.
+        is_producer: True if this node produces on the connection.
     """
 
     pumps = True
     quick = None
     is_producer: bool
     _needs: Privilege
-    """The privileges that the user of such a connection must have as long as it lasts."""
+    """The rights that the user must have for as long as the connection is open."""
 
     def __init__(self, kv: Session, hub: DcpHub, end: End) -> None:
         self.connection: Connection = kv.connection
@@ -85,9 +91,7 @@ class DcpEnd(ABC, Generic[End]):
     # --- what the connection calls ----------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Handle every whole frame; stop early if something pauses the connection. Return the number of bytes
-        consumed.
-        """
+        """Handle every whole frame; stop early if the connection is paused. Return the number of bytes consumed."""
         offset, connection = 0, self.connection
         try:
             while not connection.is_paused and not connection.is_closed:
@@ -116,14 +120,14 @@ class DcpEnd(ABC, Generic[End]):
 
     @property
     def key_value(self) -> Session:
-        """The key-value session with which the connection began, with the features of its HELLO; it answers all
-        requests but DCP's.
+        """The key-value session with which the connection began, with the features of its HELLO. It answers all
+        requests except those of DCP.
         """
         return self._kv
 
     @property
     def written_gate(self) -> int:
-        """The newest batch with a key-value write over this connection."""
+        """The number of the newest batch with a key-value write over this connection; 0 for none."""
         return self._kv.written_gate
 
     @property
@@ -133,13 +137,13 @@ class DcpEnd(ABC, Generic[End]):
 
     @property
     def named_at(self) -> int:
-        """The time at which the client opened the connection under its name; 0 if this node opened it."""
+        """The time at which the client opened the connection, in monotonic nanoseconds; 0 if this node opened it."""
         return self._kv.named_at
 
     def users_changed(self) -> None:
-        """Close the connection of a user who was removed, or lost the right to open it.
+        """Close the connection if its user was removed, or has lost a right that the connection needs.
 
-        A user without any right in the bucket has no bucket selected; then the rights in other buckets are checked.
+        A user without any right in the bucket has no bucket selected any more, and so has none of these rights.
         """
         self._kv.users_changed()
         rights = 0 if self._kv.bucket is None else self._kv.access.anywhere
@@ -170,7 +174,7 @@ class DcpEnd(ABC, Generic[End]):
         return None
 
     def batch_lost(self, error: BaseException) -> None:
-        """Do nothing: changes were durable before they were sent. A consumer overrides this."""
+        """Do nothing, because a producer sends durable changes only. A consumer overrides this."""
 
     # --- input ------------------------------------------------------------------------------------------------------
 
@@ -180,7 +184,9 @@ class DcpEnd(ABC, Generic[End]):
 
     @abstractmethod
     def _take(self, frame: Frame) -> None:
-        """Handle one frame. After NoRoom, call again with it after the next commit."""
+        """Handle one frame. Raises NoRoom, before any effect, if the frame must be handled again after the next
+        commit.
+        """
 
     def _wait_for_room(self) -> None:
         """Continue to read after the next commit."""
@@ -191,9 +197,7 @@ class DcpEnd(ABC, Generic[End]):
         """Close all streams, in both directions."""
 
     def _pass_on(self, frame: Frame) -> None:
-        """Pass a frame of another protocol to the key-value session; refuse frames that would change the connection's
-        user.
-        """
+        """Pass a frame of another protocol to the key-value session; refuse the requests in REFUSED_ON_DCP."""
         self._answer()
         status = None if frame.is_response else REFUSED_ON_DCP.get(frame.opcode)
         if status is not None:
@@ -202,10 +206,10 @@ class DcpEnd(ABC, Generic[End]):
             self._kv.give(frame)
 
     def _may(self, frame: Frame, rule: Rule | None = None) -> bool:
-        """Return True if the user may send this frame (by the rule of its opcode, or `rule`); otherwise send the
-        refusal.
+        """Return True if the user may send this frame, by `rule` or else by the rule of its opcode; otherwise send the
+        refusal and return False.
 
-        Most rights are checked when the connection is opened; a user who loses them is disconnected.
+        Most rights need no such check: OPEN checks them, and a user who loses them is disconnected.
         """
         try:
             check_rights(self._kv, frame, rule or COMMANDS[frame.opcode].rule)
@@ -230,14 +234,14 @@ class DcpEnd(ABC, Generic[End]):
             self._log_refusals()
         data = self._end.data_to_send()
         if data:
-            # One gate for all that has gathered: output that depends on a batch drags along what was said before it,
-            # which keeps the order of the wire.
+            # One gate for all output that has gathered: earlier output waits for the batch too, which keeps the order
+            # of the wire.
             self.connection.send(data, self._gate)
             self._gate = 0
         self.deadline = self._next_deadline()
 
     def _log_refusals(self) -> None:
-        """Write refusals to the log before they are answered, so that a refused client finds the reason there."""
+        """Log the refusals before their answers are sent, so that a refused client finds the reason in the log."""
         name = self._name.decode("latin-1")
         taken = self._end.refusals.take()
         sentences = [f'DCP connection "{name}": {each}' for each in taken]

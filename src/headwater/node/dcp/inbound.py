@@ -1,8 +1,8 @@
-"""One replica's inbound stream: applies the producer's messages to the vbucket.
+"""One replica's inbound stream, which applies the producer's messages to the vbucket.
 
 The protocol object (protocol/dcp/consumer.py) has checked every message. Changes and markers are staged in the order of
-the wire, so that after a crash a replica has exactly the numbers with which it can resume: seqno, snapshot, failover
-log (dcp 9: "persist ... atomically with the data"). Source: dcp 9; failover 3 and 4.
+the wire. So after a crash a replica has exactly the seqno, snapshot and failover log with which it can resume (dcp 9:
+"persist ... atomically with the data"). Source: dcp 9; failover 3 and 4.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 
 
 def wants_versions(bucket: Bucket, consumer_name: str) -> bool:
-    """Return True if a connection by which a bucket follows another node must carry every version.
+    """Return True if a bucket must request every version from a producer that it follows.
 
-    A member of a cluster always requests it: its producer sends all versions only while the bucket keeps a history,
-    which may begin later. A producer that is no member does not know about the history here, and would send them
-    always.
+    A member of a cluster always does: its producer sends all versions only while the bucket keeps a history, which may
+    begin later. A producer outside of the cluster does not know whether the bucket keeps a history, and would always
+    send all versions; so the bucket requests them only while it keeps one.
+
+    Args:
+        bucket: the bucket that follows.
+        consumer_name: this node's name as a member; empty outside of a cluster.
     """
     return bool(consumer_name or bucket.store.declarations.history)
 
@@ -51,9 +55,8 @@ class InboundStream:
 
     Attributes:
         entry: the stream in the protocol object, set when it was added there.
-        refetches: True if all changes after the gap must be sent again, because nothing else closes it.
-        rollbacks: number of rollbacks that the producer demanded; changes: number of changes that Python applied one by
-            one.
+        refetches: True if the stream begins before the vbucket's gap, because only then will the gap close.
+        rollbacks: the number of rollbacks that the producer demanded.
     """
 
     entry: ConsumerStream
@@ -72,8 +75,8 @@ class InboundStream:
         self._left = left
         self._acknowledge = acknowledge
         self._acknowledged = 0
-        # One inbound stream for a vbucket, on any connection: two producers would interleave their seqnos (dcp 2.2,
-        # status 02).
+        # A vbucket has one inbound stream, on whichever connection: two producers would interleave their seqnos (dcp
+        # 2.2, status 02).
         vbucket.inbound = self
 
     @property
@@ -91,7 +94,7 @@ class InboundStream:
         self._left(self, reason)
 
     def close(self) -> None:
-        """End the stream; the vbucket may have another one."""
+        """End the stream at the vbucket, unless the vbucket already follows another stream."""
         if self.vbucket.inbound is self:
             self.vbucket.inbound = None
 
@@ -99,35 +102,37 @@ class InboundStream:
         """Begin to follow a producer that accepted the request: "a replica overwrites its table with the log" (failover
         1, replace).
 
-        The changes after a gap are undone only now: a producer that refuses would send nothing to replace them.
+        If the stream begins before a gap, the changes after the gap are undone only now, because a producer that
+        refused the request would not have sent them again.
 
         Raises:
             StorageError: the store can't roll back to the start of the stream (a compaction removed the state). Nothing
                 is undone, and the next stream starts from another seqno.
         """
         if self.refetches:
-            # A compaction since the request has raised the floor: rolled back further than the stream begins, the copy
-            # would have a hole between the two.
+            # A compaction since the request may have raised the rollback floor. The rollback would then go further back
+            # than the stream begins, and the changes in between would be missing.
             if self.position != self.entry.request_position:
                 raise StorageError("the state before the gap, where the stream begins, is not in the store any more")
             self.refetches = False
             self.vbucket.roll_back(self.vbucket.gap.whole_seqno)
         self.vbucket.follow(list(log))
-        # The producer forgets acknowledgements with the old stream, so what is on the disk is acknowledged again
-        # (decision 0068).
+        # The producer forgot the old stream's acknowledgements, so prepares on disk are acknowledged again (decision
+        # 0068).
         self._acknowledged = 0
         self.prepares_durable()
 
     def roll_back(self, seqno: int) -> None:
         """Undo the changes after `seqno`, which the producer does not share."""
         self.rollbacks += 1
-        self.refetches = False  # given up is what lies behind the gap, and more
+        self.refetches = False  # the rollback undoes all changes after the gap, and more
         self.vbucket.roll_back(seqno)
 
     def obey(self, event: Marked | Boundary | Flushed) -> None:
-        """Record a new consistent state: a snapshot begins, or (UPR) a snapshot is complete, or all data is dropped.
+        """Apply a message about snapshots: a snapshot begins, or (UPR) a snapshot is complete, or all data is dropped.
 
-        Does nothing after a takeover: the stream of the vbucket may still end, and in UPR an end is a boundary.
+        Does nothing once the vbucket is active, after a takeover: its stream may still end, and in UPR an end is a
+        boundary.
         """
         # A marker from the former owner would open the way for its changes over those of clients here.
         if self.vbucket.state is State.ACTIVE:
@@ -139,14 +144,14 @@ class InboundStream:
             case Boundary(goes_on=goes_on):
                 self.vbucket.pass_boundary(goes_on=goes_on)
             case Flushed():  # "drop all data of vb" (dcp 2.11); the stream goes on
-                # With the data the tombstones go, so the vbucket begins a history: a reader of the one before would be
-                # let on from a seqno it holds, and told by no change that what it holds is gone.
+                # The tombstones are dropped with the data, so the vbucket begins a new history: otherwise a reader
+                # could resume in the old one, and no change would tell it that its documents are gone.
                 self.vbucket.roll_back(0)
                 self.vbucket.pass_boundary(goes_on=True)
         failpoint("replica.marker")
 
     def apply(self, frame: Frame, *, deleted_user_xattrs: bool, collections: bool = False) -> None:
-        """Apply one change that the kernel left to Python."""
+        """Apply one change that the kernel left to Python: stage it with the producer's seqno, CAS and revision."""
         change = read_change(frame, deleted_user_xattrs=deleted_user_xattrs, collections=collections)
         stage(self._bucket, self.vbucket.id, change)
 
@@ -154,30 +159,29 @@ class InboundStream:
         """Apply a system event; documents of a dropped collection are hidden from its seqno on."""
         vb = self.vbucket.id
         self.vbucket.add_event(event, seqno, self._bucket.next_cas(vb))
-        # A replica learns of a manifest by system events alone (kv.md 4); the node's own list must follow, or a
-        # promotion would serve unknown collections.
+        # A replica learns of a manifest only by system events (kv.md 4). The bucket's own list must follow, because the
+        # replica may become active.
         self._bucket.collections.look_at(vb)
 
     def change_durability(self, message: Prepare | Commit | Abort, *, collections: bool) -> bool:
         """Apply a prepare, a commit or an abort.
 
-        Returns False for the commit of a prepare that is missing (an older one of its key may exist) or damaged, so
-        that the prepare is fetched again.
+        Returns:
+            False for a commit whose prepare is missing or damaged, so that the prepare must be fetched again; otherwise
+            True.
         """
         if not collections:
             message = replace(message, key=b"\0" + message.key)
         vbucket, prepares, now = self.vbucket, self.vbucket.prepares, self._bucket.now()
         key = key_of(message.key)
         if isinstance(message, Prepare):
-            # An older prepare of the key may be over without a mark: in front of a new one it would still count as
-            # waiting.
+            # An older prepare of the key may be over without a mark; it must not count as waiting any more.
             prepares.settle(now)
             prepares.add(message)
             self._bucket.durable_writes.held.add(vbucket.id)
         elif isinstance(message, Abort):
             prepares.abort(key, now, message.abort_seqno)
-        # The seqno is compared as well: with an older prepare of the key, the document would get that one's value under
-        # the newer seqno.
+        # The seqno is compared as well: if an older prepare of the key waits, the document would get its value.
         elif not prepares.can_commit(key, message.prepared_seqno):
             return False
         else:
@@ -185,7 +189,7 @@ class InboundStream:
         return True
 
     def prepares_durable(self) -> None:
-        """Acknowledge the prepares that are on disk and lie in whole snapshots (dcp 10).
+        """Acknowledge the prepares that are on disk and in whole snapshots (dcp 10).
 
         Acknowledgements stop before a change that was refused or is damaged: it may be a prepare. A failover ranks this
         copy by the same seqno (decision 0107).
@@ -199,27 +203,29 @@ class InboundStream:
 
     @property
     def lacks(self) -> str:
-        """A description of the producer's changes that the replica lacks, for people; empty if it lacks none."""
+        """A sentence for people about the producer's changes that the replica lacks; empty if it lacks none."""
         if lost := self.vbucket.damaged_changes:
             return f"{lost} changes are damaged on its disk"
         refused = self.vbucket.refused_changes
         return f"{refused} changes were refused and are missing" if refused else ""
 
     def set_state(self, state: State) -> Status:
-        """Take the state that the producer hands over, step by step: "no failover entry", and the stream stays
-        (failover 3).
+        """Take the state that the producer sets in a takeover, with "no failover entry", and without ending the stream
+        (failover 3); return the status of the answer.
+
+        EINVAL refuses a state that the vbucket can't take: it is active already, lacks changes, or is in the middle of
+        a snapshot.
         """
         vbucket = self.vbucket
-        if vbucket.state is State.ACTIVE:  # its clients' by now: the former owner has no say in it any more
+        if vbucket.state is State.ACTIVE:  # this node is the owner by now: the former owner can't set its state
             return Status.SUCCESS if state is State.ACTIVE else Status.EINVAL
         if state is State.ACTIVE and vbucket.is_receiving_snapshot:
-            return Status.EINVAL  # it would serve what is no consistent state
+            return Status.EINVAL  # the vbucket would serve a state that is not consistent
         if state in (State.PENDING, State.ACTIVE) and self.lacks:
-            # It lacks what the owner has, whose copy goes once this one owns the vbucket. As long as it is not pending
-            # the owner serves on; else it would be dead for a moment, and have aborted its durable writes.
+            # This copy lacks changes that only the owner has, whose copy will be dropped after the takeover. Refused
+            # here, before the copy is pending, the owner has not stopped serving nor aborted durable writes yet.
             return Status.EINVAL
-        # The stream stays through its own change of state (failover 3), so the vbucket must not end it as it does with
-        # a producer's stream on becoming active.
+        # The stream outlives this change of state (failover 3), so `set_state` must not find it: it would end it.
         vbucket.inbound = None
         try:
             vbucket.set_state(state, new_branch=False)

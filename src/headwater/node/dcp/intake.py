@@ -1,7 +1,7 @@
-"""Stages changes in bulk: those that a kernel accepts from a received buffer, before Python handles single frames.
+"""Stage changes in bulk: a kernel handles a received buffer before Python handles single frames.
 
-One call of the kernel stages all changes in the buffer, of all vbuckets; the index grows by the numbers of changes that
-the producer announced. Source: dcp 9; 7 (acknowledgements).
+One call of the kernel stages the changes in the buffer, of all vbuckets, up to a frame that it leaves to Python. The
+index grows by the numbers of changes that the producer has announced. Source: dcp 9; 7 (acknowledgements).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from headwater.protocol.dcp.events import Marked
 
 BULK_BYTES = 128 << 10
-"""So much at once does not arrive alone: the producer is busy sending, and need not hear of each piece."""
+"""A received buffer of so many bytes is a sign that more will follow: then acknowledgements are sent less often."""
 
 
 class Intake:
-    """Stages the changes of a connection by a kernel.
+    """Stages the changes of a connection with a kernel.
 
     Attributes:
-        changes, bytes: totals staged by the kernel since the connection was opened.
+        changes: the number of changes that the kernel has staged since the connection was opened.
+        bytes: the number of bytes of these changes.
         is_full: True if the last call of `take` stopped because the staging arena, or the disk, is full.
     """
 
@@ -42,8 +43,10 @@ class Intake:
         self._loading: set[int] = set()  # vbuckets in the midst of a snapshot from the producer's disk
 
     def take(self, data: memoryview, offset: int, now: float) -> int:
-        """Stage changes of data[offset:]; return the offset of the first frame that the kernel leaves to Python, or at
-        which the connection gives way to others: growing the columns of many vbuckets takes long.
+        """Stage changes of data[offset:]; return the offset at which the kernel stopped.
+
+        The kernel stops at a frame that it leaves to Python, or at a full arena (`is_full`), or if the connection gives
+        way to others, because growing the columns of many vbuckets takes long.
 
         Args:
             data: frames; the last may be incomplete.
@@ -67,7 +70,7 @@ class Intake:
                 delete_time,
                 collections,
             )
-            # Each time, before the index grows: rows already point at these bytes.
+            # After each call, before the index grows, because rows already refer to these bytes.
             store.staging.use(int(used), unread=unread)
             count += int(taken)
             if code == kernel.GROW:
@@ -83,8 +86,8 @@ class Intake:
     def marked(self, event: Marked, *, is_read: bool) -> None:
         """Note that a snapshot begins.
 
-        A snapshot from the producer's disk has each key once, in bulk. If the vbucket has no readers (`is_read` is
-        False), its changes will hardly be read here soon.
+        The changes of a snapshot from the producer's disk are many, and unlikely to be read here soon if the vbucket
+        has no readers (`is_read` is False); `take` tells the staging so.
         """
         if event.flags & SnapshotFlag.DISK and not is_read:
             self._loading.add(event.stream.vbucket)

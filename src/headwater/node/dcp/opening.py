@@ -1,4 +1,4 @@
-"""Turns a connection into a DCP connection.
+"""Turn a connection into a DCP connection.
 
 DCP_OPEN replaces a connection's key-value session: by a `ProducerSession` (producer.py) if this node is to produce, by
 a `ConsumerSession` (consumer.py) if it is to consume. All later bytes go to the new session, including the rest of the
@@ -36,24 +36,28 @@ if TYPE_CHECKING:
 
 @passes(Opcode.DCP_OPEN, anywhere=True)
 def open_session(session: Session, frame: Frame) -> None:
-    """Handle DCP_OPEN: replace the session by one of DCP."""
+    """Handle DCP_OPEN: answer it, and replace the session by a producer's or a consumer's.
+
+    Raises:
+        CommandRefused: the request is not allowed or invalid, or its name belongs to another user, or to a newer
+            connection.
+    """
     if session.has(Feature.UNORDERED_EXECUTION):
         raise CommandRefused(Status.NOT_SUPPORTED, "DCP and UnorderedExecution exclude each other")
     try:
         request = read_open(frame)
     except BadMessage as bad:
         raise CommandRefused(bad.status, str(bad)) from None
-    # Taking a name closes the connection that has it (dcp 2.1), so with another user's name anybody could cut his
-    # streams.
+    # Taking a name closes the connection that has it (dcp 2.1), so nobody may take the name of another user.
     older = session.server.dcp.sessions.get(request.key)
     if older is not None and not session.access.is_administrator and older.user != session.user:
         raise CommandRefused(Status.EACCESS, "a connection of another user has this name")
-    if older is not None and 0 < session.named_at < older.named_at:  # by way of another worker, which has just heard
+    if older is not None and 0 < session.named_at < older.named_at:  # relayed late by another worker
         raise CommandRefused(Status.KEY_EEXISTS, "a newer connection has this name")
     session.named_at = session.named_at or monotonic_ns()
     negotiated, now = negotiated_by(request, session.features), session.server.loop.time()
     negotiated.upr_states_as_printed = session.server.config.upr_states == "text"
-    # The answer goes out through the old session: from the next line on the new one owns the connection's bytes.
+    # The old session sends the answer, because from the next line on the new session handles the connection.
     session.reply(frame, Done())
     if request.flags & OpenFlag.PRODUCER:
         producer = Producer(negotiated, now)
@@ -65,7 +69,7 @@ def open_session(session: Session, frame: Frame) -> None:
             consumer_name=name,
             every_version=wants_versions(session.store_bucket, name),
         )
-        if session.connection.is_inner:  # the client's window is another worker's to keep, which hears of each byte
+        if session.connection.is_inner:  # another worker keeps the account of the client's window, so each byte counts
             settings = replace(settings, window_bytes=1)
         is_shared = session.connection.is_inner or session.relays
         consumer = Consumer(negotiated, settings, now, opaques_from(session.first_opaque) if is_shared else OPAQUES)

@@ -1,8 +1,8 @@
 """The session of a DCP connection on which this node produces: socket, protocol object and streams together.
 
-Incoming bytes go to the protocol object; its events are answered from the vbuckets. Output is pulled: when the
-connection's queue is empty it calls `pump`, and the streams with changes to send take turns, an arena's worth each. So
-a slow client occupies views of the store and one arena of bytes, and no queue grows. Source: dcp 1, 8.6, 13.
+Incoming bytes go to the protocol object; the vbuckets answer its events. Output is pulled: when the connection's queue
+is empty it calls `pump`, and the streams that have changes to send take turns, an arena's worth each. So a slow client
+costs views of the store and one arena of bytes, and no queue grows. Source: dcp 1, 8.6, 13.
 """
 
 from __future__ import annotations
@@ -51,30 +51,37 @@ if TYPE_CHECKING:
 
 
 STREAM_BYTES = 1024
-"""About what a stream takes, measured: `resident` before and after ten thousand of them."""
+"""The approximate memory of a stream (measured as the growth of `resident` by ten thousand streams)."""
 END_BYTES = 96
-"""About what the end of a stream takes that waits for the window."""
+"""The approximate memory of a STREAM_END that waits for the window."""
 
 ANSWERS_BYTES_MAX = 64 << 10
-"""So much may gather before it is sent: a request of 24 bytes can ask for a failover log."""
+"""The most bytes of answers that gather before they are sent: a request of 24 bytes may get a whole failover log."""
 
 STREAMS_OPENED_AT_ONCE = 32
-"""Then it is time to send something: opening so many takes as long as receiving an arena's worth."""
+"""After opening so many streams, the session sends changes: opening them took as long as receiving an arena's worth."""
 
 LOOKED_AT = 64
-"""In so many streams the oldest change is looked for that is not sent: a scrape must not keep everybody waiting."""
+"""The number of streams in which `oldest_unsent_ns` looks: a scrape of metrics must not delay all connections."""
 
 TAKEOVER = int(StreamFlag.TAKEOVER)
 
 _OF_STREAMS = frozenset({Opcode.DCP_CLOSE_STREAM, Opcode.DCP_SEQNO_ACKNOWLEDGED})
-"""The words of a client about a stream that it has, be that another worker's."""
+"""The messages of a client about an open stream, which may be another worker's."""
 
 _PREPARES = Rule(int(STREAM | REPLICATE))
-"""The needs of who is sent prepares of durable writes."""
+"""The rights of a user who gets prepares of durable writes."""
 
 
 class ProducerSession(DcpEnd[Producer]):
-    """One producer connection.
+    """One connection on which this node produces.
+
+    Args:
+        kv: the session with which the connection began.
+        hub: the bucket's DCP connections.
+        producer: the protocol's end of the connection.
+        open_flags: the OpenFlag bits of the OPEN.
+        opened: the OPEN, to be sent to other workers too; None if there are no other workers.
 
     Attributes:
         producer: the protocol's end of the connection.
@@ -95,31 +102,31 @@ class ProducerSession(DcpEnd[Producer]):
         self._latest_encoding: tuple[object, Encoding] | None = None
         self._turns: RoundRobin[Stream] = RoundRobin()
         self._handovers: set[Handover] = set()
-        self._opened = 0  # streams, since something was sent
-        self._others_first = False  # in this turn, who else had to wait for what is left of a small window
+        self._opened = 0  # streams opened since changes were sent
+        self._others_first = False  # True if, in the next turn, the streams of other workers use the window first
         self._relay = StreamRelay(kv, producer, self, opened) if kv.relays and opened is not None else None
-        if kv.connection.is_inner:  # the client's window is another worker's to keep
+        if kv.connection.is_inner:  # another worker keeps the account of the client's window
             producer.settings.window_bytes = WINDOW_BYTES
             producer.flow.resize(WINDOW_BYTES)
 
     # --- what the connection calls ----------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send at most an arena's worth of changes: streams take turns, and one that can fill an arena fills it
+        """Send at most an arena's worth of changes. Streams take turns; a stream with enough changes fills the arena
         alone.
         """
         super().pump()
         relay, sent_bytes = self._relay, self.producer.flow.sent_bytes
-        # The two sides take turns at being first: with a small window the first one would use all of it each time, and
-        # the other would starve.
+        # This worker's streams and the relayed ones take turns at being first: otherwise, with a small window, the
+        # first side would always use all of it, and the other would starve.
         if relay is not None and self._others_first:
             relay.pump()
         self._pump_own()
         if relay is not None and not self._others_first:
             relay.pump()
-        if self.producer.flow.sent_bytes != sent_bytes:  # a turn in which a full window let nothing through is nobody's
+        if self.producer.flow.sent_bytes != sent_bytes:  # a turn that sent nothing, for a full window, does not count
             self._others_first = not self._others_first
-        # Else nothing is to be said, no deadline has moved, and nothing of others was kept.
+        # Otherwise there is no output, no deadline has moved, and no relayed message was kept.
         if self.producer.waiting_bytes or self._handovers or relay is not None:
             self._send_output()
 
@@ -130,7 +137,9 @@ class ProducerSession(DcpEnd[Producer]):
         outlet.flush()
 
     def tick(self, now: float) -> None:
-        """Send a no-op that is due, or end the connection of a consumer that was silent for too long."""
+        """Send a no-op if that is due, drop the connection if the consumer was silent for too long, and check the
+        deadlines of handovers and of other workers.
+        """
         for event in self.producer.tick(now):
             self._handle(event)
         for handover in tuple(self._handovers):
@@ -165,14 +174,14 @@ class ProducerSession(DcpEnd[Producer]):
         return offset
 
     def _take(self, frame: Frame) -> None:
-        # The answer to a state makes the vbucket dead here, which needs a record; without room the answer waits rather
-        # than fail half-way.
+        # The answer to a state makes the vbucket dead here, which needs a record. Without room for the record the
+        # answer waits; otherwise it would fail half-way.
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE and not self._bucket.has_room_for_record():
             raise NoRoom
         if frame.opcode == Opcode.DCP_SEQNO_ACKNOWLEDGED and not self._may(frame):
-            return  # writes of others are committed by it
+            return  # the message may commit other clients' writes
         if frame.opcode == Opcode.DCP_CONTROL and frame.key == SYNC_WRITES.encode() and not self._may(frame, _PREPARES):
-            return  # prepares are documents that nobody was told of, and may never be
+            return  # prepares are writes that are not confirmed, and may be aborted
         if self._relay is not None and frame.opcode in _OF_STREAMS and self._is_of_others(self._relay, frame):
             self.producer.noop.heard(self._loop.time())
             return
@@ -186,7 +195,7 @@ class ProducerSession(DcpEnd[Producer]):
         self._keep_busy()
 
     def _is_of_others(self, relay: StreamRelay, frame: Frame) -> bool:
-        """Relay a frame about a vbucket of another worker; return False if it is about one of this worker's."""
+        """Relay a frame if its vbucket is another worker's; return False if this worker must handle the frame."""
         if frame.is_response:
             return False
         if frame.opcode == Opcode.DCP_CLOSE_STREAM:
@@ -194,8 +203,8 @@ class ProducerSession(DcpEnd[Producer]):
         return self.producer.settings.acknowledges and relay.tells(frame)
 
     def _keep_busy(self) -> None:
-        """Send changes while more streams are opened, so that a consumer that requests a thousand need not wait for the
-        last.
+        """Send changes between stream requests, so that a consumer that requests a thousand streams gets changes before
+        the last one is open.
         """
         if self._opened < STREAMS_OPENED_AT_ONCE and self.producer.waiting_bytes <= ANSWERS_BYTES_MAX:
             return
@@ -237,27 +246,27 @@ class ProducerSession(DcpEnd[Producer]):
         if vbucket is None:
             self.producer.answer_stream(request, None, b"")
             return
-        # Refused from before the damage and served from behind it: a stream must not pass over rows that nobody can
-        # read.
+        # A request that starts before damaged rows is refused, and a request that starts after them is served: a stream
+        # must not skip rows that can't be read.
         if self._bucket.store.quarantine.after(vbucket.id, request.request.start_seqno):
             reason = f"changes after seqno {request.request.start_seqno} are damaged on disk and can not be read"
             self.producer.refuse(request.frame, Status.EINTERNAL, reason)
             return
-        # A reader of this copy would get whole-looking snapshots without the refused change, and resume behind it at
-        # the owner.
+        # A reader of this copy would get snapshots that seem whole but lack the refused change, and would resume after
+        # it at the owner.
         if vbucket.refused_changes and vbucket.state is not State.ACTIVE:
             reason = f"this copy refused {vbucket.refused_changes} changes and lacks them: read its owner"
             self.producer.refuse(request.frame, Status.ETMPFAIL, reason)
             return
-        # The answer carries the failover log. A branch that a crash takes back must never have been given out: a
-        # consumer would name a uuid that nobody knows.
+        # The answer has the failover log, and must not have a branch that a crash could undo: the consumer would later
+        # name a uuid that no node knows.
         self._hold_until(vbucket.gate)
         entry = self.producer.answer_stream(request, self._facts(vbucket), vbucket.failover.encode())
         if entry is None:
             return
         if self.producer.settings.sync_writes:
             name, begins_at = self.producer.settings.consumer_name, entry.accepted.start_seqno
-            # Only a stream that was accepted counts, and its start is the truth about what the replica still has.
+            # Only an accepted stream counts; its start says which prepares the replica still has.
             self._bucket.durable_writes.follows_from(vbucket.id, name, begins_at)
         stream = Stream(
             vbucket,
@@ -276,8 +285,8 @@ class ProducerSession(DcpEnd[Producer]):
         self._ready(stream)
 
     def _facts(self, vbucket: VBucket) -> Facts:
-        # The durable seqno stands for the high one: what is not on the disk must not decide a rollback, since a crash
-        # gives those seqnos another content.
+        # The durable seqno replaces the high seqno: changes that are not on disk must not decide about a rollback,
+        # because after a crash their seqnos may belong to other changes.
         durable, collections = vbucket.durable_seqno, vbucket.collections
         is_mixed = self._bucket.store.index.is_mixed(vbucket.id)
         return Facts(
@@ -285,14 +294,15 @@ class ProducerSession(DcpEnd[Producer]):
             high_seqno=durable,
             purge_seqno=vbucket.purge_seqno,
             failover_log=vbucket.failover.entries,
-            # Check 15 (dcp 2.4): there is no whole state yet that could be sent.
+            # Check 15 (dcp 2.4): there is no consistent state yet that could be sent.
             receives_first_snapshot=vbucket.snapshot_end > 0 and vbucket.complete_seqno == 0,
             is_being_handed_over=vbucket.handover is not None,
             is_fenced=vbucket.id in self._bucket.fenced,
             manifest=collections.at(durable) if is_mixed else EMPTY,
             last_seqno_of=self._last_seqno_of(vbucket) if is_mixed else None,
             denied=None if self._kv.access.places is None else self._denied,
-            # A replica's own stream brings the acknowledgements that settle these writes, so it never waits for them.
+            # A replica's stream never waits for durable writes: they need the acknowledgements that come with this
+            # stream.
             is_settled=None if self.producer.settings.sync_writes else partial(self._is_settled, vbucket),
         )
 
@@ -302,8 +312,8 @@ class ProducerSession(DcpEnd[Producer]):
         return self._bucket.durable_writes.is_settled(vbucket.id, collections)
 
     def _denied(self, choice: StreamFilter) -> tuple[str, Status] | None:
-        """Return the reason and the status if the user may not read the collections that a stream chooses; None if the
-        user may.
+        """Return None if the user may read the collections that a stream chooses; otherwise the reason and the status
+        of the refusal.
         """
         places = self._kv.access.places
         manifest = self._bucket.collections.manifest
@@ -325,7 +335,7 @@ class ProducerSession(DcpEnd[Producer]):
         flat = aware and self.producer.settings.flat_events
 
         def last_seqno(choice: StreamFilter | None) -> int:
-            if self.producer.settings.sync_writes:  # an abort is news for who holds its prepare
+            if self.producer.settings.sync_writes:  # a consumer that has the prepare needs its abort
                 wanted = Wanted(aware, prepares=True, modifications=flat)
             else:
                 wanted = (
@@ -340,14 +350,16 @@ class ProducerSession(DcpEnd[Producer]):
         flat = aware and self.producer.settings.flat_events
         if self.producer.settings.sync_writes:
             return Wanted(aware, prepares=True, modifications=flat)
-        if not choice.chooses:  # no object of its own for each of a thousand streams
+        if not choice.chooses:  # a shared object for all of a thousand streams
             if flat:
                 return EVERYTHING_FLAT
             return EVERYTHING if aware else PLAIN
         return Wanted(aware, choice.collections, choice.scope, modifications=flat)
 
     def _encoding(self, entry: ProducerStream) -> Encoding:
-        """Return the encoding for a new stream: that of the last stream, or a new one after a CONTROL."""
+        """Return the encoding for a new stream: the same object as for the last stream, unless a CONTROL, the stream id
+        or the dialect has changed.
+        """
         producer = self.producer
         key = (producer.controls_obeyed, entry.framing, entry.dialect)
         if self._latest_encoding is None or self._latest_encoding[0] != key:
@@ -366,7 +378,7 @@ class ProducerSession(DcpEnd[Producer]):
             what(stream)
 
     def _failover_log(self, vb: int) -> bytes | None:
-        """Return a vbucket's failover log, encoded; the answer with it waits until the record that contains it is
+        """Return a vbucket's encoded failover log; None if the vbucket is not here. Later output waits until the log is
         durable.
         """
         vbucket = self._bucket.vbuckets.get(vb)
@@ -379,8 +391,8 @@ class ProducerSession(DcpEnd[Producer]):
         self.producer.refuse(frame, status, reason)
 
     def _send_output(self) -> None:
-        """Send the output of the protocol object; count the memory of open streams, and of stream ends that wait for
-        the window.
+        """Send the output of the protocol object. Then report the memory of open streams, of stream ends that wait for
+        the window, and of relayed messages.
         """
         super()._answer()
         others = 0 if self._relay is None else self._relay.memory_bytes
@@ -438,8 +450,8 @@ class ProducerSession(DcpEnd[Producer]):
         return [stream.items_remaining for stream in self.streams.values()]
 
     def oldest_unsent_ns(self) -> int | None:
-        """Return the Unix time in nanoseconds of the oldest unsent change; only the LOOKED_AT streams with the most
-        changes count.
+        """Return the Unix time in nanoseconds of the oldest unsent change; None if there is none. Only the LOOKED_AT
+        streams with the most unsent changes count.
         """
         most = nlargest(LOOKED_AT, self.streams.values(), key=lambda stream: stream.items_remaining)
         return min((nanoseconds for each in most if (nanoseconds := each.oldest_unsent_ns()) is not None), default=None)

@@ -1,18 +1,18 @@
-"""Relays streams of other workers' vbuckets, on a client's DCP connection at the address that workers share.
+"""Relay streams of other workers' vbuckets, on a client's DCP connection at the address that workers share.
 
     request about another worker's vbucket --unchanged--> that worker, over a unix socket: a DCP connection with the
                                                           same name, user, bucket, features, OPEN and CONTROLs
     its answers                            --at once----> the client
     messages of its streams                --in turns, as the client's window has room--> the client
 
-There is one ledger of the client's window, on this connection; relayed messages count in it like this worker's own. For
-each other worker this end is a consumer with another window, which bounds the relayed bytes that wait here; answers of
-workers never wait for streams that the client does not read. No-ops of workers and of the client are answered here; a
-worker that sends none any more is disconnected.
+This connection keeps the only account of the client's window; relayed messages count in it like this worker's own. For
+each other worker this end is a consumer with another window, which bounds the relayed bytes that wait here. Answers of
+workers never wait for streams that the client does not read. This worker answers the no-ops of other workers and of the
+client; it disconnects a worker that sends no more no-ops.
 
-The connections are opened together with the client's, because its name must be taken at all workers. If a worker can't
-be reached, the next request tries again, and fails temporarily. If a connection to a worker is lost, its streams end as
-disconnected; all others continue.
+The connections are opened together with the client's, because the client must get its name at all workers. If a worker
+can't be reached, the next request tries again, and is refused as a temporary failure if that fails too. If a connection
+to a worker is lost, its streams end as disconnected; all other streams continue.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
     from headwater.protocol.dcp.producer import Producer
 
 WINDOW_BYTES: Final = 1 << 20
-"""The window of a call: so much of a worker's streams, and a message, may wait here for the client's window."""
+"""The window of a connection to a worker: so many bytes of its streams, plus one message, may wait here."""
 ACKNOWLEDGED_BYTES: Final = WINDOW_BYTES // 4
 _OWN_CONTROLS: Final = frozenset({b"connection_buffer_size"})
-"""The settings that are a matter between the client and this worker."""
+"""The settings that concern the client and this worker only, and are not relayed."""
 BUSY_SECONDS_MAX: Final = 10.0
-"""So long may a worker be silent however short the client's interval of no-ops is: it has other work."""
+"""A worker may be silent for so long, even if the client's interval of no-ops is shorter: it has other work."""
 _OF_NOOPS: Final = frozenset({b"enable_noop", b"set_noop_interval"})
 FOR_THE_CLIENT: Final = frozenset({Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM})
-"""The requests whose answers are the client's; those to OPEN and CONTROL it has had from here."""
+"""The requests whose answers go to the client; this worker has already answered OPEN and CONTROL."""
 _NO_SUCH_STREAM: Final = frozenset({Status.KEY_ENOENT, Status.DCP_STREAM_NOT_FOUND})
 StreamKey = tuple[int, bytes]
-"""A vbucket, and the framing extras that name a stream of it; empty without stream ids."""
+"""A vbucket's number, and the framing extras with the stream's id; empty without stream ids."""
 
 
 class RelayingProducer(Protocol):
@@ -66,14 +66,20 @@ class RelayingProducer(Protocol):
 
 
 class _Held:
-    """Messages of a worker's streams that wait for room in the client's window; a change and what it replaced count as
-    one.
+    """Messages of a worker's streams that wait for room in the client's window. A change and the message in front of
+    it, about the version that it replaced, count as one message.
+
+    Args:
+        data: whole messages, one after the other.
+        ends: the offset of the end of each message.
+
+    Attributes:
+        size_bytes: the memory of the messages.
     """
 
     __slots__ = ("_counted", "_data", "_ends", "_left", "size_bytes")
 
     def __init__(self, data: bytes, ends: NDArray[np.int64]) -> None:
-        """Args: whole messages one after the other; the offset of the end of each."""
         starts = np.concatenate(([0], ends[:-1]))
         # "PREPARE: 57, 2 more than the wire size; both ends use 57" (dcp 7): counted otherwise, the client's window
         # would drift until it stalls.
@@ -84,7 +90,7 @@ class _Held:
 
     @property
     def is_empty(self) -> bool:
-        """True if all messages were taken."""
+        """True if `take` has returned all messages."""
         return self._left == len(self._ends)
 
     @property
@@ -97,10 +103,9 @@ class _Held:
         return int(self._counted[self._left - 1]) if self._left else 0
 
     def take(self, budget_bytes: int | None) -> tuple[memoryview, int]:
-        """Take the messages that the budget (None: no limit) allows; return them, and their bytes as flow control
-        counts them.
+        """Take the next messages, up to the budget; return them, and their bytes as flow control counts them.
 
-        The last message may exceed the budget.
+        The last message may exceed the budget. The budget None means no limit.
         """
         begin, before = int(self._ends[self._left - 1]) if self._left else 0, self._counted_before
         self._left = (
@@ -111,7 +116,7 @@ class _Held:
         return memoryview(self._data)[begin : int(self._ends[self._left - 1])], self._counted_before - before
 
     def without(self, key: StreamKey, opaque: int) -> _Held | None:
-        """Return the remaining messages without those of a stream; None if none remain."""
+        """Return the remaining messages without the messages of one stream; None if no message remains."""
         kept, at = [], int(self._ends[self._left - 1]) if self._left else 0
         for end in self._ends[self._left :].tolist():
             message = Frame.decode(self._data[at : at + frame_bytes(self._data, at)])
@@ -127,9 +132,9 @@ def _held(messages: list[bytes]) -> _Held | None:
 
 
 def _framing_of(request: Frame) -> bytes:
-    """Return the framing extras of a stream's messages, from its request; empty without a stream id.
+    """Return the framing extras that a stream's messages have, read from its request; empty without a stream id.
 
-    The connection's settings may have changed since the request.
+    The request is the source, because the connection's settings may have changed since.
     """
     stream_id = read_json(request.value).get("sid") if request.value else None
     return b"" if stream_id is None else stream_id_framing(stream_id)
@@ -139,7 +144,10 @@ class StreamRelay(DcpCalls[str, "_Call"]):
     """The connections to other workers for a client's DCP connection, by their paths.
 
     Args:
-        kv: the session with which the connection began. producer: this worker's end. opened: the OPEN request.
+        kv: the session with which the connection began.
+        producer: this worker's end.
+        relaying: the session of the client's connection.
+        opened: the OPEN request.
     """
 
     HELD_UP_BY = "stream requests"
@@ -176,10 +184,10 @@ class StreamRelay(DcpCalls[str, "_Call"]):
         return min(each.heard_at for each in self._calls.values()) + self._silence_seconds_max
 
     def tick(self, now: float) -> None:
-        """Disconnect workers that have been silent for too long; the client's no-ops are answered here, so they do not
-        reveal a worker that hangs.
+        """Disconnect workers that have been silent for too long. This worker answers the client's no-ops, so the client
+        does not notice a worker that hangs.
 
-        If the deadline passed long ago, this process was stopped itself, and all workers count as heard.
+        If the deadline passed long ago, this process itself was stopped, and all workers count as heard.
         """
         deadline = self.deadline
         for call in tuple(self._calls.values()):
@@ -212,9 +220,8 @@ class StreamRelay(DcpCalls[str, "_Call"]):
     def control(self, frame: Frame) -> None:
         """Relay a CONTROL that was accepted here."""
         if frame.key not in _OWN_CONTROLS:
-            # Kept for a worker that is called later: it must get the same settings, in the order in which the client
-            # made them.
-            # A repeated one keeps its place, for another control may only be set behind it.
+            # Kept for a worker that is called later: it must get the same settings, in the client's order. A repeated
+            # control keeps its place, because other controls may depend on it.
             self._controls = list(({each.key: each for each in self._controls} | {frame.key: frame}).values())
             for call in self._calls.values():
                 call.ask(frame)
@@ -222,13 +229,13 @@ class StreamRelay(DcpCalls[str, "_Call"]):
                     call.heard_at = self._kv.server.loop.time()
 
     def answered(self, frame: Frame) -> None:
-        """Relay an answer of the client to the workers with a stream of its opaque."""
+        """Relay an answer of the client to the workers that have a stream with its opaque."""
         if frame.opcode != Opcode.DCP_NOOP:
             for call in self._calls.values():
                 call.answered(frame)
 
     def tells(self, frame: Frame) -> bool:
-        """Relay a message without answer about another worker's vbucket; return False if the vbucket is this
+        """Relay a message that needs no answer, if its vbucket is another worker's; return False if it is this
         worker's.
         """
         call = self._calls.get(self._path_of(frame.vbucket) or "")
@@ -242,8 +249,8 @@ class StreamRelay(DcpCalls[str, "_Call"]):
         self._turns.clear()
 
     def _path_of(self, vbucket: int) -> str | None:
-        """Return the path of the worker that streams a vbucket, or else has it by the map; None if it is this one or no
-        worker.
+        """Return the path of the worker that streams a vbucket, or otherwise has it by the map; None if that is this
+        worker or no worker.
         """
         for path, call in self._calls.items():
             if call.has_stream_of(vbucket):
@@ -270,7 +277,7 @@ class StreamRelay(DcpCalls[str, "_Call"]):
         connection, flow = self._kv.connection, self._producer.flow
         while self._turns and connection.writable and not flow.is_full:
             call = self._turns.popleft()
-            if not call.held:  # of streams that were closed
+            if not call.held:  # its messages were of streams that are closed now
                 continue
             data, counted = call.next(flow.budget_bytes)
             flow.send(counted)
@@ -297,17 +304,16 @@ class StreamRelay(DcpCalls[str, "_Call"]):
         self._kv.connection.send(answer.encode())
 
     def over(self, call: _Call) -> None:
-        """Handle the end of a connection to a worker: its unanswered requests fail temporarily, its streams end after
-        their received messages.
+        """Handle the end of a connection to a worker: refuse its unanswered requests as temporary failures, and end its
+        streams after the messages that were received.
         """
         self._forget(call)
         for frame in call.owed:
             if frame.opcode in FOR_THE_CLIENT:
                 self._producer.refuse(frame, Status.ETMPFAIL, AWAY)
-        # Answered above; the deque must be empty before `hold` and `say` below can lead back here.
+        # Answered above; the deque must be empty before `hold` and `say` below, which may call this method again.
         call.owed.clear()
-        # The ends stand behind the messages that came before, which are still held: the client loses nothing that was
-        # sent.
+        # The ends are queued behind the messages that are still held, so the client loses no message that was sent.
         ends = _held([self._end(key, opaque) for key, opaque in call.streams.items()])
         call.streams.clear()
         if ends is not None:
@@ -325,9 +331,11 @@ class _Call(DcpCall):
     """A DCP connection to another worker, for one client.
 
     Attributes:
-        owed: the unanswered requests. streams: the opaques of open streams, by vbucket and stream id.
-        held: messages of its streams that wait for the client's window; held_bytes: their memory.
-        heard_at: the time of the last message from the worker.
+        owed: the unanswered requests, oldest first.
+        streams: the opaques of open streams, by vbucket and stream id.
+        held: messages of its streams that wait for the client's window.
+        held_bytes: the memory of these messages.
+        heard_at: the time of the last message from the worker, in loop.time() seconds.
     """
 
     def __init__(self, relay: StreamRelay, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
@@ -338,7 +346,7 @@ class _Call(DcpCall):
         self.held: deque[_Held] = deque()
         self.held_bytes = 0
         self.heard_at: float = loop.time()
-        self._vbuckets: Counter[int] = Counter()  # of streams that are open or asked for
+        self._vbuckets: Counter[int] = Counter()  # the vbuckets of open and requested streams
         self._unacknowledged_bytes = 0
 
     @property
@@ -360,7 +368,7 @@ class _Call(DcpCall):
         self._out += frame.encode()
 
     def acknowledge(self, counted_bytes: int) -> None:
-        """Acknowledge bytes of relayed or discarded messages to the worker, once enough have gathered."""
+        """Count bytes of relayed or discarded messages; acknowledge them to the worker once enough have gathered."""
         self._unacknowledged_bytes += counted_bytes
         # A quarter of the window at a time, so the worker never waits while the client reads.
         if self._unacknowledged_bytes >= ACKNOWLEDGED_BYTES and not self.is_closed:
@@ -370,7 +378,9 @@ class _Call(DcpCall):
     # --- what it says -------------------------------------------------------------------------------------------------
 
     def _take(self, data: bytearray) -> int:
-        """Keep the messages of streams as contiguous bytes; handle the answers and no-ops between them at once."""
+        """Keep the messages of streams as contiguous bytes; handle answers and no-ops at once. Return the bytes
+        consumed.
+        """
         scanned = scan(data)
         offsets, consumed = scanned.offsets, scanned.consumed
         last = int(offsets[-1]) if len(offsets) else 0
@@ -388,8 +398,8 @@ class _Call(DcpCall):
             if not is_said[at]:
                 self._forget((frame.vbucket, frame.framing))
                 continue
-            # Messages keep their place before the answer that follows them; answers overtake only what waits for the
-            # client's window.
+            # Messages before an answer are held before it is handled; an answer overtakes only messages that wait for
+            # the client's window.
             self._hold_between(whole, ends, begin, at)
             begin = at + 1
             self._heard(frame)
@@ -407,13 +417,13 @@ class _Call(DcpCall):
             self.hold(_Held(data, own[opcodes != Opcode.DCP_BEFORE]))
 
     def hold(self, held: _Held) -> None:
-        """Keep messages until the client's window has room."""
+        """Keep messages until the client's window has room for them."""
         self.held.append(held)
         self.held_bytes += held.size_bytes
         self._relay.wait_for_turn(self)
 
     def next(self, budget_bytes: int | None) -> tuple[memoryview, int]:
-        """Take waiting messages that the budget allows; return them, and their bytes as flow control counts them."""
+        """Take waiting messages, up to the budget; return them, and their bytes as flow control counts them."""
         first = self.held[0]
         data, counted = first.take(budget_bytes)
         if first.is_empty:
@@ -427,7 +437,7 @@ class _Call(DcpCall):
         elif frame.opcode == Opcode.HELLO:
             self.close()
             self._relay.over(self)
-        elif frame.opcode == Opcode.DCP_SEQNO_ACKNOWLEDGED:  # answered only where it is refused
+        elif frame.opcode == Opcode.DCP_SEQNO_ACKNOWLEDGED:  # has an answer only if it was refused
             self._relay.pass_on(frame)
         else:
             self._answered(self.owed.popleft(), frame)
@@ -466,7 +476,7 @@ class _Call(DcpCall):
                 self._forget(each)
 
     def _discard(self, key: StreamKey) -> None:
-        """Drop the waiting messages of a stream that the client has closed: it must get none after the answer."""
+        """Drop the waiting messages of a stream that the client has closed: after the answer it must get no more."""
         opaque = self.streams.get(key)
         if opaque is None:
             return

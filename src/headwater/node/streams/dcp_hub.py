@@ -1,4 +1,4 @@
-"""The shared state of a bucket's DCP connections: their names, the arena that they fill in turn, the log of refusals.
+"""The state that a bucket's DCP connections share: names, the arena that they fill in turn, the log of refusals.
 
 Source: dcp 2.1 (names).
 """
@@ -27,7 +27,7 @@ class NamedSession(Protocol):
 
     connection: Connection
     is_producer: bool
-    """True if this node sends on it."""
+    """True if this node sends changes to the peer of the session."""
 
     @property
     def user(self) -> str | None:
@@ -35,12 +35,12 @@ class NamedSession(Protocol):
 
     @property
     def named_at(self) -> int:
-        """The time at which the client took the name, in monotonic nanoseconds: the order in which workers get the
-        names varies.
+        """The time at which the client took its name, in monotonic nanoseconds. Workers compare it, because names may
+        reach them in another order.
         """
 
     def stats(self) -> Iterable[tuple[str, str]]:
-        """Return the session's part of STAT dcp."""
+        """Return the session's part of STAT dcp: names without prefix, and values."""
 
     def backlog(self) -> Iterable[int]:
         """Yield the number of unsent changes of each stream that the session sends."""
@@ -52,11 +52,18 @@ class NamedSession(Protocol):
         """Return the stream on which the session sends a vbucket; None if there is none."""
 
     def batch_lost(self, error: BaseException) -> None:
-        """React to a lost batch: a session that staged changes in it is ahead of the disk."""
+        """Act on a lost batch; `error` is its cause. A session that staged changes in it has counted too many."""
 
 
 class DcpHub:
-    """The names of a bucket's DCP connections, and their shared resources."""
+    """The names of a bucket's DCP connections, and their shared resources.
+
+    Attributes:
+        sessions: the session of each name.
+        outlet: the arena that all connections fill in turn.
+        refusals: the log of refused requests.
+        lacking: the log of changes that replicas refused and lack.
+    """
 
     def __init__(self, bucket: Bucket, takeover_seconds_max: float = TAKEOVER_SECONDS_MAX) -> None:
         self.bucket = bucket
@@ -72,8 +79,8 @@ class DcpHub:
     def enter(self, name: bytes, session: NamedSession) -> None:
         """Register a connection's name; an older connection of that name is closed (dcp 2.1, duplicate names)."""
         older = self.sessions.get(name)
-        # The new session takes the name before the older is dropped: the older one's `leave` then finds that the name
-        # is another's.
+        # The new session takes the name before the older one is dropped, so that the older one's `leave` does not
+        # remove the name.
         self.sessions[name] = session
         if older is not None:
             older.connection.drop(f"another connection took the name {name!r}", fault=False)
@@ -84,7 +91,9 @@ class DcpHub:
             del self.sessions[name]
 
     def end_hand_overs(self) -> None:
-        """End the handovers of a previous operator's mover, because another operator begins."""
+        """Drop the connections on which an earlier operator's mover hands vbuckets over, because another operator
+        begins to move vbuckets.
+        """
         for name, session in tuple(self.sessions.items()):
             if name.endswith(HAND_OVER):
                 session.connection.drop("another operator began to change who owns what", fault=False)
@@ -92,7 +101,7 @@ class DcpHub:
     def stats(self, _: list[str]) -> Iterable[tuple[str, str]]:
         """Return STAT dcp: each connection and its streams, as eq_dcpq:NAME:stat.
 
-        Connections from other workers are omitted: the worker with the client's connection reports it.
+        Connections from other workers are omitted, because the worker that has the client's connection reports them.
         """
         sessions = {key: each for key, each in self.sessions.items() if not each.connection.is_inner}
         yield "ep_dcp_count", str(len(sessions))
@@ -105,6 +114,6 @@ class DcpHub:
                 yield f"{prefix}:{name}", value
 
     def _batch_lost(self, error: BaseException, _: list[int]) -> None:
-        # Consumers alone act on it: their streams count changes as received that the store has just undone.
+        # Only consumers act on it: their streams count changes as received that the store has just undone.
         for session in tuple(self.sessions.values()):
             session.batch_lost(error)

@@ -55,7 +55,7 @@ _NOT_KEPT: Final = Before(by_seqno=0, state=BeforeState.NOT_KEPT)
 
 
 COMPRESSED_BYTES_MAX = 4 << 20
-"""A larger value goes out as it is stored: to compress 20 MiB would hold everybody up for a twentieth of a second."""
+"""A larger value is sent as it is stored: compressing 20 MiB would delay all connections by 50 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,18 @@ class Encoding:
     """The encoding in which a stream sends each change.
 
     Attributes:
-        xattrs: extended attributes are sent; deleted_user_xattrs: users' attributes in tombstones as well.
-        no_value: values are not sent; keep_datatype: but the datatype of the document still is.
-        delete_times: deletions in the V2 layout; expiry_opcode: expirations under their own opcode.
-        snappy: the consumer understands compressed values; compress: uncompressed values are compressed when they are
-            sent.
+        xattrs: True if extended attributes are sent.
+        deleted_user_xattrs: True if users' attributes in tombstones are sent too.
+        no_value: True if values are not sent.
+        keep_datatype: True if, without values, the datatype of the document is still sent.
+        delete_times: True if deletions have the V2 layout.
+        expiry_opcode: True if expirations have their own opcode; otherwise they are sent as deletions.
+        snappy: True if the consumer understands compressed values; otherwise values are inflated.
+        compress: True if uncompressed values are compressed when they are sent.
         framing: the stream id in encoded form; None on most connections.
-        upr: the layouts of UPR, which has none of the above except expirations.
-        collections: keys begin with the id of their collection, and there are system events.
-        flat_events: these in version 2, else in 0 and 1.
+        upr: True for the layouts of UPR, which has none of the above except expirations.
+        collections: True if keys begin with the id of their collection, and system events are sent.
+        flat_events: True if system events have version 2, otherwise 0 or 1.
         bits: these choices as flags for the kernel that copies frames in bulk.
         slow: datatype bits of frames that the kernel must leave to `encode`.
     """
@@ -105,7 +108,7 @@ class Encoding:
     def _slow(self) -> int:
         whole = self.xattrs and self.deleted_user_xattrs and not self.no_value
         looks_inside = not whole and (self.xattrs or not self.no_value)
-        # "Without SNAPPY everything is sent inflated" (wire 5); a value that is not sent need not be.
+        # "Without SNAPPY everything is sent inflated" (wire 5); a value that is not sent need not be inflated.
         inflates = not self.snappy and not self.no_value
         return Datatype.XATTR * looks_inside | Datatype.SNAPPY * inflates
 
@@ -121,7 +124,8 @@ class Encoding:
     def emit(self, outlet: Outlet, frames: NDArray[np.uint8], *, is_last: bool) -> int:
         """Send the frames that the kernel copied to `space`; return the bytes on the wire.
 
-        A dialect with another layout of changes rewrites them here. `is_last`: the snapshot ends with them.
+        A subclass for a dialect with another layout of changes rewrites the frames here. `is_last` is True if the
+        snapshot ends with these frames.
         """
         outlet.fill(len(frames))
         return len(frames)
@@ -156,7 +160,7 @@ class Encoding:
         return Pieces(head, value)
 
     def _message(self, message: AnySystemEvent | Prepare | Abort, opaque: int) -> Pieces:
-        """Return a message that is stored as such; in prepares and aborts the collection precedes the key."""
+        """Return a system event, a prepare or an abort in the form in which this connection gets it."""
         if isinstance(message, SystemEvent | SystemEventV2):
             event = self._event(message)
             frame = replace(event, opaque=opaque, framing=self.framing).frame()
@@ -168,8 +172,8 @@ class Encoding:
         return Pieces(frame.head(), frame.value)
 
     def _event(self, message: AnySystemEvent) -> AnySystemEvent:
-        """Return a system event in the version that the consumer knows; who knows only the old ones is shown no
-        modification.
+        """Return a system event in the version that the consumer knows. A modification, which only version 2 has, never
+        gets here for a consumer of older versions.
         """
         if isinstance(message, SystemEventV2) == self.flat_events:
             return message
@@ -178,7 +182,7 @@ class Encoding:
         return replace(other, vbucket=message.vbucket, by_seqno=message.by_seqno)
 
     def _readable(self, message: Prepare) -> Prepare:
-        """Return a prepare, with its value as the connection would get it in a document."""
+        """Return a prepare whose value has the form in which the connection would get it in a document."""
         opcode = Opcode.DCP_DELETION if message.deleted else Opcode.DCP_MUTATION
         document = Frame(Magic.CLIENT_REQUEST, opcode, datatype=message.datatype)
         value, datatype = self._value(document, memoryview(message.value))
@@ -195,9 +199,9 @@ class Encoding:
         return Pieces(committed.encode())
 
     def before(self, replaced: Replaced, change: bytes | memoryview, opaque: int) -> Pieces:
-        """Return the message in front of a stored change, which says what that replaced.
+        """Return the message that precedes a stored change, and says what the change replaced.
 
-        A document that can't be brought into the form of the connection counts as not kept: the change itself can.
+        If the replaced document can't be encoded for this connection, the message says that it was not kept.
         """
         message = _NOT_KEPT
         if replaced.state is not BeforeState.VERSION:
@@ -210,7 +214,7 @@ class Encoding:
         return Pieces(frame.head(), frame.value)
 
     def _version(self, stored: memoryview) -> Before:
-        """Return the message for a replaced document, its value as the connection would get it."""
+        """Return the message about a replaced document; the value has the form in which the connection would get it."""
         frame, stored_value = _cut(stored)
         value, datatype = self._value(frame, stored_value)
         seqno, rev_seqno, flags, expiration, *_ = _MUTATION.unpack(frame.extras)
@@ -227,8 +231,8 @@ class Encoding:
         )
 
     def _layout(self, frame: Frame) -> tuple[int, bytes]:
-        """Return opcode and extras: V2 deletions only if OPEN requested delete times, expirations only with the
-        control.
+        """Return opcode and extras in which a change is sent: deletions have the V2 layout only if OPEN requested
+        delete times; expirations have their own opcode only if a control requested it.
         """
         if self.upr:
             is_mutation = frame.opcode == Opcode.DCP_MUTATION
@@ -241,7 +245,15 @@ class Encoding:
         return Opcode.DCP_DELETION, _numbers(frame)
 
     def _value(self, frame: Frame, stored: memoryview) -> tuple[memoryview | bytes, int]:
-        """Return value and datatype, by the decision table of dcp 11; `frame` has everything but the value."""
+        """Return the value and datatype to send, by the decision table of dcp 11.
+
+        Args:
+            frame: the stored frame, without its value.
+            stored: the stored value.
+
+        Raises:
+            RemoteProtocolError: the value contradicts its datatype.
+        """
         datatype, looks_inside = frame.datatype, self._looks_inside(frame)
         # The compression covers attributes and body together (wire 4), so a part can't be taken out of it.
         if datatype & Datatype.SNAPPY and (not self.snappy or self.no_value or looks_inside):
@@ -266,7 +278,7 @@ class Encoding:
         return not self.xattrs or self.no_value or (is_tombstone and not self.deleted_user_xattrs)
 
     def _attributes(self, frame: Frame, value: memoryview, datatype: int) -> tuple[memoryview | bytes, int]:
-        """Return the value without the parts that this connection does not get."""
+        """Return the value without the attributes or body that this connection does not get, and its datatype."""
         if frame.opcode != Opcode.DCP_MUTATION:
             return self._tombstone(value)
         attributes, body = xattr.split(value)
@@ -276,7 +288,9 @@ class Encoding:
         return xattr.join(attributes), datatype if self.keep_datatype else int(Datatype.XATTR)
 
     def _tombstone(self, value: memoryview) -> tuple[memoryview | bytes, int]:
-        """Return the value of a deletion: it has no body, only the attributes that are sent (dcp 2.9)."""
+        """Return the value and datatype of a deletion: no body, only the attributes that this connection gets (dcp
+        2.9).
+        """
         if not self.xattrs:
             return b"", 0
         # User attributes of a tombstone are pruned unless OPEN had 0x100 (dcp 11).
@@ -285,8 +299,7 @@ class Encoding:
 
 
 def _cut(stored: bytes | memoryview) -> tuple[Frame, memoryview]:
-    """Return a stored frame without its value, and the value, which stays where it is: of 20 MiB each copy takes
-    milliseconds."""
+    """Return a stored frame without its value, and the value as a view: a copy of 20 MiB would take milliseconds."""
     sizes = lengths(stored)
     value_at = sizes.frame - (sizes.body - sizes.extras - sizes.key)
     return Frame.cut(memoryview(stored)[:value_at], sizes), memoryview(stored)[value_at:]
@@ -304,10 +317,11 @@ def encoding_of(
     framing: bytes | None = None,
     dialect: Dialect = Dialect.DCP,
 ) -> Encoding:
-    """Return the encoding of a stream that begins now.
+    """Return the encoding for a new stream.
 
     Args:
-        negotiated, settings: the features and settings of its connection.
+        negotiated: the features of its connection.
+        settings: the control settings of its connection.
         flags: OpenFlag bits of its connection.
         framing: the stream's id in encoded form, or None.
         dialect: DCP or UPR.
@@ -323,7 +337,7 @@ def encoding_of(
         # "the delete time is required inside the expiration packets so delete times are implicitly enabled" (dcp 4)
         delete_times=negotiated.delete_times or settings.expiry_opcode,
         expiry_opcode=settings.expiry_opcode,
-        # Who asked for compression by the control of before 5.5 understands it: HELLO had no word for it then.
+        # A consumer that set the control for compression, as before 5.5, understands it: HELLO had no feature for it.
         snappy=negotiated.snappy or settings.value_compression,
         compress=settings.force_value_compression or settings.value_compression,
         framing=framing,

@@ -3,10 +3,10 @@
     CATCHING_UP --pending is sent--> ASKED_PENDING --answered: dead here--> DRAINING --active is sent--> ASKED_ACTIVE
                                                                                      --answered--> DONE
 
-There are never two owners: the vbucket is dead here, and that is on disk, before the other node is told to become
-active. Nothing acknowledged is lost: all changes written until then are sent first. If either step is refused,
-everything is restored; if the connection breaks, the states stay as they are, and the mover decides (failover 4,
-failures). The same holds for a lost batch or a fence after the other node has answered that it is pending.
+There are never two owners: before this node asks the other one to become active, the vbucket is dead here, on disk too.
+No acknowledged change is lost: all changes written until then are sent first. If the other node refuses either step,
+this node restores the former state. If the connection breaks, the states stay as they are, and the mover decides
+(failover 4, failures). The same holds if a batch is lost or a fence comes after the other node has become pending.
 
 Under load, catching up might never end: after `seconds_max` the vbucket refuses writes until the handover is over.
 """
@@ -47,7 +47,7 @@ class FormerOwner(Protocol):
     """The part of a bucket that a handover needs."""
 
     def may_hand_over(self, vbucket: int) -> bool:
-        """Return True if nothing has to be settled before the handover."""
+        """Return True if no durable write or lost batch still has to be settled before the handover."""
 
     def hand_over(self, vbucket: int) -> None:
         """Stop serving the vbucket."""
@@ -57,14 +57,16 @@ class Handover:
     """The handover of one vbucket to another node.
 
     Args:
-        vbucket: the vbucket, which is marked as being handed over until `close`. bucket: its bucket.
-        clock: seconds of a monotonic clock.
+        vbucket: the vbucket; its attribute `handover` is this object until `close`.
+        bucket: the bucket of the vbucket.
+        clock: returns seconds of a monotonic clock.
         hold_until: called with a batch number: later output is sent only once that batch is durable.
-        seconds_max: the time after which writes are refused.
+        seconds_max: the time, from `begin` on, after which writes are refused.
 
     Attributes:
-        deadline: the time of the next `tick`; None for never.
-        on_silence: called if a state was not answered in time; None to wait without limit.
+        stage: the present stage.
+        deadline: the time of the next `tick`, in seconds of `clock`; None for never.
+        on_silence: called if the consumer does not answer a state in time; None to wait without limit.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Handover:
         self._clock = clock
         self._hold_until = hold_until
         self._seconds_max = seconds_max
-        # The mark by which others keep away: the reconciler leaves the vbucket alone, a second takeover is refused.
+        # With this mark the reconciler leaves the vbucket alone, and a second takeover is refused.
         vbucket.handover = self
 
     def begin(self) -> None:
@@ -90,7 +92,9 @@ class Handover:
         self.deadline = self._clock() + self._seconds_max
 
     def tick(self, now: float) -> None:
-        """Act on a deadline: "client writes on that vb get ETMPFAIL until done, so the tail becomes finite"."""
+        """If the deadline has passed, refuse writes ("client writes on that vb get ETMPFAIL until done, so the tail
+        becomes finite"), or call `on_silence` while an answer is due.
+        """
         if self.deadline is not None and now >= self.deadline:
             self.deadline = None
             if self.on_silence is not None and self.stage in (HandoverStage.ASKED_PENDING, HandoverStage.ASKED_ACTIVE):
@@ -100,11 +104,13 @@ class Handover:
                 self._vbucket.back_up(True)
 
     def may_go_on(self, position: int) -> bool:
-        """Return True if the next state may be sent: all durable changes are sent (for the last state, all changes),
-        and earlier durable writes are settled.
+        """Return True if the next state may be sent to a consumer that has the changes up to `position`.
+
+        It must have all durable changes before it becomes pending, and earlier durable writes must be settled; it must
+        have all changes before it becomes active.
         """
-        # The high seqno, durable or not: aborts that the hand-over itself has staged must be sent before the other side
-        # serves.
+        # The high seqno, durable or not: the handover itself has staged aborts, which must be sent before the other
+        # node becomes active.
         if self.stage is HandoverStage.DRAINING:
             return position >= self._vbucket.high_seqno
         if self.stage is not HandoverStage.CATCHING_UP or position < self._vbucket.durable_seqno:
@@ -112,7 +118,7 @@ class Handover:
         return self._bucket.may_hand_over(self._vbucket.id)
 
     def next_state(self) -> State:
-        """Return the state to send now: steps 6 and 10."""
+        """Enter the next stage, and return the state to send: PENDING (step 6) or ACTIVE (step 10)."""
         if self.stage is HandoverStage.CATCHING_UP:
             # The vbucket is still active here: should the answer never come, nothing has happened (failover 4, "lost
             # between 6 and 7").
@@ -122,7 +128,7 @@ class Handover:
         is_drained = self.stage is HandoverStage.DRAINING
         node_invariant(is_drained, "vbucket {} is handed over while {}", self._vbucket.id, self.stage.value)
         node_invariant(state is State.DEAD, "vbucket {} is handed over while {}", self._vbucket.id, state.name)
-        # Were this node to crash and forget that it is dead, there would be two owners.
+        # If this node crashed and forgot that the vbucket is dead, there would be two owners.
         self._hold_until(self._vbucket.gate)
         self.stage = HandoverStage.ASKED_ACTIVE
         return State.ACTIVE
@@ -141,11 +147,12 @@ class Handover:
         is_asked = self.stage in (HandoverStage.ASKED_PENDING, HandoverStage.ASKED_ACTIVE)
         node_invariant(is_asked, "vbucket {}: a state is answered while {}", self._vbucket.id, self.stage.value)
         if self.stage is HandoverStage.ASKED_PENDING:
-            # A target that refuses to be pending (it lacks changes) costs nothing: the owner never stopped serving.
+            # If the target refuses to be pending (it lacks changes), nothing must be undone: the owner never stopped
+            # serving.
             if status != Status.SUCCESS:
                 return EndReason.STATE_CHANGED
             failpoint("takeover.pending_acked")
-            # A batch with what was settled may have been lost by now, or a fence may have come.
+            # The batch with settled durable writes may have been lost by now, or a fence may have come.
             if not self._bucket.may_hand_over(self._vbucket.id):
                 return EndReason.STATE_CHANGED
             # Step 8 stands before step 10, and DEAD is durable before ACTIVE leaves: at no instant can both nodes take
@@ -155,8 +162,7 @@ class Handover:
             self.stage = HandoverStage.DRAINING
             return None
         if status != Status.SUCCESS:
-            # The target has said that it is not active, so serving again can't make two owners; silence would not say
-            # that.
+            # The target has answered that it is not active, so this node can serve again without a second owner.
             self._vbucket.take_back()
             return EndReason.STATE_CHANGED
         failpoint("takeover.active_acked")
@@ -167,11 +173,11 @@ class Handover:
         """Undo or complete the handover, because its stream is over."""
         self.deadline = None
         if self._vbucket.handover is self:
-            # Cleared before the streams hear of the end: whoever asks again at once must not find a hand-over under
-            # way.
+            # Cleared before the streams end: a consumer that requests a stream again at once must not meet a handover
+            # that is still under way.
             self._vbucket.handover = None
             self._vbucket.back_up(False)
-            # Broken off behind step 8: whether the target became active is not known here, and to take the vbucket back
-            # on a guess could make two owners. The mover decides (failover 4, failures).
+            # After step 8 this node does not know whether the target became active, and taking the vbucket back could
+            # make two owners. The mover decides (failover 4, failures).
             if self._vbucket.state is State.DEAD:
                 self._vbucket.handed_over()

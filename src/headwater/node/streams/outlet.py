@@ -1,4 +1,4 @@
-"""The output of streams: an arena shared by all connections, and the connection to which its content is sent.
+"""The output of streams: an arena that all connections share, and the connection that gets its content.
 
 In its turn a connection fills the arena once and sends it; the connection keeps the bytes that the socket does not
 accept. So a slow client costs one arena and at most one large frame, however many changes wait for it.
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 OUTLET_BYTES = 256 << 10
-"""As large as what a socket takes at once; larger arenas fall out of the processor's cache."""
+"""As many bytes as a socket accepts at once; a larger arena would not stay in the processor's cache."""
 
 MARGIN_BYTES = 128
-"""A marker always fits behind what is in the arena while so much is free."""
+"""The arena counts as full with fewer free bytes; with so many, a marker always has room."""
 
 
 class Pieces(NamedTuple):
@@ -42,9 +42,9 @@ class Outlet:
     """The memory into which a connection's streams write while the connection has its turn to send.
 
     Attributes:
-        is_over: True if the turn is over, perhaps with room left: a message did not fit after the others.
-        is_late: returns True if others have waited long enough for this turn to end; called after each step that takes
-            time.
+        is_over: True if the turn is over because a message did not fit, although some room may be left.
+        is_late: returns True if the turn should end because other connections wait; streams call it after each step
+            that takes time.
     """
 
     def __init__(self, arena: NDArray[np.uint8] | None = None) -> None:
@@ -61,7 +61,7 @@ class Outlet:
         self._sink, self._used, self.is_over, self.is_late = sink, 0, False, is_late
 
     def leave(self, sink: Sink) -> None:
-        """Forget a connection because it is closed."""
+        """Forget a closed connection, if it is the one that has the turn."""
         if self._sink is sink:
             self._sink, self.is_late = None, bool
 
@@ -97,8 +97,8 @@ class Outlet:
         """
         size = len(head) + len(value)
         if size > self.room:
-            # The order of a stream is the order on the wire: what is in the arena leaves before a message that goes
-            # past it.
+            # The order of a stream is the order on the wire: the content of the arena is sent before a message that
+            # does not go through it.
             self.flush()
             self.is_over = True
         if size > self.room:

@@ -1,4 +1,4 @@
-"""STAT dcp-vbtakeover VB NAME: the progress of a vbucket's stream to a connection, for a mover.
+"""STAT dcp-vbtakeover VB NAME: the progress of a vbucket's stream on a connection, for a mover.
 
 The keys are those of failover.md 5. This node has no checkpoints, so `chk_items` counts the changes still to be sent
 once the backfill is over.
@@ -28,16 +28,21 @@ class Sender(Protocol):
     """A connection on which vbuckets may be streamed."""
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
-        """Return the stream on which it sends a vbucket; None if there is none."""
+        """Return the connection's stream of a vbucket; None if there is none."""
 
 
 def takeover_stats(
     bucket: Bucket, connections: Mapping[bytes, Sender], arguments: list[str]
 ) -> Iterable[tuple[str, str]]:
-    """Return the statistics; `arguments` are the vbucket and the words of the connection's name.
+    """Return the names and values of the statistics.
+
+    Args:
+        bucket: the bucket.
+        connections: the bucket's connections by name.
+        arguments: the vbucket's number, then the words of the connection's name.
 
     Raises:
-        CommandRefused: EINVAL without a number and a name, NOT_MY_VBUCKET if the vbucket is not here.
+        CommandRefused: EINVAL if the number or the name is missing, NOT_MY_VBUCKET if the vbucket is not here.
     """
     vbucket, name = _target(bucket, arguments)
     connection = connections.get(name.encode("latin-1", "replace"))

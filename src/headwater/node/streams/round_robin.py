@@ -21,7 +21,7 @@ class Turn(Protocol):
         """True if another turn would send something."""
 
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
-        """Send up to `quantum_bytes`; less if there is less room, or if the outlet is late."""
+        """Send up to `quantum_bytes`; send less if the outlet has less room, or is late."""
 
 
 Reader = TypeVar("Reader", bound=Turn)
@@ -50,8 +50,8 @@ class RoundRobin(Generic[Reader]):
         self._waiting.clear()
 
     def fill(self, outlet: Outlet, is_stopped: Callable[[], bool] = bool) -> None:
-        """Give turns until the outlet is full or late, no reader is left, or `is_stopped` returns True (for a full
-        window).
+        """Give turns until the outlet is full or late, no reader is left, or `is_stopped` returns True (the window is
+        full).
         """
         while self._waiting and not outlet.is_full and not outlet.is_late() and not is_stopped():
             reader, _ = self._waiting.popitem(last=False)

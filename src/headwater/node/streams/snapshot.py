@@ -1,7 +1,7 @@
-"""One snapshot while it is sent: a view of the store, whose frames are copied into the outlet.
+"""Send one snapshot: a view of the store, whose frames are copied into the outlet.
 
-A kernel copies frames that need no change, many at once; the others are encoded one by one (encoding.py). Either way
-the caller gets the number of bytes sent, because flow control counts bytes on the wire.
+A kernel copies frames that need no change, many at once; other frames are encoded one by one (encoding.py). In both
+cases the caller gets the number of bytes sent, because flow control counts bytes on the wire.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 UNLIMITED_BYTES = 1 << 62
 PREPARE_COUNTS_MORE = 2
-"""In the window a prepare has so many bytes more than on the wire (dcp 7)."""
+"""The window counts so many bytes more for a prepare than it has on the wire (dcp 7)."""
 
 
 class SentAmount(NamedTuple):
@@ -35,10 +35,12 @@ class SentAmount(NamedTuple):
 
 
 class UnreadableChange(Exception):  # noqa: N818 - a finding, which the reader judges
-    """A change on disk has a value that contradicts its datatype, and the consumer wants the value without a part of
-    it.
+    """A change on disk has a value that contradicts its datatype, so the part that the consumer wants can't be cut out.
 
-    Attributes: key (after its collection's id, unless that is the default one), seqno, why (the reason).
+    Attributes:
+        key: the key, after the id of its collection unless that is the default one.
+        seqno: the seqno of the change.
+        why: what is wrong with the value.
     """
 
     def __init__(self, stored: bytes | memoryview, why: str) -> None:
@@ -62,11 +64,12 @@ class SnapshotSender:
         encoding: the encoding of each change.
         covers_seqno: the seqno up to which the consumer has everything once the view is sent.
         last_seqno: the seqno of the last change that will be sent.
-        without_deletions: True to omit deletions, except for the last change: without it the end would not be a
-            consistent state.
-        advances: True to omit that deletion too, because SEQNO_ADVANCED is sent in its place.
-        commits: the seqno of each prepare, by that of its commit; removed as they are sent.
-        prepared: the waiting prepares that the consumer has; kept up to date here.
+        without_deletions: True to omit deletions. The last change is sent even if it is a deletion: without it the end
+            would not be a consistent state.
+        advances: True to omit a deletion at the end too, because SEQNO_ADVANCED is sent in its place.
+        commits: the seqno of each prepare by the seqno of its commit; None for none. Entries are removed when sent.
+        prepared: the seqnos of waiting prepares that the consumer has, which `move` keeps up to date; None if the
+            consumer gets no prepares.
         hides_over: True to omit prepares and aborts that are superseded in a view that shows every version: a prepare
             is not a version of a document.
     """
@@ -93,10 +96,10 @@ class SnapshotSender:
         self._hides_over = hides_over
         self._bits = encoding.bits | NO_DELETES * without_deletions
         self._without_deletions = without_deletions
-        # Without its last change the end of the range would be no state that ever was (decision 0090).
+        # Without its last change the end of the range would be a state that never existed (decision 0090).
         last = view.change(last_seqno) if without_deletions and not view.nothing else b""
         self._ends_left_out = bool(last) and last[OPCODE_AT] != Opcode.DCP_MUTATION
-        # Kept until all else is sent, so this one is copied: it is a deletion, and those have attributes at most.
+        # A copy, because it is kept until all else is sent; it is a deletion, which has at most attributes.
         self._closing = bytes(last) if self._ends_left_out and not advances else b""
 
     @property
@@ -111,11 +114,14 @@ class SnapshotSender:
 
     @property
     def left(self) -> int:
-        """The number of changes left (also deletions that will be omitted); reads the row of each of them."""
+        """The number of changes left, including deletions that will be omitted. Takes time: reads the row of each
+        change.
+        """
         return self._view.count()[0]
 
     def move(self, outlet: Outlet, opaque: int, budget_bytes: int) -> SentAmount:
-        """Put changes into the outlet until `budget_bytes` are reached (one change may overshoot) or there is no room.
+        """Put changes into the outlet until `budget_bytes` are reached, which the last change may exceed, or there is
+        no room.
 
         Raises:
             UnreadableChange: the next change can't be sent in the form that the consumer wants.
@@ -129,7 +135,7 @@ class SnapshotSender:
             filled = self._view.fill(space, opaque, self._bits, budget_bytes, self._encoding.slow)
             if filled.bytes or not filled.plain:
                 size = self._encoding.emit(outlet, space[: filled.bytes], is_last=self.is_done)
-                # Stopped for want of room: what is left of it would only be tried in vain.
+                # The kernel stopped because the next frame had no room: this turn is over.
                 outlet.is_over = not filled.done and not filled.plain and filled.bytes < budget_bytes and outlet.is_low
                 return self._moved(size, filled.frames)
             if outlet.is_low:
@@ -137,7 +143,7 @@ class SnapshotSender:
                 return self._moved(0, 0)
         replaced = self._view.replaced() if self._view.befores else None
         is_superseded = self._hides_over and self._view.is_next_superseded
-        stored = self._view.next_frame()  # gone from here, and from `encoded`, when this returns
+        stored = self._view.next_frame()  # memory that is valid only until this method returns
         if is_superseded and isinstance(told_in(stored), Prepare | Abort):
             return self._moved(0, 0)
         if self._without_deletions and stored[OPCODE_AT] != Opcode.DCP_MUTATION:
@@ -148,13 +154,16 @@ class SnapshotSender:
         return self._moved(size + PREPARE_COUNTS_MORE * (encoded.head[OPCODE_AT] == Opcode.DCP_PREPARE), 1)
 
     def _close(self, outlet: Outlet, opaque: int) -> SentAmount:
-        """Send the last change, a deletion that was omitted before."""
+        """Put the last change, a deletion that was held back until now, into the outlet."""
         encoded, stored, self._closing = self._readable(self._closing, opaque), self._closing, b""
         size = self._put_before(outlet, UNKNOWN if self._view.befores else None, stored, opaque)
         return SentAmount(size + self._encoding.emit_one(outlet, encoded, is_last=True), 1, self.last_seqno)
 
     def _put_before(self, outlet: Outlet, replaced: Replaced | None, stored: bytes | memoryview, opaque: int) -> int:
-        """Put what a change replaced in front of it; return the bytes. A system event replaces nothing."""
+        """Put the message about the replaced version into the outlet, in front of its change; return its bytes.
+
+        Returns 0, without a message, if the consumer did not ask for it, or the change is a system event or the like.
+        """
         if replaced is None or told_in(stored) is not None:
             return 0
         return self._encoding.emit_one(outlet, self._encoding.before(replaced, stored, opaque), is_last=False)
@@ -166,12 +175,14 @@ class SnapshotSender:
             raise UnreadableChange(stored, str(error)) from None
 
     def _encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
-        """Return one change in its sent form; a document that ends a prepare of this consumer is sent as its commit."""
+        """Return one change in the form in which it is sent. If the consumer has the prepare of the document, the form
+        is a COMMIT.
+        """
         if self._prepared is None:
             return self._encoding.encode(stored, opaque)
         seqno = seqno_of(memoryview(stored)[HEADER_BYTES:])
-        # A prepare that this stream never sent is answered with the document: "a COMMIT is also sent as MUTATION if the
-        # stream never saw the prepare" (dcp 8.2).
+        # Without the prepare the document itself is sent: "a COMMIT is also sent as MUTATION if the stream never saw
+        # the prepare" (dcp 8.2).
         begun = self._commits.pop(seqno, None)
         if begun in self._prepared:
             self._prepared.discard(begun)
@@ -182,9 +193,9 @@ class SnapshotSender:
         return encoded
 
     def close(self) -> None:
-        """Free the memory and files that the view kept."""
+        """Free the memory and files that the view keeps."""
         self._view.close()
 
     def _moved(self, size: int, changes: int) -> SentAmount:
-        # Behind its last change the cursor may already have passed others that are not sent, and the last one of all.
+        # The cursor may have passed later changes that are not sent, and the deletion that is held back.
         return SentAmount(size, changes, min(self._view.cursor, self.last_seqno - self._ends_left_out))

@@ -3,18 +3,21 @@
     BACKFILLING --the first snapshot is sent--> IN_MEMORY
     BACKFILLING, IN_MEMORY --end reached, closed, state changed, rolled back--> DEAD
 
-There is no difference between changes on disk and in memory here: every snapshot is a view of the store, a range of
+Changes on disk and in memory are handled in the same way: every snapshot is a view of the store, which is a range of
 durable seqnos at one point in time. The first goes up to the durable seqno when it begins and is announced as coming
 from disk; each later one has the changes written meanwhile: the slower the reader, the more at once, only the newest of
 each key. No changes wait in queues; bytes are copied when the connection can take them.
 
 A consumer that asked for change_streams gets every version instead, as far back as the log has them, of collections
-that have a history: its snapshots carry the flags History and MayContainDuplicates (dcp 2.7). What lies before comes
-first, as a snapshot from disk without these flags that ends where they begin: "Disk|Checkpoint, plus 0x30 when history
-is included" (dcp 8.2).
-One that asked for headwater_before has a message in front of each change, which says what that replaced.
+that have a history: its snapshots have the flags History and MayContainDuplicates (dcp 2.7). Older changes come before
+these, in a snapshot from disk without the flags, which ends where the versions begin: "Disk|Checkpoint, plus 0x30 when
+history is included" (dcp 8.2).
 
-A takeover (handover.py) sends until nothing is left, then asks the other side to become pending, and so on:
+A consumer that asked for headwater_before gets, in front of each change, a message with the version that the change
+replaced.
+
+A takeover stream (handover.py) sends until no change is left. Then it asks the other node to become pending, and later
+to become active:
 
     BACKFILLING --the first snapshot is sent--> TAKEOVER_SEND <--a state is sent, is answered--> TAKEOVER_WAIT
 
@@ -72,7 +75,7 @@ PHASES: dict[StreamPhase, frozenset[StreamPhase]] = {  # what may follow what
     StreamPhase.DEAD: frozenset(),
 }
 
-# By names of their own: a member of an enum takes ten times as long to look up, and a thousand streams begin at once.
+# Global names, because looking up a member of an enum takes ten times as long, and a thousand streams begin at once.
 _BACKFILLING: Final = StreamPhase.BACKFILLING
 _IN_MEMORY: Final = StreamPhase.IN_MEMORY
 _DEAD: Final = StreamPhase.DEAD
@@ -89,22 +92,29 @@ FIRST_IN_MEMORY = SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT
 EVERY_VERSION = SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES
 
 SHORT_BACKFILL_SEQNOS = 64
-"""A backfill of no more is tried in one call first; with more it would often not fit, and be tried in vain."""
+"""A backfill of at most so many seqnos is first tried in one call; a longer one would often not fit into the outlet."""
 
 
 class Stream:
     """A reader of one vbucket, for one stream of one connection.
 
     Args:
-        vbucket: the vbucket; the stream is one of its readers until it is dead.
-        store: the store with its changes.
-        producer, entry: the protocol object of the connection, and this stream in it.
+        vbucket: the vbucket; the stream is one of its readers until the stream is dead.
+        store: the store with the vbucket's changes.
+        producer: the protocol object of the connection.
+        entry: the protocol object of this stream.
         encoding: the encoding of each change.
         wanted: the collections whose changes are sent.
         skip_deletes: omit deletions in a backfill that starts from 0.
         ready: called when there may be something to send.
         ended: called once, when the stream is dead.
         handover: the handover of a takeover stream; None for any other stream.
+
+    Attributes:
+        position: the seqno up to which all changes were sent, or need not be sent.
+        phase: the phase of the stream.
+        sent_bytes: the number of bytes sent, of all messages.
+        sent_changes: the number of changes sent.
     """
 
     def __init__(
@@ -133,7 +143,7 @@ class Stream:
         self._producer = producer
         self._encoding = encoding
         self._wanted = wanted
-        # Only from seqno 0: who holds documents must hear of their deletions (dcp 2.1, bit 0x200).
+        # Only from seqno 0: a consumer that has documents must get their deletions (dcp 2.1, bit 0x200).
         self._skip_deletes = skip_deletes and self.position == 0
         self._ready = ready
         self._ended = ended
@@ -144,12 +154,12 @@ class Stream:
         self._asks_versions, self._befores = settings.every_version and speaks, settings.befores and speaks
         self._every_version, self._has_history, self._same_histories_until = False, True, ENDLESS
         self._lacked_versions = False
-        # Where the next snapshot is announced from: the newest seqno at which the consumer holds a consistent state. It
-        # is told to go back there if it comes to another history inside of that snapshot (failover 2, rule 8).
+        # The start in the next marker: the newest seqno at which the consumer holds a consistent state. A consumer that
+        # meets another history inside that snapshot must roll back to this seqno (failover 2, rule 8).
         self._next_start = entry.accepted.snap_start_seqno
         self._next_flags = DISK if self.phase is _BACKFILLING else FIRST_IN_MEMORY
-        # From here on a rollback or a change of state is told to us. The position above was judged in this same turn
-        # of the loop, so nothing can have happened in between.
+        # From here on the vbucket reports a rollback or a change of state. The position above was checked in this same
+        # turn of the loop, so nothing can have happened in between.
         vbucket.readers.add(self)
         if handover is not None and entry.dialect is Dialect.UPR:
             # "A UPR producer that gets no reply within its time-out proceeds" (dcp 14): the text of that time says that
@@ -158,24 +168,26 @@ class Stream:
         if handover is not None and self.phase is self._caught_up:
             handover.begin()
 
-    # --- what the vbucket tells -------------------------------------------------------------------------------------
+    # --- calls of the vbucket ---------------------------------------------------------------------------------------
 
     def advanced(self) -> None:
         """Note that more changes are durable."""
         self._ready(self)
 
     def state_changed(self) -> None:
-        """End the stream: it does not outlive the state in which it was requested (failover 3)."""
+        """End the stream, because a stream must not outlive the state in which it was requested (failover 3)."""
         self.end(EndReason.STATE_CHANGED)
 
     def rolled_back(self) -> None:
-        """End the stream: the consumer may hold changes that no longer exist; its next request gets a rollback (dcp
-        2.6).
+        """End the stream, because the consumer may hold changes that no longer exist; the answer to its next request
+        will be a rollback (dcp 2.6).
         """
         self.end(EndReason.ROLLBACK)
 
     def damaged(self) -> None:
-        """End the stream, because the rest may be damaged; a request from after the damage is served."""
+        """End the stream, because its next changes may be damaged; the node still serves a request that starts after
+        the damage.
+        """
         self.end(EndReason.BACKFILL_FAIL)
 
     @property
@@ -184,26 +196,28 @@ class Stream:
         return self._snapshot is not None and self._snapshot.holds_removed_files
 
     def let_go(self) -> None:
-        """End the stream because it is too slow.
+        """End the stream, because it is so slow that it holds replaced files for too long.
 
-        Its consumer may request the rest: it has the changes that it acknowledged, and can resume inside a snapshot.
+        Its consumer may request the rest: it can resume after its last change, also inside a snapshot.
         """
         self.end(EndReason.SLOW)
 
-    # --- what the connection asks -----------------------------------------------------------------------------------
+    # --- calls of the connection ------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
         """True if a turn would send something, or end the stream."""
         if self._snapshot is not None:
-            return True  # the usual case: there is none in a phase in which nothing is sent
+            return True  # the usual case; a stream in a phase that sends nothing has no snapshot
         if self.phase in _SENDING_NOTHING:
             return False
         return self._is_complete or self._sendable_seqno > self.position or self._state_is_due
 
     @property
     def items_remaining(self) -> int:
-        """The largest possible number of changes that the consumer lacks, for the statistics."""
+        """The number of seqnos that the consumer lacks, an upper limit of the changes that it lacks; for the
+        statistics.
+        """
         return max(0, self.vbucket.durable_seqno - self.entry.last_seqno)
 
     def oldest_unsent_ns(self) -> int | None:
@@ -216,7 +230,9 @@ class Stream:
             return None if view.nothing else view.next_cas()
 
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
-        """Send up to `quantum_bytes`, as far as outlet and flow-control window allow (one message may overshoot)."""
+        """Send up to `quantum_bytes`; one message may exceed them. Send less if the outlet or the flow-control window
+        is full, or if the outlet is late.
+        """
         until, flow = self.sent_bytes + quantum_bytes, self._producer.flow
         # Tested before each message and not behind it: "one message may overshoot" the window (dcp 7).
         while self.sent_bytes < until and not flow.is_full and not outlet.is_full:
@@ -224,7 +240,7 @@ class Stream:
                 return
             if self._snapshot is not None:
                 self._send_changes(self._snapshot, outlet, until - self.sent_bytes)
-                if outlet.is_late():  # changes that have to be looked into take long, one by one
+                if outlet.is_late():  # changes that are encoded one by one take long
                     return
             elif self._is_complete:
                 self.end(_OK)
@@ -240,7 +256,7 @@ class Stream:
                 return
 
     def end(self, reason: EndReason) -> None:
-        """End the stream and tell the consumer why."""
+        """End the stream with a STREAM_END that has the reason; do nothing if the stream is dead already."""
         if self.phase is not _DEAD:
             # The STREAM_END comes before `close`, which forgets the stream: no message with its opaque may follow it
             # (dcp 2.6).
@@ -248,7 +264,9 @@ class Stream:
             self.close()
 
     def close(self) -> None:
-        """End the stream silently: the consumer closed it, or its connection is closed."""
+        """End the stream without a message, because the consumer closed it, or its connection is closed. A second call
+        does nothing.
+        """
         if self.phase is _DEAD:
             return
         self._enter(_DEAD)
@@ -264,19 +282,19 @@ class Stream:
     # --- takeover ---------------------------------------------------------------------------------------------------
 
     def marker_answered(self) -> None:
-        """Note that the consumer has a whole snapshot: the handover may be able to continue."""
+        """Note that the consumer has acknowledged a whole snapshot, so that the handover may be able to continue."""
         if self.phase is StreamPhase.TAKEOVER_SEND:
             self._ready(self)
 
     def state_answered(self, status: int) -> None:
         """Handle the consumer's answer to a state; "responses that do not belong to the expected state are ignored"."""
-        # A late answer to an earlier state must not pass for the answer to this one: it could declare a consumer active
-        # that never said so (failover 4).
+        # A late answer to an earlier state must not count as the answer to this one: it could make the node believe
+        # that the consumer is active (failover 4).
         if self.handover is None or self.phase is not StreamPhase.TAKEOVER_WAIT:
             return
         reason = self.handover.answered(status)
         if reason is not None:
-            self.end(reason)  # nothing, if every stream of the vbucket has ended by now
+            self.end(reason)  # does nothing if all streams of the vbucket have ended by now
         else:
             self._enter(StreamPhase.TAKEOVER_SEND)
             self._ready(self)
@@ -288,8 +306,8 @@ class Stream:
         """
         if self.handover is None or self.phase is not StreamPhase.TAKEOVER_SEND or self._snapshot is not None:
             return False
-        # A marker that is not answered may cover changes that the consumer refuses; becoming owner without them would
-        # lose acknowledged writes.
+        # A consumer may still refuse the changes after an unanswered marker; as owner without them it would lose
+        # acknowledged writes.
         return self.entry.unanswered_markers == 0 and self.handover.may_go_on(self.position)
 
     def _send_state(self) -> None:
@@ -309,13 +327,15 @@ class Stream:
 
     @property
     def _is_complete(self) -> bool:
-        """True if the whole snapshot with the requested end is sent (dcp 8.5)."""
+        """True if the stream has sent the whole snapshot that contains the requested end (dcp 8.5)."""
         # Inside a snapshot the end is not reached: "items beyond the end (up to snapshot end) may be sent" (dcp 8.5),
         # and a consumer that stopped inside would hold no whole state.
         return self.position >= self.entry.accepted.end_seqno and self.entry.state is _BETWEEN
 
     def _begin_snapshot(self, outlet: Outlet) -> None:
-        """Take a view of the next changes and announce it; a range in which no change is left is passed silently."""
+        """Open a view of the next changes and announce it with a marker. If the stream has no change in the range, pass
+        the range without a marker.
+        """
         snapshot = self._take_snapshot()
         vb, covers, durable = self.vbucket.id, snapshot.covers_seqno, self.vbucket.durable_seqno
         invariant(covers <= durable, "vbucket {}: seqno {} is sent, {} is durable", vb, covers, durable)
@@ -329,20 +349,20 @@ class Stream:
             return
         self._snapshot = snapshot
         if self._goes_on_inside:
-            return  # more of a snapshot that this node is itself still receiving: announced already (dcp 8.2)
-        # With Collections a consumer is led past what it is not shown (dcp 8.2).
+            return  # more changes of a snapshot that this node is itself still receiving: announced already (dcp 8.2)
+        # With Collections the marker leads a consumer past the changes that it does not get (dcp 8.2).
         end_seqno, flags = snapshot.covers_seqno if passes else snapshot.last_seqno, self._next_flags
         if self._every_version:
             flags = self._flags_of_versions(flags)
-        # A replica in the middle of a snapshot: what it has of it is no consistent state, whatever of it is shown. So
-        # the marker names the end that was announced to it, and the rest will come under this marker (dcp 8.2).
+        # A replica in the middle of a snapshot has no consistent state yet. So the marker names the end that the
+        # replica's own producer announced, and the rest will come under this marker (dcp 8.2).
         if snapshot.covers_seqno > self._whole_seqno:
             end_seqno = self.vbucket.snapshot_end
             # This range joins a whole state with a part of the next one, so a key may come twice in it.
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES if self.position < self.vbucket.complete_seqno else 0
         if self.phase is StreamPhase.TAKEOVER_SEND:
-            # Disk markers of the backfill are not answered (failover 4, step 4); what follows must be, as the hand-over
-            # rests on it.
+            # Consumers do not answer the disk markers of the backfill (failover 4, step 4). They must answer the later
+            # ones, because the handover depends on these answers.
             flags |= SnapshotFlag.ACK
         purged = self._purged_to_tell(flags)
         if self._wanted.prepares:
@@ -357,10 +377,10 @@ class Stream:
         self._next_flags = FIRST_IN_MEMORY if flags & SnapshotFlag.DISK else SnapshotFlag.MEMORY
 
     def _look_at_history(self) -> None:
-        """Decide whether the next snapshot has every version, as far as the log has them.
+        """Decide whether the next snapshot has every version that the log has.
 
-        A replica gets them if its bucket keeps a history; otherwise each copy would get the versions that compaction
-        happened to leave, which may double the bytes.
+        A replica gets every version only if its bucket keeps a history. Otherwise it would get whichever versions the
+        last compaction has left, which may double the bytes.
         """
         self._every_version = not self._wanted.prepares or bool(self._store.declarations.history)
         collections, durable = self.vbucket.collections, self.vbucket.durable_seqno
@@ -373,64 +393,66 @@ class Stream:
 
     @property
     def _end_of_same_histories(self) -> int:
-        """The last seqno of the next snapshot for a consumer that is not shown which collections get or lose their
-        history: where that changes.
+        """The seqno where the next snapshot must end because a collection gets or loses its history, for a consumer
+        that does not get the event of this change; ENDLESS if there is no such seqno.
 
-        A snapshot with History across that seqno would lack versions, and the consumer could not tell which. The rest
-        of a snapshot that it holds in part leads to its end all the same (dcp 8.5), with every version.
+        A snapshot with History across that seqno would lack versions, and the consumer could not know of which
+        collections. If the consumer holds a part of a snapshot, the rest still goes to that snapshot's end (dcp 8.5).
         """
         return max(self._same_histories_until, self.entry.accepted.partial_end_seqno)
 
     @property
     def _is_copy(self) -> bool:
-        """True if a node of headwater follows. It gets the versions of all collections: it may own the vbucket one day,
-        and must be able to show the state at each seqno.
+        """True if the consumer is a node of headwater. It gets the versions of all collections, because it may become
+        the owner of the vbucket, and must then be able to show the state at each seqno.
         """
         return self._producer.settings.deleted_revs
 
     @property
     def _has_versions(self) -> bool:
-        """True if the next snapshot can have every version that the consumer lacks, of a collection with a history."""
+        """True if the next snapshot can have every version that the consumer lacks of collections with a history."""
         is_reached = self.position >= self.vbucket.versions_after
         return self._has_history and is_reached and not self._leaves_out_deletions
 
     @property
     def _leaves_out_deletions(self) -> bool:
-        """True in a first backfill if the consumer wants no deletions: then it gets no superseded versions either."""
+        """True during the first backfill if the consumer wants no deletions; such a backfill has no older versions
+        either.
+        """
         return self._skip_deletes and self.phase is _BACKFILLING
 
     def _flags_of_versions(self, flags: SnapshotFlag) -> SnapshotFlag:
         """Return the flags of a snapshot for a consumer that requested every version.
 
-        A snapshot that lacks some versions counts as one from disk, and so does the next one after it.
+        A snapshot that lacks some versions is flagged as a snapshot from disk, and so is the next snapshot after it.
         """
         after_gap, self._lacked_versions = self._lacked_versions, not self._has_versions
-        # Without the flags a reader knows that versions are missing here; claimed once too often, History would be kept
-        # by it for ever.
+        # The missing flags say that versions are missing here. A wrong History flag would be believed for ever, because
+        # a consumer records it.
         if self._lacked_versions:
             return DISK
         return (DISK if after_gap else flags) | EVERY_VERSION
 
     def _purged_to_tell(self, flags: int = 0) -> Purged:
-        """Return the purged tombstones that the next marker reports; its seqno is 0 for none.
+        """Return the purged tombstones that the next marker reports; the seqno of the result is 0 for none.
 
-        A snapshot from disk reports all of them (dcp 2.7), another one only those that this consumer can't have: it has
-        the tombstones up to its start, and those of the snapshots announced since.
+        A snapshot from disk reports all purged tombstones (dcp 2.7). Any other snapshot reports only the ones that this
+        consumer can't have: it has the tombstones up to its start, and those in the snapshots announced since.
         """
         settings, vbucket = self._producer.settings, self.vbucket
         if not settings.purge_seqnos or self.entry.dialect is _UPR:
             return NOTHING_PURGED
         purged = vbucket.purge_seqno
-        # What the consumer was sent of tombstones it has; only a purge above that hides a deletion from it (decision
-        # 0033).
+        # The consumer has the tombstones that this stream sent; only a purge above these hides a deletion from it
+        # (decision 0033).
         has = min(self.position, self.entry.snapshot_end_seqno)
         if purged <= has and not flags & SnapshotFlag.DISK:
             return NOTHING_PURGED
         return Purged(purged, vbucket.deleted_rev if settings.deleted_revs else 0)
 
     def _visible(self, covers_seqno: int, flags: int) -> Visible:
-        """Return the seqnos of durable writes for the next marker: the highest visible seqno, and for a snapshot from
-        disk the seqno up to which all prepares are over (dcp 2.7, 8.2).
+        """Return the seqnos that the next marker reports for durable writes: the highest seqno of a visible change,
+        and, for a snapshot from disk, the seqno up to which all prepares are over (dcp 2.7, 8.2).
         """
         vbucket = self.vbucket
         plain = vbucket.collections.choice(replace(self._wanted, prepares=False), covers_seqno)
@@ -438,14 +460,12 @@ class Stream:
             seqno = view.end_seqno
         if not flags & SnapshotFlag.DISK:
             return Visible(seqno)
-        # Below the first waiting prepare all are over: a replica drops those it still holds, since a disk snapshot does
-        # not say how they ended (dcp 2.7).
+        # All prepares below the first waiting one are over: a replica drops those that it still holds, because a disk
+        # snapshot does not say how they ended (dcp 2.7).
         return Visible(seqno, min(vbucket.prepares.pending.values(), default=covers_seqno + 1) - 1)
 
     def _is_short(self, durable_seqno: int) -> bool:
-        """Return True if there is little to send: changes of a live stream, or a few that a returning consumer
-        lacks.
-        """
+        """Return True if `_send_at_once` is worth a try: the stream is past its backfill, or the backfill is short."""
         if self._every_version and (self._lacked_versions or not self._has_versions):
             return False
         if self.phase is not _BACKFILLING or self.handover is not None or self._skip_deletes:
@@ -453,14 +473,15 @@ class Stream:
         return durable_seqno - self.position <= SHORT_BACKFILL_SEQNOS
 
     def _send_at_once(self, outlet: Outlet, last_seqno: int) -> bool:
-        """Send marker and changes in one call; return False, with nothing sent, if this shortcut is impossible.
+        """Send the marker and the changes in one call of a kernel; return False, with nothing sent, if that is
+        impossible.
 
-        It requires changes that this node wrote itself, of which every durable seqno ends a snapshot, and a stream that
-        sends all of them as stored.
+        This shortcut requires changes that this node wrote itself, because only then does every durable seqno end a
+        snapshot. It also requires a stream that sends all changes as stored.
         """
         vbucket, entry, encoding = self.vbucket, self.entry, self._encoding
-        # Elsewhere a durable seqno need not end a snapshot, and a marker that named it would declare half a state
-        # whole.
+        # In a copy a durable seqno may lie inside a snapshot, and a marker that named it would declare an inconsistent
+        # state consistent.
         own = vbucket.state is _ACTIVE and self.position >= vbucket.snapshot_end
         as_stored = not encoding.collections and not self._store.index.is_mixed(vbucket.id)
         whole = entry.state is _BETWEEN and last_seqno <= entry.accepted.end_seqno
@@ -499,7 +520,7 @@ class Stream:
         shown = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
         every_version = self._every_version and self._has_versions
         leaves_out = every_version and not self._is_copy and upto <= self._same_histories_until
-        # Inside of a snapshot the consumer has not got what was left out in front of its position either.
+        # Inside a snapshot, the consumer also lacks the superseded changes before its position.
         since = min(self._next_start, self.position) if self._befores else self.position
         plain = self.vbucket.collections.plain_spans_of(self._wanted, since, upto) if leaves_out else ()
         view = self._store.view(
@@ -521,10 +542,10 @@ class Stream:
 
     @property
     def _whole_seqno(self) -> int:
-        """The newest consistent state that can be shown; 0 for none.
+        """The seqno of the newest consistent state that can be shown; 0 for none.
 
-        A state inside the snapshot that the consumer holds in part does not count: the consumer gets the versions that
-        were merged in that snapshot only with its rest.
+        If the consumer holds a part of a snapshot, a state inside that snapshot does not count: the snapshot has only
+            the newest version of each key, so the consumer's state is consistent only at its end.
         """
         vbucket = self.vbucket
         if (durable := vbucket.durable_seqno) >= vbucket.snapshot_end:
@@ -535,12 +556,11 @@ class Stream:
 
     @property
     def _sendable_seqno(self) -> int:
-        """The seqno up to which changes can be sent now; there is something to send only if it is above the stream's
-        position.
+        """The seqno up to which changes can be sent now; at or below the stream's position if there is nothing to send.
 
-        A replica sends the part of a snapshot that it has, under the end that its own producer announced. Without
-        Collections a consumer can't reach that end if the change there is not for it (dcp 2.18), so it gets only whole
-        states; so does every consumer if the producer announces no end (UPR).
+        A replica sends the received part of a snapshot, with the end that its own producer announced. A consumer
+        without Collections can't reach that end if the change there is not for it (dcp 2.18), so it gets whole
+        snapshots only. If the producer announces no end (UPR), all consumers get whole snapshots only.
         """
         durable, announced = self.vbucket.durable_seqno, self.vbucket.snapshot_end
         if durable >= announced or (self._wanted.aware and announced < ENDLESS):
@@ -550,12 +570,12 @@ class Stream:
     def _snapshot_end(self) -> int:
         """Return the seqno at which the next snapshot ends.
 
-        That is the requested end, if the store can still show the state there; otherwise the durable seqno, whose state
-        includes it. If a consumer holds a part of a snapshot that ends after the requested end, the end of that
-        snapshot counts: only the rest of that snapshot has the versions that were merged in it (dcp 8.5).
+        This is the requested end if the store can still show the state there, otherwise the durable seqno. If the
+        consumer holds a part of a snapshot that ends after the requested end, the end of that snapshot replaces the
+        requested end: the consumer's state is consistent only there (dcp 8.5).
 
-        A replica does not know the ends of its old snapshots, only that of the last one: it sends the whole state
-        first, and then that snapshot under the end that its own producer announced.
+        A replica knows the end of its last snapshot only, not the ends of earlier ones. So it sends all changes before
+        the last snapshot first, and then the last snapshot, with the end that its own producer announced.
         """
         durable, accepted = self.vbucket.durable_seqno, self.entry.accepted
         if self._goes_on_inside:
@@ -563,18 +583,17 @@ class Stream:
         if (whole := self._whole_seqno) < durable:
             return whole if self.position < whole else durable
         end_seqno = max(accepted.end_seqno, accepted.partial_end_seqno)
-        # Where compaction has dropped versions, the state at the requested end can't be told any more; the newest state
-        # is whole and includes it (dcp 8.5).
+        # If a compaction has dropped versions, the store can't show the state at the requested end any more; the newest
+        # state is consistent and includes it (dcp 8.5).
         end_seqno = end_seqno if end_seqno < durable and self.vbucket.is_exact(end_seqno) else durable
         in_parts = self._every_version and not self._leaves_out_deletions
         return self._end_of_part(end_seqno) if in_parts else end_seqno
 
     def _end_of_part(self, end_seqno: int) -> int:
-        """Return the end of the next snapshot for a consumer that requested every version: the seqno where versions
-        begin, or where a collection gets or loses its history, if that comes before `end_seqno`.
+        """Return the end of the next snapshot for a consumer that requested every version: `end_seqno`, or an earlier
+        seqno where versions begin, or where a collection gets or loses its history.
 
-        A snapshot that the consumer holds in part is not cut: its rest leads to its end (dcp 8.5), and versions come
-        after it.
+        If the consumer holds a part of a snapshot, the next snapshot is not cut before the end of that one (dcp 8.5).
         """
         begun = self.vbucket.versions_after
         if self.position >= begun:
@@ -583,11 +602,10 @@ class Stream:
 
     @property
     def _goes_on_inside(self) -> bool:
-        """True if the next changes belong to the snapshot that was announced.
+        """True if the next changes belong to the announced snapshot, and no new marker is needed.
 
-        False if this node's own producer has meanwhile replaced that snapshot by a longer one, or if compaction has
-        dropped versions of it: its end is no longer a consistent state here, and must not look like one to the
-        consumer.
+        False if this node's own producer has meanwhile replaced that snapshot by a longer one, or if a compaction has
+        dropped versions of it: then this node has no consistent state at the announced end, and needs a new marker.
         """
         vbucket, announced = self.vbucket, self.entry.snapshot_end_seqno
         if self.entry.state is not ProducerState.INSIDE or self.position >= announced:
@@ -603,8 +621,8 @@ class Stream:
         budget = quantum_bytes if window is None else min(quantum_bytes, window)
         try:
             moved = snapshot.move(outlet, self.entry.opaque, min(budget, UNLIMITED_BYTES))
-        # One document must not take the connection with it, on which all other streams run; skipped, it would leave a
-        # hole in a snapshot that looks whole.
+        # One document must not end the connection, which all other streams use. Nor is the document skipped: the
+        # snapshot would then seem whole without it.
         except UnreadableChange as unreadable:
             vb = self.vbucket.id
             fields = event("stream.unreadable", vbucket=vb, seqno=unreadable.seqno)
@@ -614,8 +632,8 @@ class Stream:
         last, end = moved.last_seqno, snapshot.last_seqno
         invariant(last <= end, "vbucket {}: seqno {} of a snapshot to {}", self.vbucket.id, last, end)
         if moved.bytes:
-            # Counted as they go into the outlet: the window must be full before the next turn, not after the socket has
-            # taken them.
+            # Bytes count for the window when they are in the outlet, not when the socket has accepted them: the window
+            # must be up to date before the next turn.
             self._producer.sent_changes(self.entry, moved.bytes, moved.last_seqno)
             self.sent_bytes += moved.bytes
             self.sent_changes += moved.changes
@@ -627,12 +645,12 @@ class Stream:
         snapshot.close()
         self._snapshot = None
         self._reach_end(outlet, snapshot.covers_seqno)
-        # `covers_seqno` and not the last change's: rows that this stream is not shown are passed as well, or they would
-        # be looked at again each time.
+        # `covers_seqno`, not the seqno of the last change: otherwise the next snapshots would read again the rows that
+        # this stream does not get.
         self._passed(snapshot.covers_seqno)
 
     def _reach_end(self, outlet: Outlet, seqno: int) -> None:
-        """End an announced snapshot whose last change is not for this stream (dcp 2.18)."""
+        """Send SEQNO_ADVANCED if the last change of the announced snapshot is not for this stream (dcp 2.18)."""
         entry = self.entry
         # Without Collections the marker ended at the last visible change, so there is nothing to lead the consumer past
         # (dcp 8.2).
@@ -642,7 +660,7 @@ class Stream:
             self.sent_bytes += len(advanced)
 
     def _passed(self, seqno: int) -> None:
-        """Note that the consumer lacks nothing up to `seqno`."""
+        """Note that the consumer has all its changes up to `seqno`."""
         if self.phase is StreamPhase.BACKFILLING:
             self._enter(self._caught_up)
             self._next_flags = FIRST_IN_MEMORY
@@ -651,7 +669,7 @@ class Stream:
                 # refuse writes.
                 self.handover.begin()
         is_whole = self.entry.state is _BETWEEN and self.entry.last_seqno > self.entry.accepted.start_seqno
-        if is_whole:  # at the last seqno that the consumer knows; it may not have heard of `seqno`
+        if is_whole:  # the last seqno that the consumer has received; `seqno` may be higher
             self._next_start = self.entry.last_seqno
         before, vb = self.position, self.vbucket.id
         invariant(before <= seqno, "vbucket {}: a stream goes from seqno {} back to {}", vb, before, seqno)
