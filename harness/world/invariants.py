@@ -224,6 +224,12 @@ INVARIANTS: tuple[Invariant, ...] = (
         check_versions,
     ),
     Invariant(
+        "before",
+        "who asked for what each change replaced is shown the version of the same key with the highest seqno below it,"
+        " in the history of his failover log; or that there was no document; or that it is not kept any more",
+        "`harness.world.befores`, as each change comes, of half of the readers of versions",
+    ),
+    Invariant(
         "cas",
         "whatever the clocks do, in a history each change of a key has a higher CAS than the one before, and none has a"
         " CAS that was given to somebody as the token of a lock: what was compared with it is what it was",

@@ -29,6 +29,7 @@ class WorldPlan:
         has_orders: True if a second bucket has clients.
         has_tenants: True if some users have rights in single collections alone.
         has_history: True if a reader requests every version.
+        has_befores: True if that reader requests what each change replaced, too.
     """
 
     seed: int
@@ -45,6 +46,7 @@ class WorldPlan:
     has_orders: bool = False
     has_tenants: bool = False
     has_history: bool = False
+    has_befores: bool = False
 
     @property
     def has_flips(self) -> bool:
@@ -69,6 +71,7 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     owners = owners_of(chance, nodes, seconds) if has_orders and chance.random() < 0.5 else ()
     has_tenants = has_users and Random(f"tenants {seed}").random() < 0.5  # noqa: S311 - must be repeatable
     has_history = Random(f"history {seed}").random() < 0.5  # noqa: S311 - must be repeatable
+    has_befores = has_history and Random(f"replaced {seed}").random() < 0.5  # noqa: S311 - must be repeatable
     chance = Random(f"duplicates {seed}")  # noqa: S311 - must be repeatable
     twice = duplicates_of(chance, nodes, seconds)
     chance = Random(f"kept {seed}")  # noqa: S311 - must be repeatable
@@ -90,4 +93,5 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
         has_orders,
         has_tenants,
         has_history,
+        has_befores,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from harness.simulation.histories import Change
 from harness.world.workload import Login
@@ -21,6 +21,8 @@ from headwater.errors import DataLoss, HeadwaterError, NothingCame, RollbackRequ
 from headwater.protocol.dcp.position import Position
 
 if TYPE_CHECKING:
+    from harness.simulation.histories import Log
+    from harness.world.befores import Replacing
     from headwater.client.changes import Event
     from headwater.client.feeds import AsyncChanges
 
@@ -30,6 +32,7 @@ AGAIN_SECONDS = 0.5
 WINDOW_BYTES = 4000
 
 OnSeen = Callable[[str, int, tuple[tuple[int, int], ...], int, Change], None]
+OnReplaced: TypeAlias = "Callable[[str, Log, Replacing], None]"
 
 
 class WorldReader:
@@ -37,6 +40,8 @@ class WorldReader:
 
     Args:
         on_seen: called with each change, and the failover log of its stream.
+        on_replaced: called with each event that shows what it replaced, and that failover log; None to not request
+            this.
         min_persisted, history: as the product's client has them.
 
     Attributes:
@@ -57,8 +62,9 @@ class WorldReader:
         min_persisted: int = 0,
         login: Login = (None, None),
         history: bool = False,
+        on_replaced: OnReplaced | None = None,
     ) -> None:
-        self._login = login
+        self._login, self._on_replaced = login, on_replaced
         self.history = history
         self.gaps: dict[int, list[tuple[int, int]]] = {vb: [] for vb in range(vbuckets)}
         self.name = name
@@ -103,6 +109,7 @@ class WorldReader:
             noop_interval_seconds=5.0,
             min_persisted=self._min_persisted or None,
             history=self.history,
+            before=self._on_replaced is not None,
         ) as feed:
             while True:
                 try:
@@ -119,6 +126,8 @@ class WorldReader:
             change = _change_of(event)
             self.seen += 1
             self._on_seen(self.name, vb, tuple(place.failover_log), event.seqno, change)
+            if self._on_replaced is not None:
+                self._on_replaced(self.name, tuple(place.failover_log), event)
             self.held[vb][event.seqno] = change
             self._save(place)
         elif isinstance(event, SnapshotMarker):

@@ -22,6 +22,7 @@ from harness.simulation.host import Crash
 from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
 from harness.simulation.sockets import Link, Network
 from harness.world import operators
+from harness.world.befores import BeforesJudge
 from harness.world.blocking import BlockingProgram
 from harness.world.damage import Damages
 from harness.world.guests import Guests
@@ -36,7 +37,7 @@ from harness.world.rights import APPLICATION, KNOWN
 from harness.world.system import simulated
 from harness.world.tenants import Tenants
 from harness.world.watcher import Watcher
-from harness.world.workload import WorkloadClient, keys_of
+from harness.world.workload import Login, WorkloadClient, keys_of
 from headwater.client.routing import Address
 from headwater.wire.vbucket import vbucket_of
 
@@ -297,9 +298,7 @@ class World:
             shown = self.watcher.branches.shown
             self.readers.append(WorldReader(f"reader-{number}", seeds, self.plan.vbuckets, random, shown, login=login))
         if self.plan.has_history:
-            random, shown = Random(f"history of {self.plan.seed}"), self.watcher.branches.shown  # noqa: S311 - must be repeatable
-            name = "reader-of-versions"
-            self.readers.append(WorldReader(name, seeds, self.plan.vbuckets, random, shown, login=login, history=True))
+            self.readers.append(self._reader_of_versions(seeds, login))
         if self.plan.has_users:
             self.guests = Guests(self, Random(f"guests {self.plan.seed}"))  # noqa: S311 - must be repeatable
         if self.plan.has_tenants:
@@ -309,6 +308,21 @@ class World:
             chance = Random(f"orders {self.plan.seed}")  # noqa: S311 - must be repeatable
             self.orders = Orders(self, chance, login)
             self.orders.found()
+
+    def _reader_of_versions(self, seeds: list[str], login: Login) -> WorldReader:
+        """Return a reader of every version, and in some worlds of what each replaced."""
+        branches = self.watcher.branches
+        judge = BeforesJudge(branches, self.counts).judge if self.plan.has_befores else None
+        return WorldReader(
+            "reader-of-versions",
+            seeds,
+            self.plan.vbuckets,
+            Random(f"history of {self.plan.seed}"),  # noqa: S311 - must be repeatable
+            branches.shown,
+            login=login,
+            history=True,
+            on_replaced=judge,
+        )
 
     def happen(self, begin: Begin) -> None:
         """Let clients send requests while faults come, until both are done; `begin` carries a step out."""

@@ -17,7 +17,9 @@ from harness.world.world import World
 def resting(operations: int, steps: Sequence[Step] = ()) -> Iterator[World]:
     """Play these steps alone, without users, and heal the world; it is open while the block runs."""
     with unwatched():
-        world = World(replace(plan_of(5, operations), steps=tuple(steps), has_users=False, has_history=True))
+        world = World(
+            replace(plan_of(5, operations), steps=tuple(steps), has_users=False, has_history=True, has_befores=True)
+        )
         with world.inside():
             world.begin()
             world.happen(begin)
