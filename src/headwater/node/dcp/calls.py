@@ -1,7 +1,7 @@
 """The connections to other workers for one client's DCP connection, for producers and for consumers.
 
-DcpCall     a DCP connection to another worker: its unanswered requests, and its open streams
-DcpCalls    all such connections of a client; a worker that reads too slowly pauses the client
+A `DcpCall` is a DCP connection to another worker, with its open streams. `DcpCalls` are all such connections of a
+client; a worker that reads too slowly pauses the client.
 """
 
 from __future__ import annotations

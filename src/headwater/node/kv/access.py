@@ -1,7 +1,8 @@
-"""The rights of a connection's user, as a value, and the checks that refuse requests without them.
+"""The checks that refuse requests for which a connection's user lacks a right.
 
-A user has privileges in a bucket, and possibly others in its scopes and collections (`Places`). A collection without
-any privilege is refused as if it did not exist, so that its name is not revealed.
+A user has privileges in a bucket, and possibly others in its scopes and collections (`Places`). A request about a
+collection in which the user has no privilege is refused as if the collection did not exist, so that its name stays
+secret.
 """
 
 from __future__ import annotations
@@ -22,18 +23,20 @@ _LOGIN = int(LOGIN)
 
 
 def rights_in(session: Session, collection: int) -> int:
-    """Return the privileges in a collection of the selected bucket; without a bucket those in any."""
+    """Return the user's privileges in a collection of the selected bucket; if no bucket is selected, in any bucket."""
     if session.access.places is None:
         return session.access.rights
     return session.access.in_collection(session.store_bucket.collections.manifest, collection)
 
 
 def check_rights(session: Session, frame: Frame, rule: Rule, rights: int | None = None) -> None:
-    """Refuse (EACCESS) a request for which the user lacks a privilege, and write the attempt to the audit log. All
-    checks of rights call this.
+    """Refuse a request with EACCESS if the user lacks a privilege that it needs, and log the attempt.
 
     Args:
-        rights: the user's privileges; None for those in the bucket.
+        session: the user's session.
+        frame: the request.
+        rule: the rule of the request's opcode.
+        rights: the user's privileges; None for those in the selected bucket.
     """
     needed = rule.needed(frame) if rule.cases else rule.privilege
     missing = needed & ~(session.access.rights if rights is None else rights)
@@ -47,7 +50,7 @@ def check_rights(session: Session, frame: Frame, rule: Rule, rights: int | None 
 
 
 def check_collection(session: Session, collection: int, needed: Privilege) -> None:
-    """Refuse a request with a collection outside of its key, if the user lacks a privilege in that collection."""
+    """Refuse a request that names a collection outside of its key, if the user lacks a privilege in that collection."""
     if session.access.places is None or not needed & ~(rights := rights_in(session, collection)):
         return
     if rights <= _LOGIN:
@@ -66,6 +69,8 @@ def check_place(session: Session, frame: Frame, rule: Rule) -> None:
 
 
 def _hidden_refusal(session: Session, collection: int, what: str) -> CommandRefused:
-    """Return the refusal of a collection without any privilege of the user: as if it did not exist."""
+    """Log the attempt, and return the refusal of a collection in which the user has no privilege: as if it did not
+    exist.
+    """
     session.server.audit(session, f"may not {what} in collection 0x{collection:x}")
     return session.store_bucket.collections.unknown_collection(collection)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import BucketCatalog, Session
 
 VERSION_TEXT = b"7.6.0-0000-headwater"
-"""Digits first, and at least 5.5, or clients leave out features or refuse to talk (interop.md 4, rule 4)."""
+"""The version text. It begins with digits, of 5.5 or more; otherwise clients omit features or refuse the node
+(interop.md 4, rule 4)."""
 
 FLUSH_PARAMETERS = 1
 LIMIT_DIGITS_MAX = 18
@@ -28,7 +29,7 @@ LIMIT_DIGITS_MAX = 18
 
 @handles(bootstrap.Noop)
 def noop(session: Session, request: bootstrap.Noop) -> Done:
-    """Answer a no-op; request and answer are empty."""
+    """Answer NOOP, without any effect; request and answer are empty."""
     return Done()
 
 
@@ -46,17 +47,21 @@ def verbosity(session: Session, request: bootstrap.Verbosity) -> Done:
 
 @handles(bootstrap.Quit)
 def quit_(session: Session, request: bootstrap.Quit) -> Done:
-    """QUIT: answer, then close. QUITQ: close."""
+    """Close the connection: after an answer to QUIT, without one to QUITQ."""
     session.finish()
     return Done()
 
 
 @handles(documents.Flush, writes=True, frees=True)
 def flush(session: Session, request: documents.Flush) -> Done:
-    """Delete every document of every active vbucket, as deletions, so that streams see them; at once or after a delay.
+    """Answer FLUSH: delete every document of every active vbucket, at once or after a delay. Each deletion is a change,
+    so streams send it.
 
-    Retired in the modern server (0x83); kept here for memcached clients. The delay is relative or absolute like an
-    expiry.
+    The modern server has retired the command (0x83); memcached clients still need it. The delay is relative or
+    absolute, like an expiry.
+
+    Raises:
+        NoRoom: some deletions had no room; the request must be handled again.
     """
     bucket = session.store_bucket
     bucket.counters["cmd_flush"] += 1
@@ -68,8 +73,7 @@ def flush(session: Session, request: documents.Flush) -> Done:
     check_decided(session)
     if not bucket.flush():
         session.wrote()
-        # The deletions so far are staged; the request is handled again after the commit, and finds fewer documents
-        # left.
+        # The deletions so far are staged; after the commit, the request is handled again for the other documents.
         raise NoRoom
     session.server.record(session, f"flushed bucket {bucket.name!r}")
     session.wrote()
@@ -77,8 +81,8 @@ def flush(session: Session, request: documents.Flush) -> Done:
 
 
 def check_decided(session: Session) -> None:
-    """Refuse a flush while another node may own vbuckets, or a vbucket is handed over: their documents would not be
-    deleted, and would be visible again afterwards.
+    """Refuse a flush while another node may own some vbuckets, or a vbucket is being handed over: the flush would not
+    delete their documents, which would be visible again afterwards.
     """
     if waiting := undecided(session.server):
         cause = f"nothing is deleted: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
@@ -96,19 +100,21 @@ def traffic(session: Session, request: admin.EnableTraffic | admin.DisableTraffi
 
 @handles(admin.StartPersistence)
 def start_persistence(session: Session, request: admin.StartPersistence) -> Done:
-    """Answer success: persistence can't be stopped here."""
+    """Answer START_PERSISTENCE with success, because persistence can't be stopped on this node."""
     return Done()
 
 
 @handles(admin.SetParam, lasts=True)
 async def set_param(session: Session, request: admin.SetParam) -> Done:
-    """Set a limit of the selected bucket: `max_size` of the group flush, its quota in bytes;
-    `history_retention_seconds` and `history_retention_bytes`, its retention of superseded versions; 0 for none; or
-    `history_retention_collection_default`, 1 if new collections have a history, else 0. These are the names of
-    Couchbase's tools.
+    """Answer SET_PARAM: set a limit of the selected bucket. The parameters are those of Couchbase's tools, in the group
+    flush; there are no others:
 
-    There are no other parameters. A user who administers only this bucket may not change them: they take disk space
-    from other buckets.
+    * `max_size`: the quota in bytes; 0 for none;
+    * `history_retention_seconds`, `history_retention_bytes`: how long, and how many bytes of, superseded versions are
+      kept;
+    * `history_retention_collection_default`: 1 if new collections have a history, otherwise 0.
+
+    They take disk space from other buckets, so the user must administer all buckets.
     """
     limit = _LIMITS.get(request.key) if request.param_type == FLUSH_PARAMETERS else None
     if limit is None:
@@ -129,8 +135,13 @@ async def set_param(session: Session, request: admin.SetParam) -> Done:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """A limit of a bucket: its description, the unit of its numbers, which must be multiples of `step`, and the
-    function that sets it.
+    """A limit of a bucket that SET_PARAM can set.
+
+    Attributes:
+        noun: the description of the limit, for messages.
+        unit: the unit of its numbers, for messages.
+        step: a valid number is a multiple of this.
+        set: sets the limit.
     """
 
     noun: str

@@ -1,8 +1,8 @@
-"""The checks of a request before its handler: every general rule, in the order of kv.md.
+"""The checks of a request before its handler runs: every general rule, in the order of kv.md.
 
-`admit` has that order. Clients can see it, because a request that breaks two rules gets the answer of the first; tests
-compare the answers byte for byte. A rule that raises NoRoom has paused the connection, and the request is admitted
-again later.
+`admit` has that order. Clients can see the order, because a request that breaks two rules gets the error of the first;
+tests compare the answers byte for byte. A rule that raises NoRoom has paused the connection, and `admit` is called
+again with the request later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headwater.wire.framing import DurabilityInfo
 
 STRANGER_FRAME_BYTES_MAX = 64 << 10
-"""Before the login: names, passwords and features are short."""
+"""The longest frame before the login: names, passwords and features are short."""
 
 _NEEDED_FEATURE = {Datatype.JSON: Feature.JSON, Datatype.SNAPPY: Feature.SNAPPY, Datatype.XATTR: Feature.XATTR}
 
@@ -45,19 +45,20 @@ def admit(session: Session, frame: Frame) -> tuple[Command, Request | Frame]:
     The numbered order determines which of several errors a client gets. Sets `session.durability`, and for a command
     that needs a bucket also `session.collection`.
 
-    Returns: the command, and the argument of its handler.
+    Returns:
+        The command, and the argument of its handler.
 
     Raises:
         CommandRefused: a rule is broken.
         NoRoom: the connection waits for another state of the vbucket, or for its turn; call `admit` with the frame
             again.
     """
-    command = _command_of(session, frame)  # 1. a handler; a stranger is not told which there are
+    command = _command_of(session, frame)  # 1. a handler; a stranger must not learn which commands exist
     if session.access.places is None and not command.of_node:  # 2. the rights in the bucket
         check_rights(session, frame, command.rule)
     else:
         _check_rights_elsewhere(session, frame, command)
-    if frame.datatype:  # 3. its bits: nearly none has one, and looking at them takes as long as reading a request
+    if frame.datatype:  # 3. its bits; nearly all frames have 0, and the check takes as long as reading a request
         _check_datatype(session, frame)
     session.durability = _durability_of(frame, command) if frame.framing else None  # 4. framing extras
     if not command.needs_bucket:
@@ -75,7 +76,7 @@ def admit(session: Session, frame: Frame) -> tuple[Command, Request | Frame]:
 
 
 def _admit_document(session: Session, bucket: Bucket, command: Command, frame: Frame) -> Request | Frame:
-    """Read a request on a document, and check it against the state of the bucket; part of `admit`."""
+    """Read a request on a document, and check it against the state of the bucket: rules 6 to 13 of `admit`."""
     if session.knows_collections:  # 6. the collection's id in front of the key
         frame = _without_collection(session, frame)
     if session.access.places is not None:  # 7. the rights in that collection
@@ -107,9 +108,10 @@ def _command_of(session: Session, frame: Frame) -> Command:
 
 
 def _check_rights_elsewhere(session: Session, frame: Frame, command: Command) -> None:
-    """Check the rights to a request about the node, or of a user with rights in parts of the bucket only.
+    """Check the rights to a request about the whole node, or of a user who has rights in parts of the bucket only.
 
-    The rights to a document are checked later, once its collection is known.
+    In the second case a document command passes if the user has the right in any part; `check_place` follows once the
+    document's collection is known.
     """
     if command.of_node:
         check_rights(session, frame, command.rule, session.server.users.rights(session.user, None))
@@ -120,7 +122,7 @@ def _check_rights_elsewhere(session: Session, frame: Frame, command: Command) ->
 
 
 def _check_datatype(session: Session, frame: Frame) -> None:
-    """Check the datatype. wire.md 4: values are 0 to 7, and each bit needs its HELLO feature; otherwise EINVAL."""
+    """Check the datatype: 0 to 7, and each bit needs its HELLO feature (wire.md 4); otherwise refuse with EINVAL."""
     if not legal(frame.datatype):
         raise CommandRefused(Status.EINVAL, f"datatype 0x{frame.datatype:02x} has unknown bits")
     for bit, feature in _NEEDED_FEATURE.items():
@@ -136,11 +138,13 @@ def _durability_of(frame: Frame, command: Command) -> DurabilityInfo | None:
 
 
 def _without_collection(session: Session, frame: Frame) -> Frame:
-    """Return the frame with its key without the collection id; an id that is incomplete, overlong or above 32 bits is
-    EINVAL (wire.md 8).
+    """Move the collection id from the key to `session.collection`; return the frame with the rest of the key.
+
+    Raises:
+        CommandRefused: EINVAL, the id is incomplete, overlong or above 32 bits (wire.md 8).
     """
     if not frame.key:
-        return frame  # which the declaration may allow, or not
+        return frame  # the request's declaration decides whether an empty key is allowed
     if len(frame.key) > KEY_BYTES_MAX + 1:
         raise CommandRefused(Status.EINVAL, f"the key has {len(frame.key)} bytes, {KEY_BYTES_MAX + 1} are allowed")
     try:
@@ -153,17 +157,17 @@ def _without_collection(session: Session, frame: Frame) -> Frame:
 
 
 def _check_vbucket(session: Session, bucket: Bucket, frame: Frame) -> None:
-    """Check the vbucket's state. kv.md: missing, replica or dead: status 07; active: accept; pending: wait for another
-    state.
+    """Check the vbucket's state (kv.md): accept the request if it is active; refuse it with status 07 if it is missing,
+    a replica or dead; wait for another state if it is pending. GET_REPLICA needs a replica.
     """
     state = bucket.state(frame.vbucket)
     wanted = State.REPLICA if frame.opcode == Opcode.GET_REPLICA else State.ACTIVE
     if state == State.PENDING and wanted == State.ACTIVE:
-        session.preparation.drop()  # others want the place while it waits, however long that takes
+        session.preparation.drop()  # the wait may be long, and other requests need the place for large documents
         raise session.parking.wait_for_state(bucket, frame.vbucket)
     if state != wanted:
         raise session.not_my_vbucket()
-    # Temporary, and not 07: the map that this node has may name it, and the client would ask here again at once.
+    # A temporary failure, not status 07: the map may name this node, and the client would retry here at once.
     if frame.vbucket in bucket.fenced:
         raise CommandRefused(Status.ETMPFAIL, "it is not known yet whether another node owns the vbucket by now")
     if bucket.traffic_disabled:
@@ -182,15 +186,18 @@ def _check_durability(session: Session, bucket: Bucket, command: Command, reques
 
 
 def _check_room(bucket: Bucket, command: Command) -> None:
-    # Deletions make room and have some of the reserve; without them a full disk could not be emptied by its clients.
+    # Deletions may use a part of the reserve, because clients could otherwise not free a full disk.
     if bucket.store.full and not (command.frees and bucket.store.staging.may_delete):
         raise CommandRefused(Status.ETMPFAIL, "the disk, or the bucket's quota, is full")
 
 
 def _let_short_ones_first(session: Session, bucket: Bucket, request: Request) -> None:
-    """Postpone a request for a large document while other connections wait in the run queue.
+    """Postpone a request for a large document, once, if other connections wait in the run queue.
 
-    If hundreds of clients each requested such a document, a short request would wait for seconds.
+    Otherwise, if hundreds of clients each requested such a document, a short request would wait for seconds.
+
+    Raises:
+        NoRoom: the request must be handled again after the other connections' turns.
     """
     connection = session.connection
     if session.preparation.done is not None or not request.key or not connection.others_wait():
@@ -200,7 +207,7 @@ def _let_short_ones_first(session: Session, bucket: Bucket, request: Request) ->
         raise NoRoom
 
 
-# --- before a frame is whole ------------------------------------------------------------------------------------------
+# --- incomplete frames ------------------------------------------------------------------------------------------------
 
 
 def check_stranger(data: memoryview, offset: int) -> None:

@@ -1,5 +1,5 @@
-"""The answers of a plain connection: to a change, in several parts, and refusals with a status that the client
-knows.
+"""The answers of a plain connection: answers to changes, answers in several parts, and refusals with a status that the
+client knows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StagedChange(NamedTuple):
 
     @property
     def outcome(self) -> Stored | Awaitable[Stored]:
-        """The answer of a handler that adds no fields to it."""
+        """The result of a handler that answers with `stored` only."""
         return self.answer(self.stored)
 
     def answer(self, answer: Answered) -> Answered | Awaitable[Answered]:
@@ -50,7 +50,8 @@ class StagedChange(NamedTuple):
 class Committed(Awaitable[Answered]):
     """The awaitable answer of a durable write, with the seqno of its commit.
 
-    It is not a coroutine: if the connection is gone it is never awaited, and a coroutine would then warn.
+    It is no coroutine, because it is never awaited if the connection is closed, and Python warns about a coroutine that
+    is never awaited.
     """
 
     def __init__(self, write: DurableWrite, answer: Answered) -> None:
@@ -66,13 +67,14 @@ class Committed(Awaitable[Answered]):
 def failure_of(session: Session, frame: Frame, refused: CommandRefused) -> Failure | None:
     """Return the answer for a refusal, with a status that this client knows (wire.md 3.1 for clients without XERROR).
 
-    Returns: the answer; None if no such status exists, and the connection was dropped.
+    Returns:
+        The answer; None if there is no such status: the connection was then dropped.
     """
     status = refused.status
     before_login = status == Status.EACCESS and not session.access.is_logged_in  # "always sent as 0x24"
     if not session.has(Feature.XERROR) and not before_login:
         known = without_xerror(refused.status, collections=session.knows_collections)
-        # wire 3.1 says "disconnect": such a client would take an unknown status for something else.
+        # "Disconnect" (wire 3.1), because a client may misunderstand a status that it does not know.
         if known is None:
             name = f"status 0x{refused.status:02x} for opcode 0x{frame.opcode:02x}"
             session.connection.drop(f"{name} can't be told to a client without XERROR: {refused.context}")
@@ -96,9 +98,9 @@ def answer_with(session: Session, frame: Frame, answer: Answers) -> None:
 
 
 def send_some(session: Session, frame: Frame, answers: Iterator[Answer]) -> bool:
-    """Send as many answers as this turn has time for; return True if none are left.
+    """Send as many answers as this turn has time for; return True if all answers were sent.
 
-    The clock is checked after each answer: for one answer, STAT collections counts all rows of a vbucket.
+    The clock is checked after each answer, because one answer of STAT collections counts all rows of a vbucket.
     """
     out = bytearray()
     for each in answers:
@@ -120,12 +122,17 @@ async def send_rest(session: Session, frame: Frame, answers: Iterator[Answer]) -
 
 
 def is_held_back(session: Session) -> bool:
-    """Return True if answers may still wait for a batch of the bucket."""
+    """Return True if answers of this session may still wait for a batch of the bucket."""
     return bool(session.gate or session.server.committer.gate())
 
 
 async def settle(session: Session) -> None:
-    """Wait until all answers of this bucket may be sent: their batch numbers mean nothing for another bucket."""
+    """Wait until no answer of this session waits for a batch of the bucket, because another bucket numbers its batches
+    by itself.
+
+    Raises:
+        CommandRefused: ETMPFAIL, the batch was lost.
+    """
     committer = session.server.committer
     if not await committer.wait(max(committer.gate(), session.gate)):
         raise CommandRefused(Status.ETMPFAIL, "what was written before could not be")

@@ -1,7 +1,7 @@
 """The interfaces that a command's handler uses: its session, and through it the node.
 
-Handlers, and the sessions that replace a key-value session (DCP, TAP), use these two interfaces only. `KvSession`
-(session.py) and `Server` (node/server.py) implement them; modules of lower layers import neither, so there is no
+Handlers, and the sessions that replace a key-value session (DCP, TAP), use `Session` and `Services` only. `KvSession`
+(session.py) and `ServedBucket` (node/served.py) implement them; modules of lower layers import neither, so there is no
 circular import.
 """
 
@@ -48,7 +48,8 @@ Kept = TypeVar("Kept")
 class FastRequests(Protocol):
     """The kernels' part of a session's requests; also the `QuickPath` of its connection.
 
-    Attributes: rounds: the rounds of the bucket; None if there are none.
+    Attributes:
+        rounds: the rounds of the bucket; None if there are none.
     """
 
     rounds: Rounds | None
@@ -58,7 +59,7 @@ class FastRequests(Protocol):
         """The connection's features in the kernels' encoding, including the right to write."""
 
     def resume(self, stop: int) -> None:
-        """Prepare the next `run` for bytes that a round has executed in part; `stop` is the reason of its stop."""
+        """Prepare the next `run` for bytes that a round has executed in part; `stop` says why the round stopped."""
 
     def wait_for(self, gate: int) -> None:
         """Make later answers wait for batch `gate`."""
@@ -78,19 +79,19 @@ class TapSessions(Protocol):
     """The TAP sessions of the node's bucket."""
 
     def fenced(self, options: TapOptions) -> list[int]:
-        """Return the vbuckets that a session would lack because they are fenced: another node may own them."""
+        """Return the vbuckets that a session would not get because they are fenced: another node may own them."""
 
     def unsettled(self, options: TapOptions) -> list[int]:
-        """Return the vbuckets in which a dump must wait for durable writes of a former owner."""
+        """Return the vbuckets in which a dump must wait until durable writes of a former owner are settled."""
 
     def left_behind(self, options: TapOptions) -> list[str]:
         """Return the names of the collections that a takeover by TAP would lose."""
 
     def connect(self, kv: Session, options: TapOptions) -> object:
-        """Turn a connection into a TAP session: a new one, or the kept one with its name."""
+        """Turn a connection into a TAP session: a new one, or the one that was kept under the same name."""
 
     def deregister(self, name: bytes) -> bool:
-        """Drop the session with a name; return False if there is none."""
+        """Drop the session with a name; return False if there is no such session."""
 
     def change_filter(self, name: bytes, checkpoints: dict[int, int]) -> bool:
         """Set the vbuckets of a live session, with their checkpoints; return False if no session has the name."""
@@ -123,16 +124,27 @@ class Member(Protocol):
         """Return True if the member must keep and obey a cluster map (as JSON), not only pass it to clients."""
 
     async def take(self, version: tuple[int, int], config: bytes, content: Any = None) -> None:
-        """Keep and obey an operator's map; CommandRefused if it is invalid. `content` is the parsed JSON of
-        `config`.
+        """Keep and obey an operator's map.
+
+        Args:
+            version: the map's epoch and revision.
+            config: the map as JSON.
+            content: the parsed JSON; None if it is not parsed yet.
+
+        Raises:
+            CommandRefused: the map is invalid.
         """
 
     def state_set(self, vbucket: int) -> None:
         """Note that an operator has set a vbucket's state, which overrides the map."""
 
     def hold(self, host: str, port: int, vbuckets: Iterable[int] | None) -> bool:
-        """Keep vbuckets (None: all that follow this node) from following a node by the map; return True if any of them
-        would.
+        """Keep vbuckets from following a node by the map; return True if the map makes any of them follow it.
+
+        Args:
+            host: the node's host.
+            port: its port.
+            vbuckets: the vbuckets; None for all that follow this node.
         """
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
@@ -146,15 +158,22 @@ class SharedUsers(Protocol):
         """Return the list of users; empty if `known` is the digest of the current list."""
 
     async def take(self, text: bytes) -> None:
-        """Put an administrator's list into force; on return it is on disk. Raises UserListRefused, StorageError."""
+        """Put an administrator's list of users into force; on return it is on disk.
+
+        Raises:
+            UserListRefused: the list is invalid.
+            StorageError: the list can't be written.
+        """
 
 
 class BucketCatalog(Protocol):
     """The buckets of a node besides its first."""
 
     async def create(self, wish: NewBucket) -> None:
-        """Create a bucket; on return it is durable and served. CommandRefused if the request is invalid, or the bucket
-        exists.
+        """Create a bucket; on return it is durable and served.
+
+        Raises:
+            CommandRefused: the request is invalid, or the bucket exists.
         """
 
     async def drop(self, name: str, only: Bucket | None = None) -> None:
@@ -168,31 +187,45 @@ class BucketCatalog(Protocol):
         """Return the quota of a bucket in MiB; 0 for none."""
 
     async def set_quota(self, name: str, quota_mib: int) -> None:
-        """Set the quota of a bucket in MiB; on return it is durable and in force. CommandRefused if it is invalid."""
+        """Set the quota of a bucket in MiB (0: none); on return it is durable and in force.
+
+        Raises:
+            CommandRefused: the quota is invalid, or there is no such bucket.
+        """
 
     async def keep_history(self, bucket: Bucket, seconds: int | None = None, size: int | None = None) -> None:
-        """Set the retention of superseded versions in seconds and bytes; on return it is durable and in force.
+        """Set for how long and how much a bucket keeps superseded versions; on return this is durable and in force.
+
+        Args:
+            bucket: the bucket.
+            seconds: the age up to which versions are kept; None to leave it unchanged.
+            size: the bytes that the versions may use; None to leave them unchanged.
 
         Raises:
             CommandRefused: a number is invalid.
         """
 
     async def give_collections_history(self, bucket: Bucket, *, history: bool) -> None:
-        """Set whether collections that are made in a bucket have a history; otherwise as `keep_history`."""
+        """Set whether collections that are created later in a bucket have a history; otherwise like `keep_history`."""
 
 
 class Services(Protocol):
     """The node with one of its buckets, as handlers and sessions see it (node/served.py).
 
     Attributes:
-        bucket, committer, config, loop: the bucket, its committer, the settings, the event loop.
+        bucket: the bucket.
+        committer: the bucket's committer.
+        config: the node's settings.
+        loop: the event loop.
         run_queue: the queue of the sessions that run next on that loop.
-        users, failures: the users, and failed logins by address.
+        users: the users.
+        failures: failed logins by address.
         cluster: the bucket's map in the form for clients.
         dcp: the DCP connections.
         lease: the lease of the operator who moves vbuckets.
         compactor: the compactor of the bucket's files.
-        requests: counts and durations of requests. loop_watch: the delay of the event loop.
+        requests: counts and durations of requests.
+        loop_watch: the delay of the event loop.
         tls: the node's end of TLS; None without TLS.
     """
 
@@ -250,21 +283,21 @@ class Services(Protocol):
         """Log a warning that names peer and cause, in one line."""
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
-        """Log a refused login, with the name of the user; empty if the peer sent none."""
+        """Log a refused login; `user` is the name that the peer sent, or empty, and `why` the reason."""
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
-        """Log a change by a user, with the user's address; `moves` is True for work that is repeated for a thousand
-        vbuckets.
+        """Log a change by a user, with the user's address. `moves` is True for a change that an operator's tool repeats
+        for many vbuckets.
         """
 
     def is_client_there(self, agent: str) -> bool:
         """Return True if a client whose HELLO gave this agent name is connected."""
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Return True if a peer may send a password in clear, by PLAIN or an HTTP login."""
+        """Return True if a peer may send a password in clear text, by PLAIN or an HTTP login."""
 
     def audit(self, session: UserSession, what: str) -> None:
-        """Log an attempt for which a user had no right."""
+        """Log an attempt for which the session's user had no right."""
 
     def fast_path(self, session: Session) -> FastRequests | None:
         """Return the kernel's fast path for a session with a bucket."""
@@ -280,17 +313,20 @@ class Session(Protocol):
     """A plain connection: its user, the features of its HELLO, its selected bucket.
 
     Attributes:
-        connection: the socket.
-        features, agent: the features that HELLO granted, and the client's name in it.
-        user: the user who has logged in, or None. login: a SASL exchange in progress.
-        access: the user's current privileges. knows_collections: True if keys begin with a collection's id.
-        bucket: the selected bucket (`select`, `deselect`). Call `refresh_access` after a change of `features` or
-            `user`.
-        collection: collection id in the key of the current request; 0 without Collections.
+        connection: the socket with its queues.
+        features: the features that HELLO granted. Call `refresh_access` after a change.
+        agent: the name that the client gave in HELLO.
+        user: the user who has logged in; None for a stranger. Call `refresh_access` after a change.
+        login: a SASL exchange in progress; None if there is none.
+        access: the user's present rights.
+        knows_collections: True if keys begin with a collection's id.
+        bucket: the selected bucket, which `select` and `deselect` change; None if none is selected.
+        collection: the collection id in the key of the current request; 0 without Collections.
         config_seen: the (epoch, revision) of the cluster map that the client knows.
         written_gate: number of the newest batch with a write of this connection; later answers wait for it.
-        preparation: work done before a request is handled. parking: the waits of requests.
-        durability: durability of the current request; None for none.
+        preparation: work that is done before a request is handled.
+        parking: the waits of requests.
+        durability: the durability of the current request; None if it has none.
         named_at: time at which the client's DCP connection was opened under its name, at any worker, in monotonic
             nanoseconds; 0 before.
         first_opaque: this node's requests on the client's DCP connection have opaques above this one; on a connection
@@ -321,7 +357,9 @@ class Session(Protocol):
 
     @property
     def server(self) -> Services:
-        """The node with the selected bucket; without one, with the bucket selected last, or the first."""
+        """The node with the selected bucket. If no bucket is selected: with the last selected one, or the
+        node's first.
+        """
 
     @property
     def gate(self) -> int:
@@ -362,7 +400,7 @@ class Session(Protocol):
         """Return the refusal with the current map, in which the client finds the owner."""
 
     def give(self, frame: Frame) -> None:
-        """Answer one request by the workers that it concerns; after NoRoom, call again with it."""
+        """Answer one request, or relay it to the workers that it concerns. After NoRoom, call again with it later."""
 
     def end_burst(self) -> None:
         """Send the queued requests to other workers, at the end of a burst."""
@@ -371,10 +409,10 @@ class Session(Protocol):
         """Continue with the answers of other workers, because the client has read all earlier output."""
 
     def handle(self, frame: Frame) -> None:
-        """Answer one request; NoRoom if it must be handled again after the next commit."""
+        """Answer one request. Raises NoRoom if it must be handled again after the next commit."""
 
     def reply(self, frame: Frame, answer: Answer) -> None:
-        """Queue the answer of one request, unless its quiet form omits it."""
+        """Queue the answer to one request, unless the request is quiet and omits answers of this status."""
 
     def encoded(self, frame: Frame, answer: Answer) -> bytes:
         """Return an answer in the encoding of this connection's protocol."""
@@ -386,7 +424,7 @@ class Session(Protocol):
         """Close the connection after the answer to the current request."""
 
     def users_changed(self) -> None:
-        """Look up the user and the roles again; disconnect a user who was removed."""
+        """Look up the user and the roles again; drop the connection if the user was removed."""
 
     def closed(self) -> None:
         """Note that the socket is closed."""

@@ -22,7 +22,7 @@ _NUMBERS: Final = {"vbuckets": "vbuckets", "max_vbuckets": "vbuckets", "quota_mi
 
 @handles(ListBuckets)
 def list_buckets(session: Session, request: ListBuckets) -> ListBucketsResponse:
-    """Return the names of the buckets in which the user has any right, separated by blanks."""
+    """Answer LIST_BUCKETS with the names of the buckets in which the user has any right, separated by blanks."""
     server = session.server
     names = [name for name in server.buckets if server.users.may_enter(session.user, name)]
     return ListBucketsResponse(value=" ".join(names).encode())
@@ -30,7 +30,7 @@ def list_buckets(session: Session, request: ListBuckets) -> ListBucketsResponse:
 
 @handles(CreateBucket, of_node=True, lasts=True, value_bytes_max=CONFIG_BYTES_MAX)
 async def create_bucket(session: Session, request: CreateBucket) -> Done:
-    """Create a bucket; it is durable and served before the answer is sent."""
+    """Answer CREATE_BUCKET: create a bucket, which is durable and served before the answer is sent."""
     try:
         await session.server.catalog.create(asked_of(request.key, request.value))
     except StorageError as error:
@@ -41,13 +41,15 @@ async def create_bucket(session: Session, request: CreateBucket) -> Done:
 
 @handles(DeleteBucket, of_node=True, lasts=True, value_bytes_max=CONFIG_BYTES_MAX)
 async def delete_bucket(session: Session, request: DeleteBucket) -> Done:
-    """Drop a bucket with all of its documents; Couchbase's option `force=true` has no effect here."""
+    """Answer DELETE_BUCKET: drop a bucket with all of its documents. Couchbase's option `force=true` has no effect
+    here.
+    """
     name = request.key.decode("utf-8", "replace")
     if request.value not in (b"", b"force=true", b"force=false"):
         raise CommandRefused(Status.EINVAL, "the value is empty, force=true or force=false")
     buckets = session.server.buckets
     first, selected = next(iter(buckets.values())), None
-    if buckets.get(name) is session.server is not first:  # who drops the bucket that he has stays to hear of it
+    if buckets.get(name) is session.server is not first:  # else the drop would close this connection before the answer
         selected = session.server.bucket
         await settle(session)
         session.select(first)
@@ -61,10 +63,14 @@ async def delete_bucket(session: Session, request: DeleteBucket) -> Done:
 
 
 def asked_of(key: bytes, value: bytes) -> NewBucket:
-    """Read a request to create a bucket: its value is `module 00 name=value;...`, and the module is ignored.
+    """Return the wish in a request to create a bucket. The request's value is `module 00 name=value;...`; the module is
+    ignored.
 
-    Names are `vbuckets` (and `max_vbuckets`), `quota_mib`, and `state`: active, or none for a bucket without vbuckets,
-    with which a node begins that joins a cluster. Raises CommandRefused(EINVAL).
+    Names are `vbuckets` (or `max_vbuckets`), `quota_mib`, and `state`: `active`, or `none` for a bucket without
+    vbuckets, for a node that will join a cluster.
+
+    Raises:
+        CommandRefused: EINVAL, a name or value is invalid.
     """
     options: dict[str, Any] = {}
     for each in filter(None, value.partition(b"\0")[2].decode("utf-8", "replace").split(";")):

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 @handles(GetClusterConfig)
 def get_cluster_config(session: Session, request: GetClusterConfig) -> GetClusterConfigResponse:
-    """Return the selected bucket's map; empty if the client's request shows that it has this map."""
+    """Answer GET_CLUSTER_CONFIG with the selected bucket's map; with an empty value if the request says that the client
+    has this version or a newer one.
+    """
     _, cluster = session.store_bucket, session.server.cluster
     if request.epoch is not None and request.revision is not None:
         known = request.epoch, request.revision
@@ -40,10 +42,10 @@ def get_cluster_config(session: Session, request: GetClusterConfig) -> GetCluste
 
 @handles(SetClusterConfig, of_node=True, lasts=True)
 def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Awaitable[Done]:
-    """Take an orchestrator's map, which is passed on to clients unchanged, also with NOT_MY_VBUCKET. The node keeps and
-    obeys a map that contains it (node/membership/).
+    """Answer SET_CLUSTER_CONFIG: take an orchestrator's map, which clients then get unchanged, also with
+    NOT_MY_VBUCKET. If the map contains this node, the node also keeps and obeys it (node/membership/).
 
-    A map decides where all clients connect, which nodes this one connects to and where its users come from, so the
+    A map decides where all clients connect, to which nodes this node connects, and where its users come from. So the
     command needs `administer` in all buckets, not only in this one.
     """
     bucket = session.store_bucket
@@ -66,7 +68,7 @@ def set_cluster_config(session: Session, request: SetClusterConfig) -> Done | Aw
 
 
 def _check_whole(text: bytes) -> None:
-    """Refuse a map that does not contain this node, and is only for clients, if clients could not read it."""
+    """Refuse a map that clients could not read. This is for maps without this node, which only clients read."""
     try:
         ClusterMap.from_json(text)
     except RemoteProtocolError as error:
@@ -83,5 +85,5 @@ async def _take(session: Session, request: SetClusterConfig, parsed: Any) -> Don
     version = request.epoch, request.revision
     await session.server.membership.take(version, request.value, parsed)
     _record(session, version)
-    session.saw_unstable()  # the answer means that what was given up is given up on disk
+    session.saw_unstable()  # the answer means that the vbuckets given up by the map are given up on disk
     return Done()

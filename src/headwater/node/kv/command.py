@@ -2,8 +2,8 @@
 
 A handler is a function of (session, request), registered for requests that `headwater.wire` declares. The session
 decodes a frame by that declaration before it calls the handler (kv.md, "Wrong ext length / missing or forbidden key or
-value / CAS set where forbidden: EINVAL"), so handlers get well-formed requests only. They return a declared answer,
-which the session sends with the request's opcode and opaque.
+value / CAS set where forbidden: EINVAL"), so handlers get well-formed requests only. A handler returns a declared
+answer, which the session sends with the request's opcode and opaque.
 """
 
 from __future__ import annotations
@@ -28,21 +28,30 @@ if TYPE_CHECKING:
 
 
 Answers: TypeAlias = Answer | Sequence[Answer] | Iterator[Answer] | None
-"""One, none, several at once, or many that are made while they are sent."""
+"""The result of a handler: one answer, no answer, several answers, or an iterator that creates answers while earlier
+ones are sent."""
 
 VALUE_BYTES_ELSEWHERE = 1 << 20
-"""The most bytes of a value that is no document: it is read on the event loop's thread."""
+"""The longest value of a request that is not about a document, because the event loop's thread reads it."""
 Handler: TypeAlias = "Callable[[Session, Any], Answers | Awaitable[Answers]]"
 Registered = TypeVar("Registered", bound="Callable[[Session, Any], Any]")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A handler and the forms of its requests; without forms it gets undecoded frames.
+    """A handler and the forms of its requests.
 
-    `rule` has the privileges that the sender needs, from the declarations: in the selected bucket, or in all buckets if
-    the command is `of_node`; in the document's collection if it is a `document` command; in the bucket or any part of
-    it if it is `anywhere`. A command that `lasts` runs to its end when its client disconnects.
+    Attributes:
+        handler: the function that answers the requests.
+        forms: the declared requests; if empty, the handler gets undecoded frames.
+        rule: the privileges that the sender needs, in the selected bucket unless other attributes say otherwise.
+        document: True if the command names a document; the privileges must be in the document's collection.
+        writes: True if the command stages records.
+        frees: True if the command may use the room that the store reserves on a full disk.
+        value_bytes_max: the longest value.
+        of_node: True if the command concerns the node, and the privileges must be in all buckets.
+        anywhere: True if the privileges in any part of the bucket are enough.
+        lasts: True if the handler runs to its end even if its client disconnects.
     """
 
     handler: Handler
@@ -56,9 +65,9 @@ class Command:
     anywhere: bool = False
     lasts: bool = False
     silent: Mapping[int, int] = field(init=False)
-    """The status that is not answered, by the opcode of a quiet form (kv.md, "Quiet forms")."""
+    """The status of answers that are omitted, by the opcode of a quiet form (kv.md, "Quiet forms")."""
     needs_bucket: bool = field(init=False)
-    """True if a connection must have selected a bucket: for all but what everybody may who comes in."""
+    """True if a connection must have selected a bucket: all commands of a bucket that need more than a login."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "silent", {each.layout.quiet: each.layout.silent for each in self.forms})
@@ -66,10 +75,14 @@ class Command:
         object.__setattr__(self, "needs_bucket", needs_bucket and not self.of_node)
 
     def read(self, frame: Frame) -> Request | Frame:
-        """Return the request in a frame; CommandRefused if it breaks a rule of its declaration."""
+        """Return the request in a frame, or the frame itself if there are no forms.
+
+        Raises:
+            CommandRefused: the frame breaks a rule of the request's declaration.
+        """
         if not self.forms:
             return frame
-        if len(frame.value) > self.value_bytes_max:  # before it is taken apart
+        if len(frame.value) > self.value_bytes_max:  # before the value is decoded
             raise CommandRefused(
                 Status.E2BIG, f"the value has {len(frame.value)} bytes, {self.value_bytes_max} are allowed"
             )
@@ -85,12 +98,12 @@ class Command:
         return request
 
     def loud(self, opcode: int) -> int:
-        """Return the opcode of the loud form of a request with this opcode."""
+        """Return the opcode of the loud form of a request, given the opcode of its loud or quiet form."""
         return next((form.layout.opcode for form in self.forms if opcode == form.layout.quiet), opcode)
 
     def _form_of(self, frame: Frame) -> type[Request]:
-        """Return the form whose extras have the length of the frame's; old clients send other lengths for the same
-        request.
+        """Return the form whose extras have the length of the frame's extras. Old clients send the same request with
+        extras of other lengths.
         """
         for form in self.forms:
             if isinstance(form.layout.extras, Fixed) and len(frame.extras) in form.layout.extras.shapes:
@@ -103,8 +116,8 @@ _KNOWN = frozenset(int(opcode) for opcode in Opcode) | RETIRED
 
 
 def refusal_of(opcode: int) -> int:
-    """Return the status for a request without a handler: that of its declaration, or for an opcode without one, by
-    whether it is known.
+    """Return the status with which to refuse a request without a handler: the status in its declaration; without a
+    declaration, NOT_SUPPORTED for a known opcode and UNKNOWN_COMMAND for any other.
     """
     declared = (each.layout.refused for each in dialect.requests(opcode))
     return next(filter(None, declared), Status.NOT_SUPPORTED if opcode in _KNOWN else Status.UNKNOWN_COMMAND)
@@ -120,19 +133,23 @@ def handles(
     anywhere: bool = False,
     lasts: bool = False,
 ) -> Callable[[Registered], Registered]:
-    """Register the handler of declared requests, loud and quiet. Several requests with one opcode are forms of the same
+    """Register the handler of declared requests, loud and quiet. Requests with the same opcode are forms of one
     request.
 
     Args:
+        requests: the declared requests.
         document: the command names a key of a vbucket that must be active here (kv.md, "vbucket checks").
         writes: the command stages records, so it is refused while the disk is full, and waits while the arena is full.
-        frees: the command will make the log smaller, or changes ownership: it may use the room that the store reserves
+        frees: the command leads to a smaller log, or changes ownership, so it may use the room that the store reserves
             on a full disk.
         of_node: the command concerns the node, not one bucket, so it needs its rights in all buckets.
         anywhere: the command reveals nothing of documents, so its rights in any one scope or collection are enough.
         lasts: the command makes several changes, so it runs to its end even if its client disconnects.
-        value_bytes_max: limit of its value in bytes; 0 for that of documents, or VALUE_BYTES_ELSEWHERE for other
-            commands.
+        value_bytes_max: the longest value in bytes; 0 for the limit of documents, or VALUE_BYTES_ELSEWHERE for commands
+            that are not about a document.
+
+    Raises:
+        TypeError: a request is declared as refused.
     """
 
     if refused := [each.__name__ for each in requests if each.layout.refused]:
@@ -154,6 +171,7 @@ def passes(*opcodes: int, anywhere: bool = False) -> Callable[[Registered], Regi
     """Register a handler that gets undecoded frames, for a protocol object of headwater.protocol.
 
     Args:
+        opcodes: the opcodes of the frames.
         anywhere: as for `handles`.
     """
 

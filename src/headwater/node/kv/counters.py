@@ -24,8 +24,8 @@ _DIGITS_MAX = 20
 
 
 def _number(body: bytes) -> int:
-    """Return the decimal number in a document (1 to 20 digits, nothing else, below 2^64); DELTA_BADVAL if it is
-    none.
+    """Return the decimal number in a document. Raises CommandRefused with DELTA_BADVAL if the body is anything else
+    than 1 to 20 digits, or the number is not below 2^64.
     """
     if not (1 <= len(body) <= _DIGITS_MAX and body.isdigit() and int(body) < _WRAP):
         raise CommandRefused(Status.DELTA_BADVAL)
@@ -34,10 +34,10 @@ def _number(body: bytes) -> int:
 
 @handles(wire.Increment, wire.Decrement, document=True, writes=True)
 def count(session: Session, request: wire.Increment) -> wire.IncrementResponse | Awaitable[wire.IncrementResponse]:
-    """Add to or subtract from a counter. INCREMENT wraps at 2^64, DECREMENT stops at 0. A missing counter is created
-    with `initial`, unless the expiry is all ones.
+    """Answer INCREMENT and DECREMENT with the new number. INCREMENT wraps at 2^64, DECREMENT stops at 0.
 
-    The value is stored in decimal digits. Flags and expiry of an existing counter stay.
+    A missing counter is created with `initial`; if the request's expiry is all ones, the request is refused instead.
+    The number is stored in decimal digits. An existing counter keeps its flags and expiry.
     """
     old = documents.newest(session, request)
     if old is None or old.deleted:
@@ -70,9 +70,11 @@ def _begun(session: Session, request: wire.Increment, old: StoredDocument | None
 def _touch_document(
     session: Session, request: wire.Touch | wire.GetAndTouch
 ) -> tuple[StoredDocument, StagedChange | None]:
-    """Set the expiry of a document: a change like any other (new seqno and CAS), unless the expiry stays the same.
+    """Set the expiry of a document. This is a change like any other, with a new seqno and CAS, unless the expiry stays
+    the same.
 
-    Returns: the document before the change, and the change; None if nothing changes.
+    Returns:
+        The document before the change, and the staged change; None in place of the change if the expiry stays the same.
     """
     document = documents.existing(session, request)
     expiry = documents.limited(session, times.absolute_expiry(request.expiration, session.store_bucket.now()))

@@ -47,7 +47,7 @@ def sent_key(session: Session, key: bytes) -> bytes:
 
 
 def limited(session: Session, expiry: int) -> int:
-    """Return an expiry limited by the maximum TTL of the current request's collection."""
+    """Return an expiry (Unix seconds, 0 for never), limited by the maximum TTL of the current request's collection."""
     bucket = session.store_bucket
     most = bucket.collections.ttl_max(session.collection)
     return expiry if most is None else min(expiry or EXPIRY_MAX, bucket.now() + most, EXPIRY_MAX)
@@ -59,8 +59,8 @@ def is_expired(document: StoredDocument, now: int) -> bool:
 
 
 def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -> None:
-    """Stage the expiration of a document: a tombstone with new seqno and CAS, revision + 1, and its expiry as delete
-    time.
+    """Stage the expiration of a document: a tombstone with the next seqno, a new CAS, revision + 1, and the document's
+    expiry as its delete time.
     """
     kept = values.system_attributes(document)
     bucket.store.staging.deletion(
@@ -82,8 +82,8 @@ def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -
 def newest(session: Session, request: Request) -> StoredDocument | None:
     """Return the newest version of the key, tombstones included; None if there is none.
 
-    An expired document is staged as a tombstone first. Without room for that, the result is the tombstone that it will
-    become; with a durable write in flight, None.
+    If the document has expired, its tombstone is staged first, and returned. If the tombstone has no room now, it is
+    returned without being staged. If a durable write of the key is in flight, the result is None.
     """
     bucket, vb = session.store_bucket, request.vbucket
     document = bucket.store.document(vb, request.key, session.collection)
@@ -98,8 +98,8 @@ def newest(session: Session, request: Request) -> StoredDocument | None:
             expire(bucket, vb, request.key, document)
         except DiskFull:
             return _as_expired(document)
-        # The answer "not found" rests on the tombstone: lost with its batch, another client could read the document
-        # again.
+        # The answer "not found" waits for the tombstone's batch: if the batch were lost, another client could read the
+        # document again.
         session.wrote()
         document = bucket.store.document(vb, request.key, session.collection)
     return document
@@ -141,7 +141,9 @@ def end_lock(session: Session, request: Request) -> None:
 
 
 def changed(session: Session, vbucket: int, seqno: int, cas: int) -> wire.Stored:
-    """Return the answer to a change; with MutationSeqno it has vb uuid and seqno (kv.md 2, "M")."""
+    """Return the answer to a staged change, and make it wait for the change's batch. If the client has MutationSeqno,
+    the answer has the vbucket's uuid and the seqno (kv.md 2, "M").
+    """
     session.wrote()
     if not session.has(Feature.MUTATION_SEQNO):
         return wire.Stored(cas=cas)
@@ -161,9 +163,11 @@ def stage(
 ) -> tuple[int, DurableWrite | None]:
     """Stage a document, or its prepare if the request has a durability.
 
-    Returns: the seqno, and the durable write for which the answer must wait, or None.
+    Returns:
+        The seqno, and the durable write for which the answer must wait; None if the request has no durability.
 
-    Raises: ArenaFull, DiskFull.
+    Raises:
+        ArenaFull, DiskFull: there is no room, and nothing is staged.
     """
     bucket, vb = session.store_bucket, request.vbucket
     # The old version may be a tombstone: "tombstone revision kept across re-creation" (kv.md 2), or an older version
@@ -182,7 +186,7 @@ def stage(
             collection=session.collection,
         )
         return seqno, None
-    # by_seqno 0: the store gives the seqno as it stages, behind every change that is staged by then.
+    # by_seqno 0: the store assigns the next seqno when it stages the prepare.
     prepare = Prepare(
         by_seqno=0,
         rev_seqno=revision,
@@ -205,7 +209,9 @@ def _begin(session: Session, vbucket: int, prepare: Prepare, durability: Durabil
 def stage_tombstone(
     session: Session, request: Request, kept: bytes, *, cas: int, old: StoredDocument | None, datatype: int
 ) -> tuple[int, DurableWrite | None]:
-    """Stage a deletion as `stage` does a document; `kept` is the section of attributes that stay."""
+    """Stage a deletion, or its prepare; otherwise like `stage`. `kept` is the section of attributes that stay, or
+    empty.
+    """
     bucket, vb = session.store_bucket, request.vbucket
     revision, now = bucket.next_revision(vb, old), bucket.now()
     if session.durability is None:
@@ -223,7 +229,7 @@ def stage_tombstone(
     prepare = Prepare(
         by_seqno=0,
         rev_seqno=revision,
-        expiration=now,  # of a deletion, its time
+        expiration=now,  # in a deletion, this field is its time
         deleted=1,
         durability_level=session.durability.level,
         key=leb128.join_key(session.collection, request.key),
@@ -244,7 +250,7 @@ def store(
     expiry: int,
     datatype: int,
 ) -> StagedChange:
-    """Stage the next version of the key: seqno high + 1, a new CAS, revision + 1 (kv.md 2, "Every mutation")."""
+    """Stage the next version of a document: seqno high + 1, a new CAS, revision + 1 (kv.md 2, "Every mutation")."""
     bucket, vb = session.store_bucket, request.vbucket
     cas = bucket.next_cas(vb)
     seqno, write = stage(session, request, value, cas=cas, old=old, flags=flags, expiry=expiry, datatype=datatype)
@@ -256,8 +262,8 @@ def store(
 def remove(session: Session, request: Request, old: StoredDocument) -> StagedChange:
     """Stage the deletion of a live document; its system attributes stay with the tombstone.
 
-    The answer has the tombstone's CAS (kv.md 2, "M"), except for a client that never sent HELLO: it gets 0, as from
-    memcached, whose conformance test insists on it.
+    The answer has the tombstone's CAS (kv.md 2, "M"). A client that never sent HELLO gets 0 instead, because
+    memcached's conformance test requires it.
     """
     bucket, vb = session.store_bucket, request.vbucket
     kept, cas = values.system_attributes(old), bucket.next_cas(vb)
@@ -271,8 +277,14 @@ def remove(session: Session, request: Request, old: StoredDocument) -> StagedCha
 def answer_hit(
     session: Session, document: StoredDocument, answer: type[Found], *, key: bytes = b"", cas: int | None = None
 ) -> Found:
-    """Return the answer with a document: its flags, its value in a form that the client accepts, and its CAS, or `cas`
-    if given.
+    """Return the answer with a document: its flags, its value in a form that the client accepts, and its CAS.
+
+    Args:
+        session: the client's session.
+        document: the document.
+        answer: the class of the answer.
+        key: the key to send, if the answer has one.
+        cas: the CAS to send in place of the document's; None for the document's.
     """
     value, datatype = values.representation(document, session.features)
     cas_ = document.cas if cas is None else cas
@@ -280,12 +292,14 @@ def answer_hit(
 
 
 def _merged_value(old: StoredDocument | None, value: bytes, datatype: int) -> tuple[bytes, int]:
-    """Return value and datatype of a plain write: the new body, with the old attributes, which only clients that know
-    attributes may change.
+    """Return the value and datatype to store for a plain write.
+
+    If the new value has no attributes, the old ones are kept, because only clients that know attributes may change
+    them.
     """
     if old is None or not old.datatype & Datatype.XATTR or datatype & Datatype.XATTR:
         return value, datatype
-    # A tombstone passes system attributes on, as its document's deletion kept them (wire 9).
+    # A new document gets the system attributes of its tombstone, which the deletion has kept (wire 9).
     section = values.system_attributes(old) if old.deleted else values.attributes_of(old)
     if not section:
         return value, datatype
@@ -320,13 +334,15 @@ def _looked_up(session: Session, request: wire.Get) -> StoredDocument:
 
 
 def shown_cas(session: Session, request: Request) -> int | None:
-    """Return the CAS to send for a locked document, so that its own can't be used; None if it is not locked."""
+    """Return the CAS to send in place of a locked document's, so that nobody learns the lock's; None if there is no
+    lock.
+    """
     return CAS_OF_LOCKED if session.store_bucket.lock_of(request.vbucket, request.key, session.collection) else None
 
 
 @handles(wire.GetReplica, document=True)
 def get_replica(session: Session, request: wire.GetReplica) -> wire.GetResponse:
-    """Answer GET on a replica, which never expires a document itself."""
+    """Answer GET_REPLICA. A replica hides an expired document, but never stages its expiration."""
     bucket = session.store_bucket
     document = bucket.store.document(request.vbucket, request.key, session.collection)
     # "A replica never expires on its own" (dcp 9): it hides the document, and the owner's tombstone comes by the
@@ -343,7 +359,7 @@ def _new_expiry(session: Session, request: wire.Set, old: StoredDocument | None)
 
 
 def _put(session: Session, request: wire.Set, version: StoredDocument | None) -> StagedChange:
-    """Stage a SET; `version` is the newest version, a tombstone included."""
+    """Stage a SET; `version` is the newest version of the key, which may be a tombstone, or None."""
     alive = None if version is None or version.deleted else version
     datatype = values.accepted(request.value, request.datatype)
     value, datatype = _merged_value(version, request.value, datatype)
@@ -354,7 +370,9 @@ def _put(session: Session, request: wire.Set, version: StoredDocument | None) ->
 
 
 def stage_set(session: Session, request: wire.Set) -> StagedChange:
-    """Stage a SET: with a CAS the document must exist (else 01) and have that CAS (else 02)."""
+    """Stage a SET. If the request has a CAS, the document must exist (otherwise status 01) and have that CAS (otherwise
+    02).
+    """
     version = newest(session, request)
     if request.cas:
         if version is None or version.deleted:
@@ -370,7 +388,7 @@ def set_(session: Session, request: wire.Set) -> wire.Stored | Awaitable[wire.St
 
 
 def stage_add(session: Session, request: wire.Add) -> StagedChange:
-    """Stage an ADD: status 02 if there is a document."""
+    """Stage an ADD; refuse it with status 02 if the document exists."""
     version = newest(session, request)
     if version is not None and not version.deleted:
         raise CommandRefused(Status.KEY_EEXISTS)
@@ -385,14 +403,14 @@ def add(session: Session, request: wire.Add) -> wire.Stored | Awaitable[wire.Sto
 
 @handles(wire.Replace, document=True, writes=True)
 def replace(session: Session, request: wire.Replace) -> wire.Stored | Awaitable[wire.Stored]:
-    """Answer REPLACE: status 01 if there is no document."""
+    """Answer REPLACE: with status 01 if the document does not exist."""
     document = existing(session, request)
     check_cas(request, document)
     return _put(session, request, document).outcome
 
 
 def stage_delete(session: Session, request: wire.Delete) -> StagedChange:
-    """Stage a DELETE: status 01 if there is no document, 02 if the request has another CAS than the document."""
+    """Stage a DELETE; refuse it with status 01 if the document does not exist, with 02 if it has another CAS."""
     document = existing(session, request)
     check_cas(request, document)
     return remove(session, request, document)
@@ -413,8 +431,8 @@ def evict_key(session: Session, request: wire.EvictKey) -> wire.EvictKeyResponse
 
 @handles(wire.Append, wire.Prepend, document=True, writes=True)
 def extend(session: Session, request: wire.Append) -> wire.Stored | Awaitable[wire.Stored]:
-    """Answer APPEND and PREPEND, which extend the body; flags and expiry stay. NOT_STORED (05) if there is no
-    document.
+    """Answer APPEND and PREPEND, which extend the body, and keep flags and expiry; the status is NOT_STORED (05) if the
+    document does not exist.
     """
     document = live(session, request)
     if document is None:
@@ -422,7 +440,7 @@ def extend(session: Session, request: wire.Append) -> wire.Stored | Awaitable[wi
     check_cas(request, document)
     piece = values.inflate(request.value, request.datatype)
     size = values.inflated_bytes(document) + len(piece)
-    if size > VALUE_BYTES_MAX:  # said before 20 MiB are inflated and put together
+    if size > VALUE_BYTES_MAX:  # refused before 20 MiB are inflated and copied
         raise CommandRefused(Status.E2BIG, f"the value would have {size} bytes")
     section, body = values.body_of(document)
     body = piece + body if isinstance(request, wire.Prepend) else body + piece

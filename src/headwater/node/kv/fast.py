@@ -1,6 +1,6 @@
-"""The fast path of one connection: chunks of bulk requests through the kernel of kernels/execute.py.
+"""The fast path of one connection: the kernels of kernels/execute.py and lookups.py answer chunks of requests.
 
-This module passes the kernel everything that it needs: the received bytes, the shared arena for answers, the store's
+This module passes the kernels everything that they need: the received bytes, the shared arena for answers, the store's
 index and staging arena, the clock, the connection's features.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import Session
 
 OUT_BYTES = 256 << 10
-_WROTE = int(kernel.FLAG_WROTE)  # once: numpy's numbers are slow ones
+_WROTE = int(kernel.FLAG_WROTE)  # converted once, because numpy's numbers are slow
 _DONE = (kernel.STOP_MORE, kernel.STOP_PLAIN)
 _LOOKUP = int(Opcode.SUBDOC_MULTI_LOOKUP)
 
@@ -38,7 +38,7 @@ class Workspace:
         self.out: Final = np.zeros(OUT_BYTES, np.uint8)
         self.out_view: Final = self.out.data
         self.state: Final = np.zeros(kernel.STATE_FIELDS, np.uint64)
-        self.fields: Final = self.state.data  # the same memory; items of a memoryview are plain integers, and quick
+        self.fields: Final = self.state.data  # the same memory as a memoryview, whose items are plain, fast integers
         self.scratch: Final = np.zeros(SCRATCH_BYTES, np.uint8)
 
     def begin(self, bucket: Bucket) -> None:
@@ -62,7 +62,14 @@ class Workspace:
 
 
 class FastPath:
-    """Runs the kernels for one session on one bucket; replaced by a new object when features or bucket change."""
+    """Runs the kernels for one session on one bucket; the session replaces it when its features or bucket change.
+
+    Args:
+        session: the session.
+        bucket: the selected bucket.
+        workspace: the memory that all connections share.
+        rounds: the bucket's rounds; None if there are none.
+    """
 
     def __init__(self, session: Session, bucket: Bucket, workspace: Workspace, rounds: Rounds | None = None) -> None:
         self.rounds = rounds
@@ -86,8 +93,8 @@ class FastPath:
         return self._features | self._may_write
 
     def resume(self, stop: int) -> None:
-        """Prepare the next `run` for bytes that a round has executed in part; `stop` is the reason of its stop
-        (STOP_*).
+        """Prepare the next `run` for bytes that a round has executed in part; `stop` (STOP_*) says why the round
+        stopped.
         """
         self._stopped = stop
 
@@ -118,14 +125,15 @@ class FastPath:
             offset = self._workspace.fields[kernel.OFFSET]
             if stop in _DONE:
                 if stop == kernel.STOP_PLAIN and _begins_lookup(data, offset) != looks_up:
-                    looks_up = not looks_up  # it is the other kernel's
+                    looks_up = not looks_up  # the other kernel handles this request
                     continue
                 break
             if stop == kernel.STOP_STAGE_FULL and offset == begun:
                 break  # the plain path asks for as much room as this one request needs
             if stop == kernel.STOP_GROW:
                 bucket.store.staging.grow(self._workspace.fields[kernel.GROW])
-                # Vbuckets that are filled alike outgrow their columns together: a thousand copies, milliseconds each.
+                # If clients fill all vbuckets evenly, the columns of a thousand vbuckets grow at the same time; each
+                # takes milliseconds.
                 connection.gives_way()
             elif stop == kernel.STOP_STAGE_FULL:
                 self._session.parking.wait_for_room(self._session.server.committer)
@@ -137,7 +145,7 @@ class FastPath:
         store, fields = bucket.store, work.fields
         work.begin(bucket)
         fields[kernel.OFFSET] = offset
-        # On a full disk the kernel only reads; which writes are still taken is decided by the plain path.
+        # On a full disk the kernel only reads; the plain path decides which writes are still accepted.
         fields[kernel.FEATURES] = self._features if store.full else self._features | self._may_write
         stop: int
         if looks_up:
@@ -156,7 +164,7 @@ class FastPath:
         flags = fields[kernel.FLAGS]
         if flags & _WROTE:
             bucket.store.staging.use(fields[kernel.STAGED])
-            # In front of `send`: the answers below wait for the batch with what the same call has staged.
+            # Before `send`: the answers below wait for the batch with the changes that the same call has staged.
             self._session.wrote()
         elif flags:
             self._session.saw_unstable()
@@ -176,10 +184,10 @@ class FastPath:
 
 
 def kernels_may_run(bucket: Bucket) -> bool:
-    """Return False while requests on a bucket need checks that only the plain path makes (locks, fences, damage,
-    disabled traffic).
+    """Return True unless requests on a bucket need checks that only the plain path makes: of locks, fences, damage,
+    disabled traffic, or a default collection that is dropped or has a maximum TTL.
     """
-    # The kernel knows states, keys and CAS, and no more: whatever else may refuse a request is for the plain path.
+    # The kernels check states, keys and CAS only.
     if bucket.traffic_disabled or bucket.fenced or bucket.store.quarantine.vbuckets:
         return False
     if not bucket.collections.default_is_plain:

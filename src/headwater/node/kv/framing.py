@@ -1,6 +1,6 @@
 """Framing extras of key-value requests: the objects that this node supports (wire.md 1.4).
 
-A barrier demands commands one after the other, which is this node's order anyway. Durability makes a write wait for
+A barrier demands that commands run one after the other, which this node always does. Durability makes a write wait for
 replicas (node/durable_writes.py); every write is on this node's own disk before it is acknowledged.
 """
 
@@ -44,13 +44,15 @@ _KEEPS_TTL = _SUBDOCS | frozenset(
 
 
 def check_framing(frame: Frame, loud: int) -> DurabilityInfo | None:
-    """Return the durability in the framing extras, None if there is none; refuse objects that this node does not
-    support.
+    """Return the durability in a request's framing extras; None if there is none.
 
     Args:
-        loud: the opcode of the request, in its loud form.
+        frame: the request.
+        loud: the opcode of the request's loud form.
 
-    Raises: BadMessage if the extras are incomplete.
+    Raises:
+        CommandRefused: an object is not supported, or not allowed in this request.
+        BadMessage: the extras are incomplete.
     """
     durability = None
     for info in decode_framing(frame.framing) if frame.framing else ():
@@ -62,7 +64,7 @@ def check_framing(frame: Frame, loud: int) -> DurabilityInfo | None:
 
 
 def preserves_ttl(request: Request) -> bool:
-    """Return True if the request keeps the expiry of the document that it replaces."""
+    """Return True if the request's framing extras say that the new version keeps the expiry of the old one."""
     return any(info.id == RequestInfo.PRESERVE_TTL for info in decode_framing(request.framing or b""))
 
 

@@ -1,7 +1,8 @@
 """Requests that need other workers' answers, from a client at the address that workers share.
 
-Some requests name a vbucket but no document, and go to the worker with the vbucket. Others concern all vbuckets, or
-documents in several: every other worker first answers its share, and the handling worker adds these answers to its own.
+Some requests name a vbucket but no document, and go to the worker that has the vbucket. Other requests concern all
+vbuckets, or documents in several vbuckets: the other workers first answer their shares, and the worker of the client's
+connection adds these answers to its own.
 """
 
 from __future__ import annotations
@@ -25,24 +26,25 @@ OF_VBUCKETS: Final = frozenset({
     Opcode.TAP_MUTATION, Opcode.TAP_DELETE, Opcode.TAP_VBUCKET_SET, Opcode.TAP_CHECKPOINT_START,
     Opcode.TAP_CHECKPOINT_END,
 })  # fmt: skip
-"""Requests that are about the vbucket in their header, in whatever state it is."""
+"""Requests about the vbucket in their header, whatever its state."""
 _REMARKS_ON_VBUCKETS: Final = frozenset({
     OpaqueCode.INITIAL_VBUCKET_STREAM, OpaqueCode.OPEN_CHECKPOINT, OpaqueCode.CLOSE_BACKFILL,
 })  # fmt: skip
-"""Of a TAP feed's remarks those that are about the vbucket in their header; the others are about the whole feed."""
+"""The codes of TAP_OPAQUE messages about the vbucket in their header; other codes concern the whole feed."""
 _OF_ALL: Final = frozenset({
     Opcode.GET_ALL_VB_SEQNOS, Opcode.GET_RANDOM_KEY, Opcode.DEREGISTER_TAP_CLIENT, Opcode.CHANGE_VB_FILTER,
     Opcode.TAP_FLUSH,
 })  # fmt: skip
 _HAS_NONE: Final = frozenset({Status.KEY_ENOENT, Status.UNKNOWN_COLLECTION})
-"""The answers to GET_RANDOM_KEY that refuse nothing: a worker has no document, or has not heard of the collection."""
+"""Answers to GET_RANDOM_KEY that do not count as refusals: a worker has no document, or does not know the collection
+yet."""
 _GROUPS: Final = frozenset({
     "vbucket", "vbucket-seqno", "vbucket-details", "vbucket-copies", "failovers", "checkpoint", "durability-monitor",
     "range-scans", "collections", "dcp", "",
 })  # fmt: skip
-"""The groups of statistics that are the node's, not a worker's."""
+"""The groups of statistics that are gathered from all workers."""
 _ONE_VBUCKET: Final = _GROUPS - {"vbucket-copies", "dcp", ""}
-"""Those that take the number of a vbucket."""
+"""The groups that accept the number of a vbucket as argument."""
 _SUMMED: Final = frozenset({
     "curr_items", "curr_connections", "total_connections", "rejected_connections", "cmd_get", "get_hits", "get_misses",
     "cmd_set", "cmd_delete", "cmd_flush", "expired", "ep_commit_num", "ep_commit_failures", "ep_removed_bytes_held",
@@ -51,12 +53,13 @@ _SUMMED: Final = frozenset({
     "ep_strangers_memory", "ep_strangers_memory_max", "ep_strangers_dropped_for_memory", "ep_queue_size",
     "ep_dcp_count", "ep_dcp_producer_count", "ep_dcp_consumer_count", "ep_round_requests",
 })  # fmt: skip
-"""The statistics that are a sum over the workers; of others with one name each worker has its own, and one is told."""
+"""The statistics that are summed over the workers. Of any other statistic that several workers answer, one value is
+sent."""
 _SUMMED_ENDS: Final = (":items", ":data_size", ":tombstones")
 
 
 def vbucket_in(frame: Frame) -> int | None:
-    """Return the vbucket of a request that is not about a document in an active vbucket; None if it has none."""
+    """Return the vbucket of a request that names a vbucket but no document; None for any other request."""
     if frame.opcode in OF_VBUCKETS or (frame.opcode == Opcode.TAP_OPAQUE and _remark(frame) in _REMARKS_ON_VBUCKETS):
         return frame.vbucket
     if frame.opcode == Opcode.STAT:
@@ -69,11 +72,12 @@ def vbucket_in(frame: Frame) -> int | None:
 def shares_of(
     frame: Frame, paths: Callable[[], Iterable[str]], path_of: Callable[[int], str | None]
 ) -> dict[str, Frame]:
-    """Return the requests to other workers that must be answered before a request, by the path of the worker.
+    """Return the requests that other workers must answer before this worker handles a request, by the worker's path.
 
     Args:
-        paths: returns the paths of all other workers. path_of: returns the path of the worker with a vbucket; None for
-            this one.
+        frame: the request.
+        paths: returns the paths of all other workers.
+        path_of: returns the path of the worker that has a vbucket; None for this worker.
     """
     if frame.opcode in _OF_ALL or (frame.opcode == Opcode.STAT and _is_of_node(frame)):
         return dict.fromkeys(paths(), frame)
@@ -83,7 +87,7 @@ def shares_of(
 
 
 def _remark(frame: Frame) -> int | None:
-    """Return the code of a TAP_OPAQUE; None if the message is malformed, which the handler will report."""
+    """Return the code of a TAP_OPAQUE; None if the message is malformed (the handler will report this)."""
     try:
         return tap.Opaque.decode(frame).code
     except BadMessage:
@@ -98,7 +102,7 @@ def _observed_shares(frame: Frame, path_of: Callable[[int], str | None]) -> dict
     try:
         keys = meta.Observe.decode(frame).keys
     except BadMessage:
-        return {}  # which is for the handler to say
+        return {}  # the handler will report the malformed request
     shares: dict[str, list[tuple[int, bytes]]] = {}
     for vbucket, key in keys:
         if (path := path_of(vbucket)) is not None:
@@ -115,14 +119,15 @@ class Gathering:
     """The answers of other workers to their shares of a request.
 
     Attributes:
-        refused: the refusal if the workers could not be asked; None if they were.
+        refused: the refusal if a worker can't be reached; None if all got their shares.
+        answers: the answers so far.
     """
 
     refused: CommandRefused | None = None
     answers: list[Frame] = field(default_factory=list)
 
     def outcome(self) -> CommandRefused | None:
-        """Return the refusal of the request if a worker refused its share, or none could be asked; otherwise None."""
+        """Return the refusal of the request if a worker refused its share, or can't be reached; otherwise None."""
         if self.refused is not None:
             return self.refused
         status = next((each.status for each in self.answers if each.status and not _has_none(each)), Status.SUCCESS)
@@ -147,7 +152,12 @@ def states_in(answers: Iterable[Frame]) -> KeyStates:
 def merged(own: Iterable[tuple[str, str]], answers: Iterable[Frame]) -> Iterable[tuple[str, str]]:
     """Yield the statistics of all workers, each name once.
 
-    A statistic is summed if it is additive; otherwise this worker's value counts, or the first one of another worker.
+    A statistic in _SUMMED is summed. Of any other statistic, this worker's value counts; if this worker has none, the
+    value of the first other worker that has one.
+
+    Args:
+        own: names and values of this worker.
+        answers: the other workers' answers to STAT.
     """
     others: dict[str, list[str]] = {}
     for each in answers:

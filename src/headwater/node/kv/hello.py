@@ -43,7 +43,7 @@ GRANTED = frozenset(
         Feature.COMPLETE_SEQNOS,
     }
 )
-"""The features of this node; everything else is left out of the answer."""
+"""The features that this node supports; the answer to HELLO omits all others."""
 
 AGENT_BYTES_MAX = 250
 FEATURES_BYTES_MAX = 1024  # 512 features; there are some forty
@@ -76,14 +76,14 @@ _ATTRIBUTES: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = (
     ((0x35, 0x36, 0x37, 0x38), ("item-only", "system-constraint", "no-retry")),
     ((0x51,), ("item-only", "retry-now")),
 )
-"""kv.md 1.5: what a client should make of each status."""
+"""The attributes of each status, which tell a client how to handle it (kv.md 1.5)."""
 
 _ONLY_IN_VERSION_2 = frozenset({"rate-limit", "system-constraint"})
 
 
 @handles(bootstrap.Hello, value_bytes_max=FEATURES_BYTES_MAX)
 def hello(session: Session, request: bootstrap.Hello) -> bootstrap.HelloResponse:
-    """Grant features; every HELLO first revokes all of them (kv.md 1.1)."""
+    """Answer HELLO: revoke all features, then grant the supported ones of those in the request (kv.md 1.1)."""
     if missing := missing_prerequisites(request.features):
         code, needed = next(iter(sorted(missing.items())))
         names = ", ".join(sorted(feature.name for feature in needed))
@@ -97,7 +97,9 @@ def hello(session: Session, request: bootstrap.Hello) -> bootstrap.HelloResponse
 
 @handles(bootstrap.SelectBucket)
 def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done | Awaitable[Done]:
-    """Select a bucket; an empty name deselects. The client then counts as having no map (kv.md 1.3)."""
+    """Answer SELECT_BUCKET; an empty name selects no bucket. From then on the client counts as having no cluster map
+    (kv.md 1.3).
+    """
     if request.key in NO_BUCKET_NAMES:
         session.deselect()
         return Done()
@@ -107,7 +109,7 @@ def select_bucket(session: Session, request: bootstrap.SelectBucket) -> Done | A
     bucket = server.buckets.get(name)
     if bucket is None:
         raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
-    # Answers may still wait for a batch of the former bucket, and its numbers mean nothing in the next one.
+    # Answers may still wait for a batch of the former bucket, and the next bucket numbers its batches by itself.
     if bucket is not server and is_held_back(session):
         return _select_later(session, bucket)
     session.select(bucket)

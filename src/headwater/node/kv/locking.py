@@ -26,21 +26,26 @@ SECONDS_MAX = 30
 
 
 def with_own_cas(session: Session, request: Asked) -> Asked:
-    """Return a change of a locked document with the document's own CAS in place of the lock's token; LOCKED without the
-    token.
+    """Return a change of a locked document with the document's CAS in place of the lock's token; return any other
+    request unchanged.
+
+    Raises:
+        CommandRefused: LOCKED, the document is locked and the request does not have the token.
     """
     lock = session.store_bucket.lock_of(request.vbucket, request.key, session.collection)
     if lock is None:
         return request
     if request.cas != lock.token:
         raise CommandRefused(Status.LOCKED, "the document is locked")
-    # The handlers compare with the stored CAS, which the token stands for.
+    # The handlers compare the request's CAS with the stored one, not with the token.
     return replace(request, cas=lock.cas)
 
 
 @handles(wire.GetLocked, document=True)
 def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
-    """Lock the document and return it; the CAS in the answer is the token. Seconds: "0 or absent = 15, cap 30"."""
+    """Answer GET_LOCKED: lock the document, and return it with the lock's token as CAS. Seconds: "0 or absent = 15, cap
+    30".
+    """
     document, bucket, vbucket = documents.existing(session, request), session.store_bucket, request.vbucket
     if bucket.lock_of(vbucket, request.key, session.collection) is not None:
         raise _refused(session, Status.LOCKED, "the document is locked already")
@@ -53,7 +58,9 @@ def get_locked(session: Session, request: wire.GetLocked) -> wire.GetResponse:
 
 @handles(wire.Unlock, document=True)
 def unlock(session: Session, request: wire.Unlock) -> Done:
-    """Unlock a document by its token; "wrong token: 09, not locked: 0e". The document keeps its CAS."""
+    """Answer UNLOCK: release a document's lock by its token; "wrong token: 09, not locked: 0e". The document keeps its
+    CAS.
+    """
     documents.existing(session, request)
     lock = session.store_bucket.lock_of(request.vbucket, request.key, session.collection)
     if lock is None:
@@ -65,5 +72,5 @@ def unlock(session: Session, request: wire.Unlock) -> Done:
 
 
 def _refused(session: Session, status: int, why: str) -> CommandRefused:
-    """Return the refusal of these two commands; clients without XERROR get status 86."""
+    """Return a refusal of GET_LOCKED or UNLOCK; clients without XERROR get ETMPFAIL (86) in place of `status`."""
     return CommandRefused(status if session.has(Feature.XERROR) else Status.ETMPFAIL, why)

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
 @handles(wire.GetManifest)
 def get_manifest(session: Session, request: wire.GetManifest) -> wire.GetManifestResponse:
-    """Return the node's manifest as JSON; a user with rights in parts of the bucket gets only those parts."""
+    """Answer GET_MANIFEST with the bucket's manifest as JSON; a user with rights in parts of the bucket gets only these
+    parts.
+    """
     datatype = Datatype.JSON if session.has(Feature.JSON) else 0
     return wire.GetManifestResponse(value=_visible_manifest(session).encode(), datatype=datatype)
 
 
 @handles(wire.SetManifest, lasts=True)
 async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
-    """Set the manifest; it is durable in all active vbuckets before the answer is sent.
+    """Answer SET_MANIFEST: set the manifest, which is durable in all active vbuckets before the answer is sent.
 
     "Invalid: EINVAL; uid not greater (and not identical): ERANGE; breaking rules: 8a" (kv.md 4).
     """
@@ -46,7 +48,9 @@ async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
 
 
 def _read(bucket: Bucket, known: CollectionsManifest, data: bytes) -> CollectionsManifest:
-    """Read a manifest; who sends it may know nothing of histories."""
+    """Return the manifest in a request. A collection without a statement about its history keeps the known one, or gets
+    the bucket's default.
+    """
     flags = known.flags(default=bucket.store.declarations.collections_have_history)
     return CollectionsManifest.decode(data, most=COLLECTIONS_MAX, flags=flags)
 
@@ -60,7 +64,9 @@ def status_of(error: ManifestRefused) -> Status:
 
 @handles(wire.GetCollectionId)
 def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.GetCollectionIdResponse:
-    """Return the id of `scope.collection`; an empty part means the default one."""
+    """Answer GET_COLLECTION_ID with the id of `scope.collection`; an empty part means the default scope or
+    collection.
+    """
     collections = session.store_bucket.collections
     scope, dot, name = _path(request).partition(".")
     if not dot:
@@ -76,7 +82,7 @@ def get_collection_id(session: Session, request: wire.GetCollectionId) -> wire.G
 
 @handles(wire.GetScopeId)
 def get_scope_id(session: Session, request: wire.GetScopeId) -> wire.GetScopeIdResponse:
-    """Return the id of a scope; a following ".collection" is ignored."""
+    """Answer GET_SCOPE_ID with the id of a scope; a ".collection" after the scope's name is ignored."""
     collections = session.store_bucket.collections
     name = _part(_path(request).partition(".")[0])
     scope = _visible_manifest(session).scope(name)
@@ -92,7 +98,7 @@ def _visible_manifest(session: Session) -> CollectionsManifest:
 
 
 def _path(request: wire.GetCollectionId | wire.GetScopeId) -> str:
-    """Return the names in the request: in the value, or in the key from old clients."""
+    """Return the names in the request: its value, or its key (from old clients)."""
     if bool(request.key) == bool(request.value) and request.key:
         raise CommandRefused(Status.EINVAL, "names both in the key and in the value")
     try:
@@ -102,7 +108,9 @@ def _path(request: wire.GetCollectionId | wire.GetScopeId) -> str:
 
 
 def _part(name: str) -> str:
-    """Return one of the two names; CommandRefused(EINVAL) if it is invalid."""
+    """Return a scope's or collection's name, with the default name for an empty one. Raises CommandRefused(EINVAL) if
+    it is invalid.
+    """
     if not name:
         return DEFAULT
     if name not in {DEFAULT, "_system"} and not NAME_PATTERN.fullmatch(name):

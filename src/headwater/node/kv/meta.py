@@ -32,8 +32,8 @@ _WITH_DATATYPE = 2
 
 @handles(wire.GetMeta, document=True)
 def get_meta(session: Session, request: wire.GetMeta) -> wire.GetMetaResponse:
-    """Return the metadata of a document or a tombstone (its expiry is the delete time); version 2 includes the
-    datatype.
+    """Answer GET_META with the metadata of a document or a tombstone, whose expiry is its delete time. Version 2 of the
+    request gets the datatype too.
     """
     document = documents.newest(session, request)
     if document is None:
@@ -50,7 +50,7 @@ def get_meta(session: Session, request: wire.GetMeta) -> wire.GetMetaResponse:
 
 
 def _value(request: wire.SetWithMeta) -> bytes:
-    """Return the value without the old extended metadata at its end."""
+    """Return the value without the `nmeta` bytes of old extended metadata at its end."""
     nmeta, size = request.nmeta or 0, len(request.value)
     if nmeta > size:
         raise CommandRefused(Status.EINVAL, f"{nmeta} bytes of metadata in a value of {size}")
@@ -58,10 +58,10 @@ def _value(request: wire.SetWithMeta) -> bytes:
 
 
 def _check(request: wire.SetWithMeta, *, deletes: bool) -> None:
-    """Check the options: FORCE_ACCEPT is only for last-write-wins buckets; REGENERATE_CAS needs
+    """Check CAS, revision and options. FORCE_ACCEPT is only for last-write-wins buckets; REGENERATE_CAS needs
     SKIP_CONFLICT_RESOLUTION.
     """
-    # What a node may hold can be copied to another.
+    # The limits of CAS and revision are those of stored documents, so that each can be copied to another node.
     if not 0 < request.stored_cas <= HELD_MAX:
         raise CommandRefused(Status.CAS_VALUE_INVALID, f"a CAS is 1 to {HELD_MAX}")
     if request.rev_seqno > HELD_MAX:
@@ -74,13 +74,18 @@ def _check(request: wire.SetWithMeta, *, deletes: bool) -> None:
 
 
 def _wins(request: wire.SetWithMeta, stored: StoredDocument | None, *, deletes: bool, is_limited: bool) -> bool:
-    """Return True if the incoming version wins. Resolution by revision compares (rev, cas, expiry, flags) for a set,
-    (rev, cas) for a deletion; the incoming version must be strictly greater.
+    """Return True if the incoming version wins over the stored one, which may be a tombstone, or None.
 
-    Among versions with equal revisions an expiration loses, whatever its CAS: no client requested it, and a client may
-    have written a version with the same revision elsewhere (decision 0157). It wins if nothing is stored; tombstones
-    take part like documents. If all are equal, a set still wins if it brings extended attributes that the stored
-    version lacks. `is_limited` is True if the collection has a maximum TTL.
+    Resolution by revision compares (revision, CAS, expiry, flags) for a set, and (revision, CAS) for a deletion; the
+    incoming version must be strictly greater. If all four are equal, a set still wins if it has extended attributes and
+    the stored version has none. If the revisions are equal, an expiration loses against any other version, whatever the
+    CAS: no client requested the expiration, and a client may have written the other version elsewhere (decision 0157).
+
+    Args:
+        request: the incoming version.
+        stored: the stored version.
+        deletes: True for a deletion.
+        is_limited: True if the collection has a maximum TTL; then the expiry is not compared.
     """
     options = request.options or 0
     if stored is None or options & (MetaOption.FORCE | MetaOption.SKIP_CONFLICT_RESOLUTION):
@@ -88,10 +93,11 @@ def _wins(request: wire.SetWithMeta, stored: StoredDocument | None, *, deletes: 
     lives = not options & MetaOption.IS_EXPIRATION
     ours = (stored.rev_seqno, not stored.expired, stored.cas)
     theirs = (request.rev_seqno, lives, request.stored_cas)
-    # A deletion compares no more than these (kv.md 2).
+    # A deletion compares only these (kv.md 2).
     if deletes or ours != theirs:
         return theirs > ours
-    # Of one version, by CAS, only a maximum TTL made the expiries differ: cut again, it would be later every time.
+    # With equal CAS both are the same version, and only a maximum TTL can have changed the expiry. Limited again, the
+    # expiry would be later each time, and the version would win each time.
     stored_time = stored.delete_time if stored.deleted else stored.expiry
     expiry = stored_time if is_limited else request.expiration
     brings_xattrs = request.datatype & Datatype.XATTR and not stored.datatype & Datatype.XATTR
@@ -121,7 +127,9 @@ def _cas(session: Session, request: wire.SetWithMeta) -> int:
 
 @handles(wire.SetWithMeta, wire.AddWithMeta, document=True, writes=True)
 def set_with_meta(session: Session, request: wire.SetWithMeta) -> Stored:
-    """Store a document with another cluster's metadata, if it is newer; else KEY_EEXISTS."""
+    """Answer SET_WITH_META and ADD_WITH_META: store a document with another cluster's metadata if it wins over the
+    stored version, otherwise refuse it with KEY_EEXISTS.
+    """
     value = _value(request)
     _admit(session, request, deletes=False)
     cas = _cas(session, request)
@@ -137,13 +145,15 @@ def set_with_meta(session: Session, request: wire.SetWithMeta) -> Stored:
         collection=session.collection,
     )
     session.store_bucket.counters["cmd_set"] += 1
-    documents.end_lock(session, request)  # the version may come again, with the CAS that the lock goes by
+    documents.end_lock(session, request)  # the same version may come again, and the lock would compare its CAS
     return documents.changed(session, request.vbucket, seqno, cas)
 
 
 @handles(wire.DelWithMeta, document=True, writes=True, frees=True)
 def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
-    """Store a tombstone with another cluster's metadata, even of an unknown key; its value may only have attributes."""
+    """Answer DEL_WITH_META: store a tombstone with another cluster's metadata, even if the key is unknown. Its value
+    may only have attributes.
+    """
     value = _value(request)
     _admit(session, request, deletes=True)
     kept = values.inflate(value, request.datatype)
@@ -169,9 +179,10 @@ def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
 
 @handles(wire.ReturnMeta, document=True, writes=True)
 def return_meta(session: Session, request: wire.ReturnMeta) -> Stored:
-    """Answer SET, ADD or DELETE with vb uuid and seqno, even if MutationSeqno was not negotiated.
+    """Answer RETURN_META: execute the SET, ADD or DELETE in it, and answer with the vbucket's uuid and the seqno, even
+    if the client has no MutationSeqno.
 
-    The request can't have a durability (framing.py), so it waits for no commit.
+    The request can't have a durability (framing.py), so the answer waits for no replica.
     """
     stored = _CHANGES[request.mutation_type](session, request)
     vbucket = session.store_bucket.vbuckets[request.vbucket]
@@ -196,7 +207,7 @@ def _delete(session: Session, request: wire.ReturnMeta) -> Stored:
 
 
 def _plain(request_type: type[Changing], request: wire.ReturnMeta) -> Changing:
-    """Return the plain request that makes the same change."""
+    """Return the SET or ADD that makes the same change."""
     return request_type(
         key=request.key,
         value=request.value,

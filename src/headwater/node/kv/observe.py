@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KEYS_DEFAULT, KEYS_MAX = 1000, 10_000
 OBSERVE_BYTES_MAX = 64 << 10
 AT_ONCE = 1000
-"""So many keys are looked at in one go; more in slices, between which others have their turn."""
+"""The most keys handled without a pause; a request with more keys lets other work run in between."""
 _IN_MEMORY, _PERSISTED, _NOT_FOUND, _LOGICALLY_DELETED = 0x00, 0x01, 0x80, 0x81
 
 
@@ -35,13 +35,14 @@ _IN_MEMORY, _PERSISTED, _NOT_FOUND, _LOGICALLY_DELETED = 0x00, 0x01, 0x80, 0x81
 def observe_seqno(
     session: Session, request: meta.ObserveSeqno
 ) -> meta.ObserveSeqnoResponse | meta.ObserveSeqnoFailedOver:
-    """Return the persisted and the current seqno of a branch; the vbucket may have any state but dead.
+    """Answer OBSERVE_SEQNO with the persisted and the current seqno of a branch. The vbucket may have any state but
+    dead.
 
-    A copy in the middle of a snapshot reports the part that it has on disk. With the feature COMPLETE_SEQNOS it reports
-    the seqno to which a failover would go back: the one up to which the copy is complete (decision 0086), for a replica
-    at most the one before its first damaged change, by which a failover ranks it (0107).
+    The persisted seqno is the durable one, also in the middle of a snapshot. For a client with the feature
+    COMPLETE_SEQNOS it is the seqno to which a failover would go back: the one up to which the copy is complete
+    (decision 0086), and, in a copy that is not active, at most the one before the first damaged change (decision 0107).
 
-    The answer has format 1, with the last seqno of the branch, if the uuid is an older entry of the failover table.
+    If the uuid is an older entry of the failover table, the answer has format 1, with the last seqno of that branch.
     """
     vbucket_, vb_uuid = vbucket(session, request), request.vb_uuid
     if vbucket_.state is State.DEAD:
@@ -70,8 +71,8 @@ def observe_seqno(
 
 @handles(meta.Observe, value_bytes_max=OBSERVE_BYTES_MAX)
 def observe(session: Session, request: meta.Observe) -> meta.ObserveResponse | Awaitable[meta.ObserveResponse]:
-    """Return the state and CAS of keys. A change that is not durable is reported as such, without waiting: this is the
-    purpose of the command.
+    """Answer OBSERVE with the state and CAS of each key, without waiting for a batch: the state says whether the key's
+    change is durable.
     """
     others = states_in(session.others)
     if len(request.keys) > AT_ONCE:
@@ -88,7 +89,7 @@ async def _observe_many(session: Session, request: meta.Observe, others: KeyStat
 
 
 def _observed(session: Session, vb: int, key: bytes, others: KeyStates) -> tuple[int, bytes, int, int]:
-    """Return (vbucket, key, state, CAS); `others` has the states from other workers."""
+    """Return (vbucket, key, state, CAS) of a key; `others` has the states that other workers answered."""
     if (vb, key) in others:
         return vb, key, *others[vb, key]
     bucket = session.store_bucket
@@ -99,14 +100,16 @@ def _observed(session: Session, vb: int, key: bytes, others: KeyStates) -> tuple
     collection, logical = _split(session, key)
     if collection not in bucket.vbuckets[vb].collections.alive:
         raise bucket.collections.missing_in(bucket.vbuckets[vb], collection)
-    # "Not found" or an old CAS here would deny a write whose client has read success from an owner before.
+    # Without this check, "not found" or an old CAS could contradict a former owner, who confirmed a newer write.
     if vb in bucket.durable_writes.held and bucket.is_active(vb):
         bucket.durable_writes.refuse_in_flight(vb, collection, logical, writes=False)
     return vb, key, *_observe_one(bucket, vb, logical, collection)
 
 
 def _split(session: Session, key: bytes, *, is_start: bool = False) -> tuple[int, bytes]:
-    """Return the collection and the logical key of a key inside a request; a start key (`is_start`) may be empty."""
+    """Split a key inside of a request into the collection's id and the logical key. A start key (`is_start`) may have
+    an empty logical key.
+    """
     if not session.has(Feature.COLLECTIONS):
         return 0, key
     try:
@@ -129,7 +132,7 @@ def _observe_one(bucket: Bucket, vb: int, key: bytes, collection: int) -> tuple[
 
 @handles(GetKeys)
 def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[GetKeysResponse]:
-    """Return keys in order from the start key on; 1,000 unless the request has another number."""
+    """Answer GET_KEYS with keys in order, from the start key on: KEYS_DEFAULT of them, or the number in the request."""
     bucket = session.store_bucket
     check_served(session, request.vbucket)
     wanted = min(KEYS_DEFAULT if request.count is None else request.count, KEYS_MAX)
@@ -146,7 +149,7 @@ def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[
 
 
 class _KeySpan(NamedTuple):
-    """The range of keys in a request."""
+    """The range of keys in a request: the vbucket, the collection's id, the first key, the number of keys wanted."""
 
     vbucket: int
     collection: int
@@ -162,12 +165,12 @@ async def _keys_of_many(session: Session, span: _KeySpan) -> GetKeysResponse:
 
 
 async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[bytes] | None:
-    """Return the first keys in order; None if the rows were rewritten meanwhile, and keys may be missing."""
+    """Return the first keys in order; None if the rows were numbered anew meanwhile, so that keys may be missing."""
     vb, wanted, keys = span.vbucket, span.wanted, set[bytes]()
     columns = bucket.store.index.columns[vb]
     for key in bucket.live_keys(vb, 0, span.collection):
         await slices.breathe()
-        # Keys are found by rows, and a compaction or a rollback has numbered them anew in between.
+        # The search goes from row to row, and a compaction or a rollback has numbered the rows anew.
         if bucket.store.index.columns[vb] is not columns:
             return None
         if key >= span.start:
@@ -179,7 +182,9 @@ async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[by
 
 @handles(GetRandomKey)
 def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
-    """Return a document of a random active vbucket, of any worker: the first live one after a random row."""
+    """Answer GET_RANDOM_KEY with a document of a random active vbucket, of any worker: the first live document after a
+    random row.
+    """
     bucket, collection = session.store_bucket, request.collection_id or 0
     if request.collection_id is not None and not session.has(Feature.COLLECTIONS):
         raise CommandRefused(Status.EINVAL, "a collection can't be named without Collections")
@@ -194,7 +199,7 @@ def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
         if key := bucket.random_key(vb, collection):
             bucket.durable_writes.refuse_unsettled(vb, collection)
             document = bucket.store.document(vb, key, collection)
-            # A document that is not on the disk yet is passed over rather than waited for: any other will do.
+            # A document that is not on disk yet is skipped, because any other document is as good.
             if document is not None and not document.deleted and document.durable:
                 return documents.answer_hit(session, document, GetKeyResponse, key=documents.sent_key(session, key))
     if (theirs := _random_of_others(session, 0)) is not None:
@@ -203,8 +208,8 @@ def get_random_key(session: Session, request: GetRandomKey) -> GetKeyResponse:
 
 
 def _random_of_others(session: Session, own_count: int) -> GetKeyResponse | None:
-    """Draw a vbucket among `own_count` of this worker's and those of the workers that answered with a document; return
-    the document if the vbucket is another worker's, otherwise None.
+    """Draw a random vbucket, from `own_count` vbuckets of this worker and those of the workers that answered with a
+    document. Return that document if the vbucket is another worker's; None if it is this worker's.
     """
     answers = {where: each for where, each in zip(session.relays, session.others, strict=False) if not each.status}
     if not answers:

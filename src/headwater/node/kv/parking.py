@@ -1,7 +1,7 @@
 """The waits of a plain connection's request: for room, for another state of its vbucket, for a coroutine.
 
-The connection is not read meanwhile, so commands stay in order (kv.md, "Rules common to all commands"). A request that
-has no answer after its wait is handled again.
+The connection is not read meanwhile, so commands stay in order (kv.md, "Rules common to all commands"). After a wait
+for room or for a state, the request is handled again; a coroutine returns its answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class ParkedServer(Protocol):
-    """The node with a session's bucket: the interface that a wait needs."""
+    """The interface of the node, with a session's bucket, that a wait needs."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -41,11 +41,11 @@ class ParkedServer(Protocol):
 
 
 class ParkedSession(Protocol):
-    """The session of a connection: the interface that a wait needs."""
+    """The interface of a session that a wait needs."""
 
     @property
     def server(self) -> ParkedServer:
-        """The node with the selected bucket, which the request may change."""
+        """The node with the selected bucket; a request may select another bucket."""
 
     def refuse(self, frame: Frame, refused: CommandRefused) -> None:
         """Refuse a request with a status that this client knows."""
@@ -58,7 +58,7 @@ class Parking:
         self._connection = connection
         self._task: asyncio.Task[None] | None = None
         self._lasts = False
-        self._pending: tuple[Bucket, int] | None = None  # whose state a request waits for
+        self._pending: tuple[Bucket, int] | None = None  # the vbucket whose state a request waits for
 
     @property
     def is_at_work(self) -> bool:
@@ -66,16 +66,16 @@ class Parking:
         return self._task is not None
 
     def wait_for_room(self, committer: Committer) -> None:
-        """Pause until the staging arena is empty again; do nothing if the connection is paused already.
+        """Pause the connection until the staging arena is empty again; do nothing if it is paused already.
 
-        Then the request waits for another reason than lack of room, and another event will end the pause.
+        If it is paused already, the request waits for something else than room, and another event will end the pause.
         """
         if not self._connection.is_paused:
             self._connection.pause("commit")
             committer.when_room(lambda: self._connection.resume("commit"))
 
     def wait_for_state(self, bucket: Bucket, vbucket: int) -> NoRoom:
-        """Pause until a vbucket has another state; return the exception to raise."""
+        """Pause the connection until a vbucket has another state; return the exception that the caller must raise."""
         self._connection.pause("pending")
         self._pending = bucket, vbucket
         bucket.when_state_changes(vbucket, self._state_changed)
@@ -94,10 +94,14 @@ class Parking:
         *,
         lasts: bool,
     ) -> None:
-        """Pause until a coroutine has the answer.
+        """Pause the connection until a coroutine has returned the answers, or raised an error, which refuses the
+        request.
 
         Args:
-            send: queues the answers.
+            session: the session of the connection.
+            frame: the request.
+            work: the coroutine.
+            send: queues the answers to the request.
             lasts: True if the coroutine must run to its end even if the connection is closed.
         """
         # Reading stops, so the next request of this connection can't overtake this one (kv.md, "commands run in
@@ -138,7 +142,7 @@ class Parking:
 
     def end(self) -> None:
         """End all waits, because the connection is closed."""
-        # Cancelled in the middle, a command that changes several things would leave some of them undone.
+        # A command that makes several changes is not cancelled, because some of them would remain undone.
         if self._task is not None and not self._lasts:
             self._task.cancel()
         if self._pending is not None:

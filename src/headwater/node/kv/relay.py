@@ -1,19 +1,19 @@
-"""Relays requests on documents of other workers' vbuckets, from a connection at the address that workers share.
+"""Relay requests on documents of other workers' vbuckets, from a connection at the address that workers share.
 
     request for another worker's vbucket --number instead of opaque--> that worker, over a unix socket
     its answer, with that number         --original opaque----> its place among the answers
 
-The connection to the other worker is used for this client only, and begins with its user, bucket and features: that
-worker checks rights, locks and order as if the client were connected to it. Answers are sent in the order of the
-requests; this worker's own answers wait here for earlier ones of other workers. A NOOP ends each burst; its answer
-shows that earlier quiet requests get no answer. The next burst is read when this one is answered.
+The connection to the other worker is used for this client only, and begins with the client's user, bucket and features:
+the other worker checks rights, locks and order as if the client were connected to it. Answers are sent in the order of
+the requests, so this worker's own answers wait here for earlier answers of other workers. A NOOP ends each burst; its
+answer shows that the quiet requests before it get no answer. The next burst is read when this one is answered.
 
 The messages of a TAP feed are relayed too: to the worker of their vbucket, or to all workers if they concern the whole
 feed. Each worker keeps state of the feed, so a feed must start again if it loses a worker.
 
-If another worker can't be reached, or refuses the introduction, it has executed no request: these fail temporarily. If
-it is lost with unanswered requests, it is unknown which were executed, and the client's connection is closed, as if it
-had been connected to that worker.
+A worker that can't be reached, or refuses the introduction, has executed no request; the client's requests are refused
+as temporary failures. If a worker is lost with unanswered requests, this worker can't know which of them were executed,
+and closes the client's connection, as if the client had been connected to the lost worker.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 __all__ = ["ANSWERS", "AWAY", "Relay", "introduction", "others_of", "path_of", "refusal"]
 
 HELD_BYTES_MAX: Final = 1 << 20
-"""So much of a worker's answers waits here behind another's, until it is not read any more."""
+"""The most bytes of a worker's answers that wait here for earlier answers; above this, that worker is not read."""
 UNASKED: Final = frozenset({
     Feature.DUPLEX, Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
 })  # fmt: skip
-"""Features by which a node speaks unasked: this one does."""
+"""Features by which a node sends messages without a request; this worker sends them, so others need not."""
 _REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
 ANSWERS = (Magic.CLIENT_RESPONSE, Magic.FLEXIBLE_RESPONSE)
 _HERE = (State.ACTIVE, State.PENDING, State.REPLICA)
@@ -75,10 +75,16 @@ class Relaying(Protocol):
 
 @dataclass(slots=True)
 class _Place:
-    """The place of a request's answer among the others: its number on the connection to the worker, the client's
-    opaque, the answers so far.
+    """The place of a relayed request's answers in the order of all answers.
 
-    The answer to a request with `is_inner` is not sent to the client.
+    Attributes:
+        call: the connection to the worker.
+        number: the request's number on that connection, in place of the opaque.
+        opcode: the request's opcode.
+        opaque: the client's opaque.
+        is_inner: True if the answers are for this worker, not for the client.
+        is_over: True if no more answers will come.
+        answers: the answers that were received and not sent yet.
     """
 
     call: _Call
@@ -92,10 +98,14 @@ class _Place:
 
 @dataclass(slots=True)
 class _Flush:
-    """A FLUSH before this worker executes it: the reason why no other worker was asked, or the paths and answers of
-    those asked.
+    """A FLUSH before this worker executes it. All other workers first answer a NOOP, then delete their documents.
 
-    Each worker first answers that it can be reached (`are_there`), then that it has deleted its documents.
+    Attributes:
+        refused: the refusal for the client, if this worker refuses the FLUSH or can't reach another one; None
+            otherwise.
+        paths: the paths of the other workers.
+        are_there: True once all have answered the NOOP, and the FLUSH was sent to them.
+        statuses: the statuses of the answers to the last request.
     """
 
     refused: CommandRefused | None
@@ -104,7 +114,7 @@ class _Flush:
     statuses: list[int] = field(default_factory=list)
 
     def outcome(self) -> CommandRefused | None:
-        """Return the refusal of the first worker that refused; None if all have answered with success."""
+        """Return None if all workers have answered with success; otherwise the refusal for the client."""
         if self.refused is not None:
             return self.refused
         status = next(filter(None, self.statuses), Status.SUCCESS)
@@ -117,7 +127,9 @@ class Relay:
     """The connections to other workers for one client, and the order of the answers.
 
     Args:
-        session, relaying: the client's session, as two interfaces. paths: the socket path of each other worker.
+        session: the client's session.
+        relaying: the same session, for sending answers.
+        paths: the socket path of each other worker, by its address.
     """
 
     def __init__(self, session: Session, relaying: Relaying, paths: Mapping[Address, str]) -> None:
@@ -132,14 +144,14 @@ class Relay:
 
     @property
     def is_waiting(self) -> bool:
-        """True if another worker has not answered yet, or answers wait for it."""
+        """True if another worker has not answered yet, or answers wait here to be sent."""
         return bool(self._waiting)
 
     def renew(self) -> None:
-        """Introduce the client to the workers again, once all answers are there: its user, bucket or features may have
-        changed.
+        """Introduce the client to the workers again, once all answers have come, because its user, bucket or features
+        may have changed.
 
-        If they have not (another user's roles changed), a TAP feed continues.
+        If they are the same (another user's roles changed), a TAP feed continues.
         """
         self._is_stale = True
         self._feeds_as_another = self._feeds_as_another or (self._feeds and self._client != self._feeds_as)
@@ -157,8 +169,8 @@ class Relay:
         """Return True if a request must wait for answers of other workers.
 
         A request without a vbucket waits for all earlier answers, because it may change the user or the bucket. A FLUSH
-        waits until the other workers have deleted their documents, and other requests for the workers' shares of the
-        answer.
+        waits until the other workers have deleted their documents. A request whose answer covers all workers waits for
+        their shares of the answer.
         """
         if self._waiting:
             return not _is_of_a_vbucket(frame)
@@ -195,8 +207,8 @@ class Relay:
         return True
 
     def _fail(self, frame: Frame, refused: CommandRefused) -> None:
-        """Refuse a request; drop the connection instead if it is a TAP feed's message: without an answer its producer
-        would continue as if the message had arrived.
+        """Refuse a request. If it is a message of a TAP feed, drop the connection instead: these messages have no
+        answer, so the producer would continue as if the message had arrived.
         """
         if frame.opcode in MESSAGES:
             self._session.connection.drop(f"a message of its feed is lost: {refused.context}", fault=False)
@@ -204,9 +216,10 @@ class Relay:
             self._relaying.turn_down(frame, refused)
 
     def handled(self) -> None:
-        """Note that this worker has executed a request.
+        """Note that this worker has executed the current request.
 
-        Before, it may handle a FLUSH several times, for lack of room; the other workers are asked only once.
+        Only now are the other workers' answers forgotten: for lack of room, this worker may have to handle a FLUSH
+        several times, but the others must get it only once.
         """
         self._flush = self._gathering = None
         self._session.others = ()
@@ -264,7 +277,7 @@ class Relay:
 
     def _is_refused(self, frame: Frame, gathering: Gathering) -> bool:
         """Return True, and refuse the request, if another worker refused its share; otherwise keep all shares for the
-        handler.
+        handler and return False.
         """
         if (refused := gathering.outcome()) is None:
             self._session.others = tuple(gathering.answers)
@@ -274,9 +287,10 @@ class Relay:
         return True
 
     def _go_on_flushing(self, frame: Frame) -> None:
-        """Take the next step of a FLUSH: it is checked here, then all other workers answer a NOOP, then they flush.
+        """Take the next step of a FLUSH: check it here; then send a NOOP to all other workers; then send them the
+        FLUSH.
 
-        A FLUSH that is refused before the last step deletes no documents.
+        If a step before the last one fails, no document was deleted.
         """
         flush, request = self._flush, Frame(Magic.CLIENT_REQUEST, Opcode.NOOP)
         if flush is None:
@@ -292,9 +306,7 @@ class Relay:
         self.flush()
 
     def _refused_here(self, frame: Frame) -> CommandRefused | None:
-        """Return the refusal that this worker would give to a FLUSH after the others have flushed; None if it would
-        accept it.
-        """
+        """Return the refusal with which this worker would answer a FLUSH; None if it would execute the FLUSH."""
         session = self._session
         try:
             _, request = admit(session, frame)
@@ -308,8 +320,8 @@ class Relay:
         return None
 
     def _ask_all(self, requests: Mapping[str, Frame]) -> bool:
-        """Send requests to other workers, by path, whose answers are not for the client; return False, and send none,
-        if a worker can't be reached.
+        """Queue requests to other workers, by path, whose answers are not for the client. If a worker can't be reached,
+        queue none and return False.
         """
         calls = {path: self._call(path) for path in requests}
         there = {path: call for path, call in calls.items() if call is not None}
@@ -321,7 +333,7 @@ class Relay:
     def _call(self, path: str) -> _Call | None:
         """Return the connection to a worker, opened if need be; None if the worker can't be reached."""
         if self._is_stale and not self._waiting:
-            if self._feeds_as_another:  # the others would have to hear the feed again from its beginning
+            if self._feeds_as_another:  # the other workers would need the feed again from its beginning
                 self._session.connection.drop("its user, bucket or features have changed amid a feed", fault=False)
                 return None
             if not self._feeds:
@@ -337,7 +349,9 @@ class Relay:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def hold(self, data: bytes | bytearray | memoryview, gate: int) -> bool:
-        """Queue an answer of this worker after those that other workers owe; return False if they owe none."""
+        """Queue an answer of this worker after the outstanding answers of other workers; return False if there are
+        none.
+        """
         if not self._waiting:
             return False
         self._waiting.append((bytes(data), gate))
@@ -347,8 +361,8 @@ class Relay:
         return True
 
     def go_on(self) -> None:
-        """Send the answers at the front of the queue; then read from the workers whose answers are needed, or the
-        client can accept.
+        """Send the answers at the front of the queue, as far as they are complete. Then read only from workers whose
+        answers come next, or may wait here.
         """
         waiting, connection = self._waiting, self._session.connection
         while waiting and not connection.is_closed:
@@ -373,7 +387,9 @@ class Relay:
             connection.resume("relayed")
 
     def weigh(self) -> None:
-        """Count the bytes that wait here, in both directions, as held by the client's connection; this may drop it."""
+        """Add the bytes that wait here, in both directions, to the account of the client's connection; this may drop
+        it.
+        """
         held_bytes = self._held_bytes + sum(each.memory_bytes for each in self._calls.values())
         self._session.connection.keeps_relayed(held_bytes)
 
@@ -389,7 +405,9 @@ class Relay:
                 self._gathering.answers.append(Frame.decode(each))
 
     def turned_away(self, call: _Call) -> None:
-        """Fail the requests on a connection that a worker did not accept, temporarily: it has executed none of them."""
+        """Refuse the requests to a worker that did not accept the connection, as temporary failures: it has executed
+        none of them.
+        """
         self._forget(call)
         if self._feeds:
             self._session.connection.drop("a worker can't take its feed", fault=False)
@@ -408,7 +426,7 @@ class Relay:
     def lost(self, call: _Call) -> None:
         """Forget a lost worker; drop the client's connection if an answer of the worker is missing."""
         self._forget(call)
-        # It is not known which of the unanswered requests were carried out; an error would claim that none was.
+        # The lost worker may have executed some of the unanswered requests; an error would claim that it executed none.
         if self._feeds or any(
             isinstance(each, _Place) and each.call is call and not each.is_over for each in self._waiting
         ):
@@ -481,7 +499,7 @@ class _Call(WorkerCall):
 
     def _answered(self, number: int, at: int, end: int) -> None:
         """Handle an answer; requests before it get no more answers."""
-        while self._owed and self._owed[0].number != number:  # the number of a NOOP is nobody's: all are over
+        while self._owed and self._owed[0].number != number:  # a NOOP's number matches no request, so all are over
             self._owed.popleft().is_over = True
         if self._owed:
             place = self._owed[0]
@@ -500,7 +518,7 @@ def _is_of_a_vbucket(frame: Frame) -> bool:
 
 
 def path_of(session: Session, vbucket: int) -> str | None:
-    """Return the path of the worker that has a vbucket by the map; None if this worker has it, or none."""
+    """Return the path of the worker that has a vbucket by the map; None if this worker has it, or no worker has."""
     if session.store_bucket.state(vbucket) in _HERE:
         return None
     holders = session.server.cluster.holders(vbucket)
@@ -508,19 +526,20 @@ def path_of(session: Session, vbucket: int) -> str | None:
 
 
 def others_of(session: Session) -> dict[Address, str]:
-    """Return the paths of the other workers in the bucket's map, or of all without a map.
+    """Return the paths of the other workers in the bucket's map, by address; of all other workers if there is no map.
 
-    A worker that is going to join may not have the bucket yet.
+    Workers outside of the map are omitted, because a worker that is going to join may not have the bucket yet.
     """
     map_ = session.server.membership.map
     return {each: path for each, path in session.relays.items() if map_ is None or each in map_.servers}
 
 
 def introduction(session: Session, first_opaque: int = 0) -> bytes:
-    """Return the first frame of a connection to another worker, which names the client: a HELLO of a private form,
-    answered only by `refusal`.
+    """Return the first frame of a connection to another worker, which names the client: a HELLO of a private form. The
+    worker answers it only to refuse the connection (`refusal`).
 
     Args:
+        session: the client's session.
         first_opaque: the worker's requests to the client have opaques above this one.
     """
     who = {
@@ -535,5 +554,5 @@ def introduction(session: Session, first_opaque: int = 0) -> bytes:
 
 
 def refusal() -> bytes:
-    """Return the answer to an introduction if the worker does not accept the connection; later frames are not read."""
+    """Return the answer with which a worker refuses an introduction; the worker does not read later frames."""
     return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO, vbucket=Status.ETMPFAIL).encode()

@@ -1,4 +1,5 @@
-"""The privileges that a frame needs of its sender, by its opcode, as the requests declare them (wire/privilege.py).
+"""The privileges that the sender of a frame needs, by the frame's opcode, as the requests declare them
+(wire/privilege.py).
 
 All forms of a request with one opcode need the same privileges; an opcode without a declared request has no rule, and
 no handler can be registered for it.
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Access", "Rule", "rule_of"]
 
 
-# An enum's `&` makes an enum each time; a session asks with each request.
+# Plain numbers, because `&` of an enum creates an enum each time, and a session needs them with each request.
 _LOGIN, _ADMINISTER = int(LOGIN), int(ADMINISTER)
 
 
@@ -32,8 +33,9 @@ class Rule:
     """The privileges that the requests of one opcode need.
 
     Attributes:
-        privilege: the privileges that all of them need, as a number of bits.
-        cases: additional privileges for some flags; the offset of the flags depends on the length of the extras.
+        privilege: the privileges that all these requests need, as the bits of a number.
+        cases: additional privileges for some flags. Each case has the length of the extras, the offset of the flags in
+            them, the codec of the flags, and the rule for their values.
     """
 
     privilege: int
@@ -50,11 +52,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The privileges of a user, as numbers of bits.
+    """The privileges of a user, each set of them as the bits of a number.
 
     Attributes:
         user: the name of the user; None before a login.
-        rights: the privileges in all of the selected bucket; without a selected bucket, those in any bucket.
+        rights: the privileges in the whole selected bucket; if no bucket is selected, those in any bucket.
         places: the privileges in scopes and collections of the bucket; None if the user has no roles for these.
     """
 
@@ -64,17 +66,17 @@ class Access:
 
     @property
     def is_logged_in(self) -> bool:
-        """True if commands that need a login may run; always True without users."""
+        """True if the user has logged in; always True on a node without users."""
         return bool(self.rights & _LOGIN)
 
     @property
     def is_administrator(self) -> bool:
-        """True if commands of administrators may run; always True without users."""
+        """True if the user is an administrator of the bucket; always True on a node without users."""
         return bool(self.rights & _ADMINISTER)
 
     @property
     def anywhere(self) -> int:
-        """The privileges in the bucket or in some part of it."""
+        """The privileges that the user has in the bucket, or in any part of it."""
         return self.rights if self.places is None else self.places.anywhere
 
     def in_collection(self, manifest: CollectionsManifest, collection: int) -> int:
@@ -86,7 +88,7 @@ def rule_of(opcode: int) -> Rule:
     """Return the rule of an opcode.
 
     Raises:
-        TypeError: no request of this opcode is declared, or two of them need different things.
+        TypeError: no request of this opcode is declared, or two declared requests need different privileges.
     """
     forms = requests(opcode)
     privileges = {form.layout.privilege for form in forms}

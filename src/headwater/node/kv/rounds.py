@@ -4,13 +4,13 @@
                                        \\--> one connection at a time, for Python: connection.readable, connection.take
 
 A connection joins if its session allows the kernels to answer, and its requests need no other worker; it leaves when it
-pauses or closes. The event loop watches one descriptor for all of them. A round ends after EVENTS_MAX connections, so
-that streams, timers and other work get their turn, and its time counts in the run queue like any other (run_queue.py).
-While requests need checks that only the plain path makes, such as those of locks, every readable connection is left to
-Python.
+pauses or closes. The event loop watches one descriptor for all joined connections. A round ends after EVENTS_MAX
+connections, so that streams, timers and other work get their turns, and its time counts in the run queue like other
+work (run_queue.py). While requests need checks that only the plain path makes, such as checks of locks, every readable
+connection is left to Python.
 
-The rounds keep an answer that waits for a batch until its connection sends more. For all these answers, the rounds wait
-for the committer like a session: it wakes or drops them.
+The rounds keep an answer that waits for a batch, until the batch is durable or its connection sends more. For these
+answers, the rounds wait for the committer like a connection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DESCRIPTORS_FIRST: Final = 256
 _FIELDS: Final = kernel.MEMBER_FIELDS
 _READS: Final = 0xFFFF & ~int(execute.FEATURE_WRITE)
 _ALL: Final = 0xFFFF
-_WROTE: Final = int(execute.FLAG_WROTE)  # once: numpy's numbers are slow ones
+_WROTE: Final = int(execute.FLAG_WROTE)  # converted once, because numpy's numbers are slow
 
 
 class RoundsHost(Protocol):
@@ -59,7 +59,7 @@ class ServedRounds:
     """The connections of one bucket whose next request the kernel may answer, and the answers that wait for a batch.
 
     Attributes:
-        answered: the number of requests that rounds have answered, or keep the answer of, since the start.
+        answered: the number of requests since the start whose answers rounds have sent or keep.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class ServedRounds:
         self._entries = np.zeros((kernel.KEPT, kernel.ENTRY_FIELDS), np.uint64)
         self._answers = np.zeros(kernel.KEPT * kernel.KEPT_BYTES, np.uint8)
 
-    # --- who takes part -----------------------------------------------------------------------------------------------
+    # --- members ------------------------------------------------------------------------------------------------------
 
     def join(self, connection: Watched, descriptor: int) -> bool:
-        """Watch a connection; return False if the system can't: it has no epoll, or no more descriptors."""
+        """Watch a connection; return False if the system has no epoll, or no more descriptors."""
         try:
             self._open().register(descriptor, select.EPOLLIN)
         except (AttributeError, OSError):
@@ -95,7 +95,7 @@ class ServedRounds:
         return True
 
     def leave(self, descriptor: int) -> None:
-        """Stop watching a connection; the kernel must not keep an answer of it."""
+        """Stop watching a connection. Before this call, `take_back` must have taken an answer that the kernel keeps."""
         del self._connections[descriptor]
         self.allow(descriptor, None)
         if self._epoll is not None:
@@ -107,7 +107,9 @@ class ServedRounds:
         self._rows[descriptor * _FIELDS + kernel.READY] = 0 if features is None else features | kernel.IS_READY
 
     def take_back(self, descriptor: int) -> tuple[bytes, int] | None:
-        """Return the answer of a connection that waits for a batch, and the batch's number; None if there is none."""
+        """Take back the answer that the kernel keeps until a batch is durable; return it and the batch's number, or
+        None if the kernel keeps no answer of the connection.
+        """
         number = self._rows[descriptor * _FIELDS + kernel.WAITING]
         if not number:
             return None
@@ -171,14 +173,14 @@ class ServedRounds:
             connection.readable()
 
     def _go_round(self) -> None:
-        """Serve connections by the kernel until it leaves one to Python; then let Python handle that one."""
+        """Let the kernel serve connections until it leaves a connection to Python; then let Python handle this one."""
         begun, work, fields, requests = self._time(), self._workspace, self._fields, self._requests
         committer, store, uuids = self._committer, self._bucket.store, self._bucket.uuids
         work.begin(self._bucket)
         fields[kernel.TURN_NOW] = int(begun * MICROSECONDS)
         fields[kernel.MASK] = _READS if store.full else _ALL
-        # Both are read in this turn of the loop, in which no freeze comes: answers of the round wait for the right
-        # batch.
+        # Both are read in this turn of the loop, in which no batch is closed, so answers of the round wait for the
+        # right batch.
         fields[kernel.OPEN_GATE], fields[kernel.READ_GATE] = committer.open, (read_gate := committer.gate())
         requests.begin()
         stop = kernel.go_round(
@@ -200,8 +202,12 @@ class ServedRounds:
     def _settle(self, read_gate: int, stop: int) -> None:
         """Commit the changes of a round, and count its requests.
 
-        This includes the changes of the last connection, even if Python handles the rest of its bytes: they are indexed
-        already.
+        This includes the changes of the last connection, which are in the index already, even if Python handles the
+        rest of that connection's bytes.
+
+        Args:
+            read_gate: the batch that answers to reads wait for; 0 if they wait for none.
+            stop: the reason why the round stopped (ROUND_*).
         """
         fields, committer, requests = self._fields, self._committer, self._requests
         hands_over = stop == kernel.ROUND_TAKE
@@ -209,7 +215,7 @@ class ServedRounds:
             self._bucket.store.staging.use(self._workspace.fields[execute.STAGED])
             committer.wrote()
         if fields[kernel.TAIL] != fields[kernel.HEAD]:
-            # The answers are kept by the rounds, so a lost batch must reach their connections by way of `drop`.
+            # The rounds keep the answers, so they must learn of a lost batch (`drop`) for their connections.
             committer.waiting.add(self)
         for kind, gate in enumerate((0, read_gate, fields[kernel.OPEN_GATE])):
             seen = fields[kernel.ROUND_SEEN + kind]
@@ -234,10 +240,10 @@ class ServedRounds:
             quick.resume(self._fields[kernel.STOP])
         connection.take(self._fields[kernel.GOT])
 
-    # --- answers that were kept ---------------------------------------------------------------------------------------
+    # --- kept answers -------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Send the answers whose batch is on disk."""
+        """Send the kept answers whose batch is on disk; wait for the committer again if some are left."""
         fields, begun = self._fields, self._time()
         fields[kernel.DURABLE], fields[kernel.TURN_NOW] = self._committer.durable, int(begun * MICROSECONDS)
         while kernel.release(self._members, self._turn, self._entries, self._answers) == kernel.ROUND_REST:
@@ -255,7 +261,7 @@ class ServedRounds:
         places = [number % kernel.KEPT for number in numbers]
         descriptors = [int(self._entries[place, kernel.DESCRIPTOR]) for place in places]
         for number, descriptor in zip(numbers, descriptors, strict=True):
-            # The connection may have taken its answer back, or the descriptor may be another's by now.
+            # The connection may have taken back its answer, or another connection may have the descriptor by now.
             if self._rows[descriptor * _FIELDS + kernel.WAITING] == number + 1:
                 self._connections[descriptor].drop(cause, fault=fault)
         self._fields[kernel.HEAD] = self._fields[kernel.TAIL]

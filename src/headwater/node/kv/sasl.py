@@ -1,13 +1,13 @@
 """SASL: PLAIN and SCRAM with the users of the node (node/users/; kv.md 1.2).
 
-Without users no login is needed, and PLAIN accepts any name and password. In SCRAM, which most Couchbase clients insist
-on, the node must also prove that it knows the password; so without users the password is that of Couchbase's own
+Without users no login is needed, and PLAIN accepts any name and password. In SCRAM, which most Couchbase clients
+require, the node must also prove that it knows the password; so without users the password is that of Couchbase's own
 examples, `password`, for clients on the same machine. With users the key derivation runs in a thread, so that no other
 client waits for it. Answers to an address with many failed logins are delayed, so that guessing is slow without locking
-out the account's owner (node/users/failures.py). PLAIN, which sends the password in clear, is accepted over TLS and
-from the same machine, unless the options differ. Members of a cluster must log in by SCRAM with a proof that is bound
-to the connection (node/users/binding.py). A client with a user's certificate is logged in at once, and may log in as
-another user.
+out the account's owner (node/users/failures.py). PLAIN, which sends the password in clear text, is accepted over TLS
+and from the same machine, unless the options differ. Members of a cluster must log in by SCRAM with a proof that is
+bound to the connection (node/users/binding.py). A client with a user's certificate is logged in at once, and may log in
+as another user.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def list_mechanisms(session: Session, request: SaslListMechs) -> SaslListMechsRe
 
 @handles(SaslAuth)
 async def auth(session: Session, request: SaslAuth) -> SaslResponse | SaslContinue:
-    """Check the first message of a login. The connection is logged out until the login succeeds."""
-    # At the first word, before anything can fail: a connection must not keep the rights of the user before.
+    """Answer SASL_AUTH, the first message of a login. The connection is logged out until the login succeeds."""
+    # First of all, before anything can fail: a connection must not keep the rights of its former user.
     session.login = session.user = None
     session.refresh_access()
     mechanism = request.key.decode("ascii", "replace")
@@ -68,7 +68,7 @@ async def auth(session: Session, request: SaslAuth) -> SaslResponse | SaslContin
 
 @handles(SaslStep)
 async def step(session: Session, request: SaslStep) -> SaslResponse:
-    """Check the second message of SCRAM; EINVAL without a preceding SASL_AUTH."""
+    """Answer SASL_STEP, the second message of SCRAM; refuse it with EINVAL without a preceding SASL_AUTH."""
     login, session.login = session.login, None
     if not isinstance(login, tuple) or request.key.decode("ascii", "replace") != login[0]:
         raise CommandRefused(Status.EINVAL, "no exchange of this mechanism is in progress")
@@ -91,8 +91,10 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
 
 
 def _offered_mechanisms(session: Session) -> tuple[str, ...]:
-    """Return the mechanisms for a client: none that sends a password over the network in clear, or proves a password
-    that everybody knows.
+    """Return the mechanisms that a client may use.
+
+    PLAIN is missing if the client must not send a password in clear text. SCRAM is missing if the node has no users and
+    the client may use PLAIN from another machine, because everybody knows the password of a node without users.
     """
     server, peer = session.server, session.connection.peer
     if server.hears_passwords(session.connection):
@@ -116,7 +118,7 @@ def _why_not(session: Session, exchange: scram.Exchange) -> str:
 
 
 async def _plain(session: Session, value: bytes) -> SaslResponse:
-    """Check a PLAIN message, `[authzid] 00 user 00 password`."""
+    """Check a PLAIN message, `[authzid] 00 user 00 password`, and log the user in."""
     parts = value.split(b"\0")
     if len(parts) != 3:
         raise scram.Malformed("PLAIN needs three parts")
@@ -135,7 +137,7 @@ async def _begin_scram(session: Session, mechanism: str, value: bytes) -> SaslCo
     users, hash_name = session.server.users, HASHES[mechanism.removesuffix(BOUND)]
     if bool(first.binding) is not mechanism.endswith(BOUND):
         raise scram.Malformed("a mechanism is -PLUS if its proof is bound to the connection, and only then")
-    # Passed on to another member, an unbound proof would open that one to whoever was called.
+    # Whoever gets an unbound proof could pass it on to another member, and log in there.
     if first.user == CLUSTER_USER and not first.binding:
         raise scram.Malformed("the members' secret is proved for one connection alone, and this proof is for any")
     try:
@@ -149,7 +151,7 @@ async def _begin_scram(session: Session, mechanism: str, value: bytes) -> SaslCo
 
 
 def _is_here(session: Session, kind: str, proof: bytes) -> bool:
-    """Return True if a proof is bound to this node: to its certificate, or to an address of it."""
+    """Return True if a proof is bound to this node: to its certificate, or to one of its addresses."""
     return sees(session.connection.tls, session.connection.called_at, _names(session), kind, proof)
 
 
@@ -160,7 +162,9 @@ def _names(session: Session) -> set[str]:
 
 
 async def _is_right_attempt(session: Session, user: str, attempt: Callable[[], Awaitable[bool]]) -> bool:
-    """Return True if a login attempt is correct; attempts of one name and address are checked one after the other."""
+    """Return True if a login attempt is correct. Attempts with one name from one address are checked one after
+    another.
+    """
     server = session.server
     try:
         return await server.failures.judge(_address(session), user, server.loop.time, attempt)
@@ -173,7 +177,9 @@ def _address(session: Session) -> str:
 
 
 async def _refused(session: Session, why: str, user: str = "") -> CommandRefused:
-    """Return the refusal of a malformed attempt, which counts as a failed one, after the same delay."""
+    """Return the refusal of a malformed login attempt. The attempt counts as a failed login, and the answer is delayed
+    like that of a failed login.
+    """
     failures, now = session.server.failures, session.server.loop.time()
     failures.add(_address(session), now)
     refusal = _wrong(session, why, user)
@@ -189,15 +195,15 @@ def _wrong(session: Session, why: str, user: str = "") -> CommandRefused:
 
 
 def _dropped(session: Session, why: TooManyWait, user: str) -> CommandRefused:
-    """Close the connection of a client beyond the limit of waiting logins; return the refusal."""
+    """Close the connection, because too many logins wait already (`why`); return the refusal."""
     refusal = _wrong(session, str(why), user)
     session.connection.drop(f"login refused: {why}", fault=False)
     return refusal
 
 
 async def _succeed(session: Session, user: str) -> None:
-    """Log the client in, and select the bucket with the user's name, or else the node's first, if the user may use it:
-    old clients (spymemcached) expect that.
+    """Log the client in, and select a bucket: the one with the user's name, otherwise the node's first. Old clients
+    (spymemcached) expect this. A bucket without rights for the user is not selected.
     """
     session.user = user
     buckets = session.server.buckets

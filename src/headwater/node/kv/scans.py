@@ -1,7 +1,7 @@
 """Commands of range scans: create, continue, cancel. node/buckets/scans.py has the scans.
 
-A request continues a scan in a coroutine, which lets other work run in between. It returns at most 1 MiB, so that no
-more waits for a slow reader. Source: KV engine, docs/range_scans.
+A request continues a scan in a coroutine, which lets other work run in between. One answer has at most about
+CONTINUE_BYTES_MAX, so that not more waits for a slow reader. Source: KV engine, docs/range_scans.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CONTINUE_BYTES_MAX = 1 << 20
 PART_BYTES = 16 << 10
 ITEMS_AT_ONCE = 64
-"""So many are told before others have their turn."""
+"""After so many documents, other work has its turn."""
 TIMEOUT_MS_MAX = 30_000
 SAMPLES_MAX = 1_000_000
 UUID_DIGITS_MAX = 20
@@ -41,7 +41,10 @@ UUID_DIGITS_MAX = 20
 
 @handles(wire.RangeScanCreate, anywhere=True)
 async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeScanCreated:
-    """Begin a scan; KEY_ENOENT if it has no keys."""
+    """Answer RANGE_SCAN_CREATE with the new scan's name; with KEY_ENOENT if the scan has no keys.
+
+    If the request has snapshot requirements, the answer waits until the vbucket meets them.
+    """
     if not request.datatype & Datatype.JSON:
         raise CommandRefused(Status.EINVAL, "the value must be JSON, and its datatype say so")
     content = _object(request.value)
@@ -63,11 +66,13 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
 
 @handles(wire.RangeScanContinue, anywhere=True)
 async def go_on(session: Session, request: wire.RangeScanContinue) -> list[wire.RangeScanPart]:
-    """Return the next keys of a scan; EBUSY while another request continues it."""
+    """Answer RANGE_SCAN_CONTINUE with the scan's next keys or documents; with EBUSY while another request
+    continues it.
+    """
     vbucket = _active(session, request.vbucket)
     scan = _find(session, request)
     if scan.plan.collection not in vbucket.collections.alive:
-        scan.cancel()  # what a drop ended is shown to nobody, though the view still has it
+        scan.cancel()  # documents of a dropped collection must not be shown, although the view still has them
     _check_alive(session, vbucket, scan.plan.collection)
     if scan.is_running:
         raise CommandRefused(Status.EBUSY, "another request goes on with this scan")
@@ -93,7 +98,9 @@ class _Parts:
         self._items = self._bytes = 0
 
     async def collect(self) -> list[wire.RangeScanPart]:
-        """Return keys up to the limits of the request, at least one if there is one."""
+        """Return the parts of the answer: the next keys or documents, up to the limits of the request, but at least
+        one.
+        """
         loop, limit = self._session.server.loop, self._request.time_limit_ms / 1000
         begun, pause, now = loop.time(), _pausing(self._session), self._session.store_bucket.now()
         while (batch := await self._scan.next(pause, now)) is not None:
@@ -153,7 +160,7 @@ def _find(session: Session, request: wire.RangeScanContinue | wire.RangeScanCanc
     return scan
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- reading requests -------------------------------------------------------------------------------------------------
 
 
 def _object(value: bytes) -> dict[str, Any]:
@@ -193,7 +200,7 @@ def _range(content: Any) -> KeyRange:
 
 
 def _end(content: Mapping[str, Any], name: str) -> tuple[bytes, bool]:
-    """Return one end of a range, and True if the end belongs to the range."""
+    """Return one end of a range (`name`: "start" or "end"), and True if the end belongs to the range."""
     given = [each for each in (name, f"excl_{name}") if each in content]
     if len(given) != 1 or not isinstance(content[given[0]], str):
         raise CommandRefused(Status.EINVAL, f"range needs either {name} or excl_{name}, a text")
@@ -220,9 +227,13 @@ def _number(content: Mapping[str, Any], name: str, default: int | None = None) -
 
 
 async def _meet(session: Session, vbucket: VBucket, needs: Any) -> VBucket:
-    """Check the vbucket against the snapshot requirements of the request, and wait for its seqno as long as they allow.
+    """Wait until the vbucket meets the snapshot requirements (`needs`) of a request, for as long as these allow.
 
-    Returns the vbucket after the wait: it may have been dropped and created with another history.
+    Returns:
+        The vbucket after the wait: a new object if the vbucket was dropped and created again meanwhile.
+
+    Raises:
+        CommandRefused: the requirements are invalid, or the vbucket does not meet them.
     """
     if not isinstance(needs, dict):
         raise CommandRefused(Status.EINVAL, "snapshot_requirements is not a JSON object")
@@ -232,7 +243,7 @@ async def _meet(session: Session, vbucket: VBucket, needs: Any) -> VBucket:
         raise CommandRefused(Status.EINVAL, "vb_uuid is not a decimal number, as a text")
     _check_history(vbucket, int(uuid))
     vbucket = await _reach(session, vbucket.id, seqno, min(timeout, TIMEOUT_MS_MAX) / 1000)
-    # Once more: while it was waited for, a failover or a rollback may have given the vbucket another history.
+    # Once more: during the wait, a failover or a rollback may have given the vbucket another history.
     _check_history(vbucket, int(uuid))
     if exists:
         with session.store_bucket.store.view(vbucket.id) as view:
@@ -247,7 +258,9 @@ def _check_history(vbucket: VBucket, vb_uuid: int) -> None:
 
 
 async def _reach(session: Session, vbucket: int, seqno: int, seconds: float) -> VBucket:
-    """Wait until a vbucket has reached a seqno; return the vbucket."""
+    """Wait until a seqno of a vbucket is durable; return the vbucket. Raises CommandRefused with ETMPFAIL after
+    `seconds`.
+    """
     loop, committer = session.server.loop, session.server.committer
     give_up = loop.time() + seconds
     while (vbucket_ := _active(session, vbucket)).durable_seqno < seqno:

@@ -4,8 +4,8 @@ The session handles bytes, order and the batches for which answers wait. admissi
 access.py; answering.py returns answers with a status that the client knows.
 
 `receive` alternates between the kernel, which executes as many requests as it can, and the plain path, which handles
-one request before the kernel continues. An answer that depends on a record that is not durable waits for its batch; so
-does every later answer of the same connection, because it implies that the quiet writes before it succeeded.
+one request before the kernel continues. An answer that depends on a record that is not durable waits for the record's
+batch; so does every later answer of the same connection, because it implies that earlier quiet writes succeeded.
 
 A handler may be a coroutine (for a commit, a vbucket, a password check). The connection then pauses until the coroutine
 is done (parking.py): commands of one connection run in order (kv.md, "Rules common to all commands").
@@ -53,16 +53,22 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-# An enum's `&` makes an enum each time; a session asks with each request.
+# Plain numbers, because `&` of an enum creates an enum each time, and a session needs it with each request.
 _LOGIN, _READ = int(LOGIN), int(READ)
 REQUESTS = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
 _OF_PATHS = frozenset(int(each) for each in Opcode if each.name.startswith("SUBDOC_")) - {Opcode.SUBDOC_MULTI_LOOKUP}
-"""The kernels do not know these, and to ask them costs a tenth of such a request."""
+"""Requests that the kernels do not know; calling a kernel with one would take a tenth of the request's time."""
 
 
 class KvSession:
-    """The state of a plain connection: user, bucket, features, and the batches for which answers wait (see the
-    module).
+    """The state of a plain connection: user, bucket, features, and the batches for which answers wait. `Session` in
+    api.py describes the attributes.
+
+    Args:
+        connection: the socket with its queues.
+        server: the node with its first bucket.
+        user: the user who has logged in by a certificate; None for a stranger.
+        relays: the socket path of each other worker, by its address; empty if requests are not relayed.
     """
 
     deadline: float | None = None
@@ -100,7 +106,7 @@ class KvSession:
         self.relay: Relay | None = Relay(self, self, relays) if relays else None
         self.refresh_access()
 
-    # --- what others ask ----------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def gate(self) -> int:
@@ -133,8 +139,7 @@ class KvSession:
     def select(self, server: Services) -> None:
         """Select a bucket; no output may still wait for a batch of the former one."""
         if server is not self.server:
-            # Numbers of batches mean something in one bucket alone; `settle` has seen to it that no answer waits for
-            # one.
+            # Each bucket numbers its own batches; `settle` has waited until no answer waits for one.
             self.connection.serve(server.committer, server.requests)
             self.server, self.written_gate = server, 0
             self._states.clear()
@@ -151,9 +156,9 @@ class KvSession:
         users, places = self.server.users, None
         if self.bucket is not None:
             rights, places = users.rights(self.user, self.bucket.name), users.places(self.user, self.bucket.name)
-            if rights <= _LOGIN and places is None:  # a stranger, or a user who has no role in it
+            if rights <= _LOGIN and places is None:  # a stranger, or a user without a role in the bucket
                 self.bucket = None
-        if self.bucket is None:  # so that who could read in some bucket is told that he has selected none
+        if self.bucket is None:  # a user with rights in some bucket gets the error that no bucket is selected
             rights, places = users.rights_anywhere(self.user), None
         self.access = Access(self.user, rights, places)
         self.knows_collections = Feature.COLLECTIONS in self.features
@@ -163,10 +168,10 @@ class KvSession:
             self.relay.renew()
         self.connection.know(is_known=self.access.is_logged_in, is_trusted=users.is_trusted(self.user))
 
-    # --- what the connection calls ------------------------------------------------------------------------------------
+    # --- calls of the connection --------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Execute every whole request in `data`; stop early if something pauses the connection. Return the bytes
+        """Execute every whole request in `data`; stop early if the connection is paused. Return the number of bytes
         consumed.
         """
         offset, connection = 0, self.connection
@@ -175,7 +180,7 @@ class KvSession:
                 offset = self._fast.run(data, offset)
                 if offset == len(data) or connection.is_paused:
                     break
-            # By the header alone: a stranger's frame of 30 MiB is refused before it is kept.
+            # The header is enough: a stranger's frame of 30 MiB is refused before it is kept.
             if not self.access.is_logged_in:
                 check_stranger(data, offset)
             frame = next_frame(data, offset)
@@ -186,7 +191,7 @@ class KvSession:
             except NoRoom:
                 self.parking.wait_for_room(self.server.committer)
                 break
-            # Behind `answer`: after NoRoom the same bytes are handed over again.
+            # Only after `answer`: if it raises NoRoom, the same bytes are passed again.
             offset += len(frame)
             if offset == len(data) or connection.gives_way():
                 break
@@ -202,8 +207,7 @@ class KvSession:
     def pass_on(self, answer: bytes) -> None:
         """Send another worker's answer.
 
-        Like every later answer of this connection, it waits for this worker's earlier writes, which may have been
-        quiet.
+        Like every answer of this connection, it waits for earlier writes at this worker, which may have been quiet.
         """
         self.connection.send(answer, self.written_gate)
 
@@ -211,24 +215,26 @@ class KvSession:
         """Do nothing: a plain connection has no deadlines."""
 
     def users_changed(self) -> None:
-        """Look up the user and the roles again; disconnect a user who was removed."""
+        """Look up the user and the roles again; drop the connection if the user was removed."""
         if self.user is not None and not self.server.users.knows(self.user):
             self.connection.drop(f"user {self.user!r} is none any more", fault=False)
         else:
             self.refresh_access()
 
     def closed(self) -> None:
-        """Cancel the running handler, because the connection is closed; a command that `lasts` runs to its end."""
+        """Cancel the running handler, because the connection is closed; the handler of a command that `lasts`
+        continues.
+        """
         self.parking.end()
         self.preparation.end()
-        self._fast = self.login = None  # which refer to this session
+        self._fast = self.login = None  # they refer to this session
         if self.relay is not None:
             self.relay.close()
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def answer(self, frame: Frame) -> None:
-        """Answer a request, by the worker that owns its vbucket. Raises NoRoom as `handle` does."""
+        """Answer a request here, or relay it to the worker that owns its vbucket. Raises NoRoom as `handle` does."""
         if self.relay is None:
             self.handle(frame)
         elif not self.relay.takes(frame):
@@ -236,8 +242,10 @@ class KvSession:
             self.relay.handled()
 
     def give(self, frame: Frame) -> None:
-        """Answer a request from another kind of connection, by the workers that it concerns. After NoRoom, call again
-        with it.
+        """Answer or relay a request that came over a DCP or TAP connection.
+
+        Raises:
+            NoRoom: the request must wait; call again with it later.
         """
         if self.relay is not None and self.relay.holds_back(frame):
             self.relay.flush()
@@ -252,10 +260,11 @@ class KvSession:
     def handle(self, frame: Frame) -> None:
         """Answer one request. DCP sessions also call this, for frames of other protocols.
 
-        Raises NoRoom if the request must be handled again: after the next commit, or after the others' turns.
+        Raises:
+            NoRoom: the request must be handled again: after the next commit, or after the turns of other connections.
         """
         if frame.magic not in REQUESTS:
-            return  # a response to something we sent (a notification): nothing waits for it
+            return  # a response to a notification of this node, which needs no handling
         try:
             command, request = admit(self, frame)
             answer = command.handler(self, request)
@@ -270,7 +279,7 @@ class KvSession:
         except StorageError as error:
             self.turn_down(frame, refusal_of(error))
             return
-        if isinstance(answer, Answer):  # nearly all; the other questions take longer
+        if isinstance(answer, Answer):  # the usual case first, because the other checks take longer
             self.reply(frame, answer)
             _count(self, command, frame.opcode, answer.status)
         elif inspect.isawaitable(answer):
@@ -287,13 +296,13 @@ class KvSession:
 
     def wrote(self) -> None:
         """Make later answers wait for the batch with the records that a handler (or the kernel) staged."""
-        # The connection's own gate and not the request's: a quiet write has no answer, so the next answer vouches for
-        # it.
+        # The gate belongs to the connection, not to the request: a quiet write has no answer, so the next answer
+        # implies that it succeeded.
         self.written_gate = self.server.committer.wrote()
 
     def saw_unstable(self) -> None:
         """Make this and all later answers wait for changes that a request read and that are not durable yet."""
-        # "Visible means durable": a value that a crash takes back must not have been read.
+        # "Visible means durable": a client must not read a value that a crash could undo.
         self.written_gate = max(self.written_gate, self.server.committer.gate())
 
     def wait_for(self, gate: int) -> None:
@@ -304,8 +313,8 @@ class KvSession:
         """Make this and later answers wait until the vbucket's record is on disk, because a request read its state or
         failover log.
 
-        The record is "persisted with the vbucket" (failover 1). It may be lost with its batch; then a client that had
-        seen it would rely on a state that never existed.
+        The record is "persisted with the vbucket" (failover 1), but its batch may be lost. Without the wait, a client
+        would then rely on a state that never existed.
         """
         self.written_gate = max(self.written_gate, vbucket.gate)
 
@@ -316,10 +325,10 @@ class KvSession:
             self.connection.send(data, gate)
 
     def reply(self, frame: Frame, answer: Answer) -> None:
-        """Queue the answer of one request, unless its quiet form omits it."""
+        """Queue the answer to one request, unless the request is quiet and omits answers of this status."""
         command = COMMANDS.get(frame.opcode)
         if command is None or command.silent.get(frame.opcode) != answer.status:
-            # Any row that the answer shows, or shows to be missing, may be in a batch that is not on the disk yet.
+            # The row that the answer reports, or reports as missing, may be in a batch that is not on disk yet.
             gate = self.server.committer.gate() if command is not None and command.document else 0
             if len(answer.value) < MAPPED_BYTES_MIN:
                 self.send(self.encoded(frame, answer), gate)
@@ -342,7 +351,7 @@ class KvSession:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def turn_down(self, frame: Frame, refused: CommandRefused) -> None:
-        """Refuse a request at once."""
+        """Refuse a request that no handler completes, and count it."""
         self.preparation.drop()
         self.refuse(frame, refused)
         opcode = frame.opcode if has_name(frame.opcode) else UNKNOWN
@@ -357,7 +366,9 @@ class KvSession:
 
 
 def _count(session: KvSession, command: Command, opcode: int, status: int) -> None:
-    """Count a request; its answer is timed until its batch is durable, if it waits for one (see `reply`)."""
+    """Count a request. Its duration ends when its answer is sent, or, if the answer waits for a batch, when that batch
+    is durable.
+    """
     server = session.server
     server.requests.answered(opcode, status)
     gate = max(session.gate, server.committer.gate()) if command.document else session.gate

@@ -1,4 +1,4 @@
-"""STAT: groups of (name, value) pairs, one answer each, then an empty one (kv.md 1.7).
+"""STAT: groups of (name, value) pairs. Each pair is one answer; an empty answer ends the group (kv.md 1.7).
 
 The groups about vbuckets are here; other parts of the node (DCP, TAP) add theirs to `Bucket.stat_groups`.
 """
@@ -30,7 +30,7 @@ U64_MAX = (1 << 64) - 1
 
 @handles(Stat)
 def stat(session: Session, request: Stat) -> Iterator[StatResponse]:
-    """Answer one group; the key is its name and arguments, separated by blanks."""
+    """Answer with one group of statistics; the key of the request has its name and arguments, separated by blanks."""
     name, *arguments = request.key.decode("latin-1").split(" ") if request.key else ("",)
     pairs = _group(session, name, [each for each in arguments if each])
     for key, value in merged(pairs, session.others) if session.others else pairs:
@@ -86,8 +86,10 @@ def _uuid(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _chosen_vbuckets(session: Session, arguments: list[str]) -> list[VBucket]:
-    """Return the vbucket in the arguments of a group, or all vbuckets. EINVAL for a bad number; status 07 for a vbucket
-    that is not on this node.
+    """Return the vbucket that the arguments of a group name, or all vbuckets if there are no arguments.
+
+    Raises:
+        CommandRefused: EINVAL for an invalid number, status 07 for a vbucket that is not on this node.
     """
     vbuckets = session.store_bucket.vbuckets
     if not arguments:
@@ -144,7 +146,7 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
-    """Yield the facts that a mover needs: a line for each vbucket of a list, or for all, from one moment.
+    """Yield the facts that a mover needs: one line for each vbucket of a list, or for all, all from the same moment.
 
     A line has the state, the high seqno, the seqno up to which the copy is complete, the numbers of refused and of
     damaged changes, the bytes of the newest versions of its keys (tombstones included), and its failover log, newest
@@ -160,7 +162,7 @@ def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _listed_vbuckets(session: Session, arguments: list[str]) -> list[VBucket]:
-    """Return the vbuckets of a list such as 0-3,7 that are on this node, or all."""
+    """Return the vbuckets of a list such as 0-3,7 that are on this node; all vbuckets if there is no list."""
     bucket = session.store_bucket
     if len(arguments) > 1:
         raise CommandRefused(Status.EINVAL, "the argument is one list of vbuckets")
@@ -204,8 +206,8 @@ def _scopes(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _durability(session: Session, arguments: list[str]) -> Pairs:
-    """Yield the durable writes in flight in one vbucket, or in all that have some, and each replica's acknowledged
-    seqno.
+    """Yield the number and seqnos of waiting prepares in one vbucket, or in all vbuckets that have some, and the seqno
+    that each replica has acknowledged.
     """
     writes = session.store_bucket.durable_writes
     for each in _chosen_vbuckets(session, arguments):
@@ -243,7 +245,9 @@ def _failovers(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _checkpoint(session: Session, arguments: list[str]) -> Pairs:
-    """Yield one checkpoint for each vbucket, as the log has no others: this node's, or that of the TAP producer."""
+    """Yield one checkpoint for each vbucket, the last that a TAP producer sent; this node has no checkpoints of its
+    own.
+    """
     for each in _chosen_vbuckets(session, arguments):
         yield f"vb_{each.id}:state", each.state.name.lower()
         yield f"vb_{each.id}:open_checkpoint_id", str(each.checkpoint + 1)

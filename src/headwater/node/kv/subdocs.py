@@ -1,7 +1,7 @@
 """Sub-document commands: look up and change parts of documents and of their attributes by path (kv.md 6).
 
-A change of several paths is one change of the document: all of them or none. Attributes come before the body, because
-their macros and checks use the document before the change.
+A request that changes several paths is one change of the document: either all paths change, or none. In a request,
+attributes come before the body, because their macros and checks use the document before the change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Answered = TypeVar("Answered", wire.SubdocStored, wire.SubdocMultiStored)
 
 Mutation: TypeAlias = wire.SubdocMutation | wire.SubdocMultiMutation
 
-# Plain numbers: an enum's `&` makes an enum each time, which would be a quarter of a lookup.
+# Plain numbers, because `&` of an enum creates an enum each time, which would take a quarter of a lookup's time.
 _MKDIR_P, _XATTR, _EXPAND_MACROS = (int(each) for each in PathFlag)
 _MKDOC, _ADD, _ACCESS_DELETED, _CREATE_AS_DELETED, _REVIVE = (int(each) for each in DocumentFlag)
 _OK, _GET = int(Status.SUCCESS), int(Opcode.GET)
@@ -54,7 +54,7 @@ _MULTI_LOOKUPS = frozenset({*LOOKUPS, Opcode.GET})
 _BODIES = frozenset({Opcode.SET, Opcode.ADD, Opcode.DELETE})
 _MULTI_EDITS = frozenset({*EDITS, *_BODIES, Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR})
 RESULTS_BYTES_MAX = BODY_BYTES_MAX - wire.SPECS_MAX * wire.RESULT_BYTES
-"""Of all values of one lookup: what fits into an answer."""
+"""The most bytes that all values of one lookup may have together: what fits into an answer."""
 
 
 # --- looking up -------------------------------------------------------------------------------------------------------
@@ -82,18 +82,18 @@ class DocumentView:
 
     @cached_property
     def pairs(self) -> dict[str, bytes]:
-        """Return the attributes by name."""
+        """The attributes by name, each as JSON."""
         return _pairs(self.parts[0])
 
     @property
     def text(self) -> bytes:
-        """The body; CommandRefused with SUBDOC_DOC_NOTJSON if it is no JSON."""
+        """The body. Raises CommandRefused with SUBDOC_DOC_NOTJSON if it is not JSON."""
         if self._text is None:
             self._text = _text(self.parts[1])
         return self._text
 
     def look(self, opcode: int, flags: int, path: bytes) -> bytes:
-        """Return the value at one path; CommandRefused with the path's status."""
+        """Return the value at one path. Raises CommandRefused, with the path's status, if the lookup fails."""
         if opcode == _GET:
             return self.parts[1]
         components = parse(path)
@@ -139,7 +139,9 @@ def _only(name: str, text: bytes) -> bytes:
 
 
 def _text(body: bytes) -> bytes:
-    """Return the body of a document as a text to edit, after a check: another server may have sent a wrong datatype."""
+    """Return the body of a document if it is JSON, otherwise raise CommandRefused. The datatype does not prove that it
+    is JSON, because another server may have sent a wrong one.
+    """
     if not values.is_json(body):
         raise CommandRefused(Status.SUBDOC_DOC_NOTJSON, "the document is no JSON")
     return body
@@ -179,7 +181,7 @@ def get_path(session: Session, request: wire.SubdocGet) -> wire.SubdocValue:
 
 @handles(wire.SubdocExists, document=True)
 def path_exists(session: Session, request: wire.SubdocExists) -> wire.SubdocValue:
-    """Answer SUBDOC_EXISTS by the status alone."""
+    """Answer SUBDOC_EXISTS with a status, and without a value."""
     return _look_up(session, request, Opcode.SUBDOC_EXISTS)
 
 
@@ -210,7 +212,7 @@ def look_up_paths(
     """Answer SUBDOC_MULTI_LOOKUP: each path has a status; the answer's status is SUBDOC_MULTI_PATH_FAILURE if a path
     failed.
 
-    A path may scan up to 20 MiB. A lookup that takes longer than a turn is started again, with a turn for each path.
+    A path may scan up to 20 MiB. If a lookup takes longer than a turn, it starts again, with a turn for each path.
     """
     _check_specs(session, [each[:3] for each in request.specs], _MULTI_LOOKUPS, frozenset({Opcode.GET}), _LOOKUP_FLAGS)
     view = _view(session, request)
@@ -223,7 +225,9 @@ def look_up_paths(
 
 
 async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -> wire.SubdocMultiLookupResponse:
-    """Look up paths with turns for other work in between. While it waits for a place, the request keeps no document."""
+    """Look up paths, with turns for other work in between. Until the request gets a place among the large ones, it
+    keeps no document in memory.
+    """
     queue, results = session.server.run_queue, list[tuple[int, bytes]]()
     async with queue.large:
         view = _view_again(session, request)
@@ -237,7 +241,7 @@ def _view_again(session: Session, request: wire.SubdocMultiLookup) -> DocumentVi
     """Return the present document, if this node still serves its vbucket and collection; raise CommandRefused
     otherwise.
     """
-    # Others have had their turns since the request was admitted, so its checks are made again.
+    # Other requests were handled since this one was admitted, so its checks are made again.
     bucket = session.store_bucket
     check_served(session, request.vbucket)
     if session.collection not in bucket.vbuckets[request.vbucket].collections.alive:
@@ -246,7 +250,7 @@ def _view_again(session: Session, request: wire.SubdocMultiLookup) -> DocumentVi
         bucket.durable_writes.refuse_in_flight(request.vbucket, session.collection, request.key, writes=False)
     try:
         return _view(session, request, counts=False)
-    except ArenaFull:  # it has expired, and there is no room to write that down
+    except ArenaFull:  # the document has expired, and its tombstone has no room
         raise CommandRefused(Status.ETMPFAIL, "the batch is full") from None
 
 
@@ -259,7 +263,11 @@ def _looked_up(view: DocumentView, results: list[tuple[int, bytes]]) -> wire.Sub
 
 
 def _result(view: DocumentView, spec: LookupSpec, before: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
-    """Return the status and the value of a path; `before` are the results of the earlier paths."""
+    """Return the status and the value of a path.
+
+    `before` are the results of the earlier paths: the status is E2BIG if all values together are too large for an
+    answer.
+    """
     try:
         part = view.look(*spec)
     except CommandRefused as refused:
@@ -300,7 +308,13 @@ def _check_specs(
 
 
 class PathRefused(Exception):  # noqa: N818 - an answer, not an error of ours
-    """A path could not be changed: its `status`, and the reason for people (`why`)."""
+    """A path could not be changed.
+
+    Attributes:
+        index: the path's index in the request.
+        status: the path's status.
+        why: the reason, for people.
+    """
 
     def __init__(self, index: int, status: int, why: str) -> None:
         super().__init__(index, status, why)
@@ -314,9 +328,12 @@ class Draft:
     """A document during a change: its attributes and its body.
 
     Attributes:
-        old: the version before, a tombstone or None included. numbers: the numbers of the change.
+        old: the version before the change, which may be a tombstone; None if the key has no version.
+        numbers: the numbers of the change.
+        pairs: the attributes by name.
+        body: the body.
         has_body: False for a tombstone that remains one.
-        results: the values of the answer, by the path's index.
+        results: the values for the answer, by the path's index.
     """
 
     old: StoredDocument | None
@@ -328,16 +345,20 @@ class Draft:
     _edited: bytes | None = None
 
     def apply(self, specs: Sequence[MutationSpec], edits: EditedBody | None = None) -> None:
-        """Apply all changes in their order; PathRefused for the first impossible one.
+        """Apply the changes of all paths in their order.
 
         Args:
-            edits: the edits of the body, if they were made in advance.
+            specs: the changes.
+            edits: the edits of the body, if these were prepared (in_turns.py); None otherwise.
+
+        Raises:
+            PathRefused: a change is impossible; the draft must not be used any more.
         """
         if edits is None or not isinstance(edits.edited, Draft):
             for index, spec in enumerate(specs):
                 self.apply_one(index, spec)
             return
-        # Attributes are always edited here and now: their macros need the numbers of the change.
+        # Attributes are never edited in advance, because their macros need the numbers of the change.
         for index, spec in enumerate(specs):
             if spec[1] & _XATTR:
                 self.apply_one(index, spec)
@@ -347,7 +368,7 @@ class Draft:
         self.results |= edits.edited.results
 
     def apply_one(self, index: int, spec: MutationSpec) -> None:
-        """Apply the change of one path; PathRefused if it is impossible."""
+        """Apply the change of one path. Raises PathRefused if the change is impossible."""
         try:
             value = self._apply(*spec)
         except CommandRefused as refused:
@@ -373,7 +394,7 @@ class Draft:
             return self._edit_attribute(opcode, components, value, flags)
         text = self.body if self.body is self._edited else _text(self.body)
         edit = EDITS[opcode](text, components, value, _mkdir(flags))
-        self.body = self._edited = edit.text  # JSON with JSON put in: not looked through again for the next path
+        self.body = self._edited = edit.text  # still JSON after the edit: no new check for the next path
         return edit.result
 
     def _edit_attribute(self, opcode: int, path: Path, value: bytes, flags: int) -> bytes:
@@ -406,7 +427,7 @@ def _mkdir(flags: int) -> bool:
     writes=True,
 )
 def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocStored | Awaitable[wire.SubdocStored]:
-    """Answer a change of one path: the path's status is the answer's, its result the answer's value."""
+    """Answer a change of one path; the answer has the path's status, and the path's result as value."""
     if request.path_bytes > len(request.value):
         raise CommandRefused(Status.EINVAL, f"a path of {request.path_bytes} bytes in {len(request.value)}")
     _check_attribute_flags(session, request.flags, _MUTATION_FLAGS)
@@ -424,7 +445,9 @@ def change_path(session: Session, request: wire.SubdocMutation) -> wire.SubdocSt
 def change_paths(
     session: Session, request: wire.SubdocMultiMutation
 ) -> wire.SubdocMultiStored | wire.SubdocPathFailure | Awaitable[wire.SubdocMultiStored]:
-    """Answer SUBDOC_MULTI_MUTATION, which changes all paths or none; a failure has the index of the path."""
+    """Answer SUBDOC_MULTI_MUTATION, which changes all paths or none. The answer to a failure has the index and status
+    of the first path that failed.
+    """
     specs = request.specs
     _check_specs(session, [each[:3] for each in specs], _MULTI_EDITS, _BODIES, _MUTATION_FLAGS)
     try:
@@ -454,14 +477,21 @@ class ChangedPaths(NamedTuple):
 def _change(
     session: Session, request: Mutation, specs: Sequence[MutationSpec]
 ) -> tuple[ChangedPaths, dict[int, bytes]]:
-    """Apply the changes to the document, and stage the result; after PathRefused nothing is staged."""
+    """Apply the changes to the document, and stage the result. Return the staged change, and the values for the answer
+    by the path's index.
+
+    Raises:
+        PathRefused: a path can't be changed; nothing is staged.
+        CommandRefused: the document can't be changed; nothing is staged.
+        NoRoom: the edits of a large body are being prepared; the request must be handled again.
+    """
     bucket = session.store_bucket
     _check_doc_flags(request.doc_flags or 0, request.cas)
     old = documents.newest(session, request)
     of_tombstone = _stays_deleted(request, old, request.doc_flags or 0)
     edits = None if of_tombstone else _edits(session, request, specs, old)
-    # In front of the staging: macros write CAS and seqno of this change into it, and nothing else is staged in this
-    # turn.
+    # The CAS and the seqno are known before staging, because nothing else is staged in this turn; macros write them
+    # into the document.
     numbers = ChangeNumbers(bucket.next_cas(request.vbucket), bucket.store.index.high_seqno(request.vbucket) + 1)
     if any(flags & _EXPAND_MACROS and attributes.needs_body(value) for _, flags, _, value in specs):
         rehearsed = _draft(request, old, specs, numbers, of_tombstone)
@@ -484,10 +514,11 @@ def _change(
 def _edits(
     session: Session, request: Mutation, specs: Sequence[MutationSpec], old: StoredDocument | None
 ) -> EditedBody | None:
-    """Return the edits of a large body that were prepared for this request; None if the edits are short, or several
-    preparations were overtaken by changes.
+    """Return the edits of a large body that were prepared for this request. Return None if the caller should edit the
+    body itself: the edits are short, or the document changed during each of several preparations.
 
-    Raises NoRoom while the edits are being prepared.
+    Raises:
+        NoRoom: the edits are being prepared; the request must be handled again.
     """
     prepared = session.preparation.done
     attempts = 0
@@ -507,13 +538,13 @@ def _to_edit(
     session: Session, request: Mutation, specs: Sequence[MutationSpec]
 ) -> tuple[in_turns.Version, Draft] | None:
     """Return the version of the present document, and its draft; None if the request must be checked again first."""
-    bucket = session.bucket  # none, if the user lost his roles in it meanwhile
+    bucket = session.bucket  # None if the user has lost all roles in it meanwhile
     if bucket is None or not bucket.is_active(request.vbucket):
         return None
     try:
         old = bucket.store.document(request.vbucket, request.key, session.collection)
         return in_turns.version_of(old), _draft(request, old, specs, ChangeNumbers(0, 0), of_tombstone=False)
-    except (CommandRefused, StorageError):  # what is stored can not be taken apart, or not be read
+    except (CommandRefused, StorageError):  # the stored document is invalid or damaged
         return None
 
 
@@ -531,7 +562,11 @@ def _check_doc_flags(doc_flags: int, cas: int) -> None:
 
 
 def _stays_deleted(request: Mutation, old: StoredDocument | None, doc_flags: int) -> bool:
-    """Return True if the document is a tombstone and remains one; CommandRefused if there is nothing to change."""
+    """Return True if the change is one of a tombstone, which remains one; False for a live or new document.
+
+    Raises:
+        CommandRefused: the document flags or the CAS do not allow the change.
+    """
     if old is not None and not old.deleted:
         if doc_flags & _REVIVE:
             raise CommandRefused(Status.SUBDOC_CAN_ONLY_REVIVE_DELETED_DOCUMENTS)
@@ -540,7 +575,7 @@ def _stays_deleted(request: Mutation, old: StoredDocument | None, doc_flags: int
         documents.check_cas(request, old)
         return False
     if old is not None and doc_flags & _ACCESS_DELETED:
-        if doc_flags & _ADD:  # a tombstone that is asked for is there: another transaction may have staged it
+        if doc_flags & _ADD:  # with ACCESS_DELETED a tombstone exists: another transaction may have staged it
             raise CommandRefused(Status.KEY_EEXISTS)
         documents.check_cas(request, old)
         return not doc_flags & _REVIVE
@@ -556,10 +591,10 @@ def _draft(
     numbers: ChangeNumbers,
     of_tombstone: bool,
 ) -> Draft:
-    """Return the draft of the document before the change; a new document is `{}` or `[]`."""
+    """Return a draft with the present document; with `{}` or `[]` as its body if the document is new."""
     section, body = (b"", b"") if old is None else values.body_of(old)
     if old is not None and old.deleted and not (request.doc_flags or 0) & _ACCESS_DELETED:
-        section = values.system_attributes(old)  # a tombstone that was not asked for leaves what a deletion leaves
+        section = values.system_attributes(old)  # without ACCESS_DELETED only the system attributes survive
     if of_tombstone:
         return Draft(old, numbers, _pairs(section), b"", has_body=False)
     if old is not None and not old.deleted:
@@ -576,7 +611,7 @@ def _root(specs: Sequence[MutationSpec]) -> bytes:
 
 
 def _section(pairs: Mapping[str, bytes], body: bytes = b"") -> bytes:
-    """Return a value with these attributes; CommandRefused if it can't be stored."""
+    """Return the value that joins attributes and body. Raises CommandRefused if it is too large or invalid."""
     value = xattr.join(pairs, body) if pairs else body
     if len(value) > VALUE_BYTES_MAX:
         raise CommandRefused(Status.E2BIG, f"the value would have {len(value)} bytes")

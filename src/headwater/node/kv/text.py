@@ -2,8 +2,8 @@
 
 `headwater.protocol.text` converts a command to requests, one after the other, and their answers to lines. Each request
 takes the path of a frame from the network, so rights, vbuckets, locks, the disk and durability are checked in the same
-places. A command stays at the beginning of the input until it is answered: one that must wait (for room, a vbucket, a
-password check, its turn) continues where it stopped.
+places. A command stays at the beginning of the input until it is answered. If it must wait (for room, a vbucket, a
+password check, its turn), it later continues where it stopped.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from headwater.wire.address import Address
 
 STRANGER_BLOCK_BYTES_MAX = 1 << 10
-"""Before the login: a name and a password."""
+"""The longest block of data before the login, which has a name and a password."""
 SEND_BYTES = 64 << 10
 
 
 class TextSession(KvSession):
-    """The state of a text connection: that of a plain session, and the command at the beginning of the input with its
-    progress.
+    """The state of a text connection: that of a plain session, and the command at the beginning of the input, with its
+    progress. The arguments are those of `KvSession`.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TextSession(KvSession):
     # --- what the connection calls ------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Execute every whole command in `data`; stop early if something pauses the connection. Return the bytes
+        """Execute every whole command in `data`; stop early if the connection is paused. Return the number of bytes
         consumed.
         """
         offset, connection = 0, self.connection
@@ -111,7 +111,7 @@ class TextSession(KvSession):
     def _end(self) -> int:
         """Finish the current command; return its size in bytes."""
         command, self._command = self._command, None
-        assert command is not None  # noqa: S101 - only called for the one that was carried out
+        assert command is not None  # noqa: S101 - `receive` calls this after a command was executed
         self._swallows = command.swallows
         if command.closes:
             self._flush()
@@ -147,7 +147,7 @@ class TextSession(KvSession):
             self._flush()
 
     def _is_answered(self, request: Request) -> bool:
-        """Execute a request, unless that was done; return False until it is answered."""
+        """Execute a request, unless an earlier call has done so; return True once it is answered."""
         if not self._is_handled:
             frame, relay = self._placed(request), self.relay
             if relay is not None and relay.holds_back(frame):
@@ -175,7 +175,7 @@ class TextSession(KvSession):
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def reply(self, frame: Frame, answer: Answer) -> None:
-        """Keep the answer for the command's next step; its lines wait for the same batches as a frame."""
+        """Keep the answer for the command's next step. Its lines will wait for the same batches as a frame would."""
         if COMMANDS[frame.opcode].document:
             self._gate = max(self._gate, self.server.committer.gate())
         self._answer_heard = answer
@@ -188,7 +188,7 @@ class TextSession(KvSession):
         self._answer_heard = heard if isinstance(heard, Answer) else None
 
     def encoded(self, frame: Frame, answer: Answer) -> bytes:
-        """Return an answer of STAT as a line; empty for any other."""
+        """Return an answer of STAT as a line; empty for any other answer."""
         return stat_line(frame.key, answer) if isinstance(answer, StatResponse) else b""
 
     def send(self, data: bytes | bytearray | memoryview, gate: int = 0) -> None:

@@ -1,7 +1,8 @@
 """The users of the cluster over the wire: IOCTL_GET and IOCTL_SET with the key "users" (node/users/sharing.py).
 
-IOCTL_GET   value: digest of the caller's list, or empty    answer: the list; empty if the digest is its own IOCTL_SET
-value: a list, to be merged with the node's     answer: the merged list is on disk
+The value of IOCTL_GET is the digest of the caller's list, or empty; the answer is the node's list, or empty if the
+digest is that of the node's list. The value of IOCTL_SET is a list, to be merged with the node's; the answer says that
+the merged list is on disk.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @handles(IoctlGet, of_node=True)
 def ioctl_get(session: Session, request: IoctlGet) -> IoctlGetResponse:
-    """Return the users with their verifiers."""
+    """Answer IOCTL_GET with the users and their verifiers; with an empty value if the caller has the same list."""
     if request.key != KEY:
         raise CommandRefused(Status.EINVAL, f"the key is {KEY.decode()}")
     if session.user != CLUSTER_USER:
@@ -34,7 +35,7 @@ def ioctl_get(session: Session, request: IoctlGet) -> IoctlGetResponse:
 
 
 async def set_users(session: Session, text: bytes) -> Done:
-    """Merge a list of users into the node's; the result is on disk before the answer is sent."""
+    """Merge a list of users into the node's list; the result is on disk before the answer is sent."""
     _check_administers(session)
     users = session.server.users
     before = users.list or UserList()

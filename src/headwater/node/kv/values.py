@@ -1,9 +1,9 @@
 """Values in the stored form, and in the form that a connection has negotiated (wire.md 4 and 5).
 
-Values are stored as received: a compressed value stays compressed, extended attributes stay in front of the body. Only
-the JSON bit is set by the node. For a reader that has not negotiated them, compression is undone and the JSON bit
-removed. GET never returns attributes: the SDKs negotiate them for sub-documents, and would mistake them for the body.
-Streams send attributes, and sub-document commands read them.
+Values are stored as received: a compressed value stays compressed, and extended attributes stay in front of the body.
+Only the JSON bit is set by the node. A reader that has not negotiated compression or JSON gets the value inflated, or
+without the JSON bit. GET never returns attributes: the SDKs negotiate them for sub-documents only, and would mistake
+them for the body. Streams send attributes, and sub-document commands read them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headwater.wire.status import Status
 if TYPE_CHECKING:
     from headwater.node.storage.records import StoredDocument
 
-# Plain numbers: to combine an enum's flags takes longer than all else that is done with them here.
+# Plain numbers, because combining an enum's flags takes longer than all other work with them here.
 _JSON, _SNAPPY, _XATTR = int(Datatype.JSON), int(Datatype.SNAPPY), int(Datatype.XATTR)
 
 Value = TypeVar("Value", bytes, memoryview)
@@ -39,10 +39,10 @@ def is_json(value: bytes | memoryview) -> bool:
 
 
 def inflate(value: bytes, datatype: int) -> bytes:
-    """Return the value without its compression.
+    """Return the value, inflated if its datatype says that it is compressed.
 
     Raises:
-        CommandRefused: EINVAL if it does not inflate, E2BIG if it is too large when inflated.
+        CommandRefused: EINVAL if the value can't be inflated, E2BIG if it is too large when inflated.
     """
     return bytes(_inflated_value(value)) if datatype & _SNAPPY else value
 
@@ -51,7 +51,7 @@ def _inflated_value(value: bytes) -> memoryview:
     """Inflate a compressed value without a further copy of the result, which takes milliseconds for 20 MiB."""
     try:
         size = snappy.inflated_size(value)
-        # The claim is checked before memory is taken for it.
+        # The claimed size is checked before memory is allocated.
         if size > VALUE_BYTES_MAX:
             raise CommandRefused(Status.E2BIG, f"the value inflates to {size} bytes, {VALUE_BYTES_MAX} are allowed")
         return snappy.inflated(value)
@@ -60,11 +60,10 @@ def _inflated_value(value: bytes) -> memoryview:
 
 
 def inflated_bytes(document: StoredDocument) -> int:
-    """Return the size in bytes of a stored document's value, uncompressed.
+    """Return the size in bytes of a stored document's value when it is inflated.
 
     Raises:
-        CommandRefused: EINVAL, the value does not inflate; a producer may have sent it, so this is not the client's
-            mistake.
+        CommandRefused: EINVAL, the value can't be inflated, because a producer has sent an invalid one.
     """
     value = document.value
     if not document.datatype & _SNAPPY:
@@ -112,7 +111,11 @@ def check_attributes(value: Value) -> Value:
 
 
 def accepted(value: bytes, datatype: int) -> int:
-    """Check an incoming value; return the datatype to store, with the JSON bit set if the value is JSON."""
+    """Check an incoming value; return the datatype to store, with the JSON bit set if the value is JSON.
+
+    Raises:
+        CommandRefused: the value can't be inflated, or its attributes are invalid.
+    """
     inflated = _inflated_value(value) if datatype & _SNAPPY else memoryview(value)
     body = check_attributes(inflated) if datatype & _XATTR else inflated
     # "The server determines the JSON bit itself, ignoring what the client said" (wire 4).
@@ -147,8 +150,8 @@ def system_attributes(document: StoredDocument) -> bytes:
 def attributes_of(document: StoredDocument) -> bytes:
     """Return the section of a stored document's attributes, with its length in front.
 
-    Empty if the value can't be read (a producer may have sent it): otherwise the document could neither be deleted nor
-    replaced.
+    The result is empty if the value is invalid (a producer may have sent it), because an error would make it impossible
+    to delete or replace the document.
     """
     if not document.datatype & _XATTR:
         return b""

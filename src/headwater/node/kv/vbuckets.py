@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 AnySetVbucket = admin.SetVbucket | admin.SetVbucketOld | admin.SetVbucketOldest
 
 FORCE = "force"
-"""Makes a vbucket active that lacks changes, or has damaged ones; ours, no other server knows it."""
+"""A key of the request's JSON: its value true makes a vbucket active although it lacks changes, or has damaged ones.
+Other servers do not know this key."""
 PERSISTENCE_SECONDS_MAX = 30.0
 SETTLED_SECONDS_MAX = 2.0
 IF_GONE = (
@@ -43,7 +44,9 @@ _ALIVE_STATES = frozenset({State.ACTIVE, State.REPLICA, State.PENDING})
 
 
 def vbucket(session: Session, request: Request) -> VBucket:
-    """Return the vbucket of a request, in any state; NOT_MY_VBUCKET if it is not on this node."""
+    """Return the vbucket of a request, in any state. Raises CommandRefused with NOT_MY_VBUCKET if it is not on this
+    node.
+    """
     vbucket_ = session.store_bucket.vbuckets.get(request.vbucket)
     if vbucket_ is None:
         raise session.not_my_vbucket()
@@ -60,7 +63,9 @@ def check_served(session: Session, vbucket: int) -> None:
 
 
 def _document(request: AnySetVbucket, state: State) -> dict[str, Any]:
-    """Return the optional JSON of a request; only an active vbucket may have a topology."""
+    """Return the parsed JSON of a request; empty without a value. Raises CommandRefused with EINVAL if it is
+    invalid.
+    """
     if not request.value:
         return {}
     if not request.datatype & Datatype.JSON:
@@ -91,21 +96,20 @@ def set_state(session: Session, vbucket: int, state: State, *, force: bool = Fal
     vbucket_ = bucket.vbuckets.get(vbucket)
     if vbucket_ is None:
         bucket.create_vbucket(vbucket, state)
-    # A copy with a flaw that becomes active without a word loses what another copy still has (decisions 0106, 0107).
+    # Without this check, a flawed copy could become active, and lose changes that another copy still has (decisions
+    # 0106, 0107).
     elif state is State.ACTIVE and not force and (flaw := _flaw(vbucket_)):
         raise CommandRefused(Status.KEY_EEXISTS, f'{flaw}; the value {{"{FORCE}": true}} makes it active all the same')
     else:
         is_new = vbucket_.set_state(state)
-    # Behind the change: the map must not take back what an operator has set by hand.
+    # After the change: the map must not undo a state that an operator has set by hand.
     session.server.membership.state_set(vbucket)
     session.server.record(session, f"set vbucket {vbucket} {state.name.lower()}", moves=True)
     return is_new
 
 
 def _flaw(vbucket: VBucket) -> str:
-    """Return the reason why a copy must not become active without `force`, for people; empty if there is none, or the
-    copy is active and has no gap.
-    """
+    """Return the reason, for people, why a copy must not become active without `force`; empty if there is none."""
     if vbucket.has_gap:
         return f"it refused {vbucket.refused_changes} changes of its producer and lacks them"
     lost = vbucket.damaged_changes if vbucket.state is not State.ACTIVE else 0
@@ -128,7 +132,7 @@ def set_vbucket(session: Session, request: AnySetVbucket) -> Done:
 def get_vbucket(session: Session, request: admin.GetVbucket) -> admin.GetVbucketResponse:
     """Return the state of a vbucket."""
     vbucket_ = vbucket(session, request)
-    # A mover takes this answer for the truth about a hand-over; it must survive a crash.
+    # A mover relies on this answer after a handover, so the state must survive a crash.
     session.saw(vbucket_)
     return admin.GetVbucketResponse(state=vbucket_.state)
 
@@ -155,10 +159,10 @@ def get_all_vb_seqnos(
 
     A client that requests active vbuckets will read up to these seqnos. So a fenced vbucket is not reported as active:
     another node may own it and have more changes. If the map names this node as the owner of a fenced vbucket, the
-    request is refused, because a reader would consider the other vbuckets complete. The answer also waits until durable
-    writes of a former owner are settled: otherwise a reader would lack a write whose result a client has read.
+    request is refused, because the reader would get the vbucket from no node. The answer also waits until durable
+    writes of a former owner are settled: otherwise a reader could miss a write that was confirmed to a client.
     """
-    # Taken before the answer waits: the session forgets the other workers' answers as soon as this handler returns.
+    # Read before the answer waits: the session forgets the other workers' answers as soon as this handler returns.
     others = dict(seqnos_in(session.others))
     seqnos = _seqnos(session, request, others)
     if request.vb_state == State.ACTIVE and _unsettled(session, request, seqnos):
@@ -216,26 +220,24 @@ def _seqnos(session: Session, request: admin.GetAllVbSeqnos, others: Mapping[int
 
 
 def undecided(server: Services) -> list[int]:
-    """Return the fenced vbuckets that the map gives to this node or to none: clients are sent here, though another node
-    may own them by now.
+    """Return the fenced vbuckets for which the map names this node, or no node, as owner. Clients look for these
+    vbuckets here, although another node may own them by now.
     """
     known = server.membership.map
     return [vb for vb in server.bucket.fenced if known is None or known.owner(vb) in (None, known.here)]
 
 
 def moving(bucket: Bucket) -> int | None:
-    """Return the lowest vbucket that is being handed over, from or to this node; neither node serves its documents
-    meanwhile.
-
-    None if there is none.
+    """Return the lowest vbucket that is being handed over, from or to this node; None if there is none. During a part
+    of the handover neither node serves its documents.
     """
     chosen = (vb for vb, each in bucket.vbuckets.items() if each.handover is not None or each.state is State.PENDING)
     return min(chosen, default=None)
 
 
 def _wanted_collection(session: Session, request: admin.GetAllVbSeqnos) -> Wanted:
-    """Return the collection of a request. kv.md 3: "For connections without Collections the high seqno is that of the
-    default collection".
+    """Return the collections whose seqnos a request wants, after a check of the rights. "For connections without
+    Collections the high seqno is that of the default collection" (kv.md 3).
     """
     if not session.has(Feature.COLLECTIONS):
         if request.collection_id is not None:
@@ -249,7 +251,7 @@ def _wanted_collection(session: Session, request: admin.GetAllVbSeqnos) -> Wante
 
 
 def _high_seqno(bucket: Bucket, vbucket: VBucket, wanted: Wanted) -> int:
-    """Return the newest durable seqno of the wanted collection, or of all."""
+    """Return the newest durable seqno of the wanted collection, or of all collections."""
     durable = vbucket.durable_seqno
     if wanted.is_everything or not bucket.store.index.is_mixed(vbucket.id):
         return durable
@@ -266,13 +268,13 @@ def get_failover_log(session: Session, request: admin.GetFailoverLog) -> admin.G
 
 @handles(admin.SeqnoPersistence, admin.SeqnoPersistenceOld, anywhere=True)
 async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | admin.SeqnoPersistenceOld) -> Done:
-    """Answer once the seqno is durable; after 30 s with ETMPFAIL."""
+    """Answer once the seqno is durable, or with ETMPFAIL after PERSISTENCE_SECONDS_MAX."""
     vbucket_, seqno = vbucket(session, request), request.seqno
     committer = session.server.committer
     give_up = session.server.loop.time() + PERSISTENCE_SECONDS_MAX
     while vbucket_.durable_seqno < seqno:
         left = give_up - session.server.loop.time()
-        try:  # the next batch that ends, not the open one: nothing may be staged after the batch in flight
+        try:  # wait for the batch in flight, not for the open one, which may stay empty
             async with asyncio.timeout(left):
                 await committer.wait(committer.durable + 1)
         except TimeoutError:
@@ -282,8 +284,8 @@ async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | 
 
 @handles(admin.CompactDb, lasts=True)
 async def compact_db(session: Session, request: admin.CompactDb) -> Done:
-    """Purge tombstones that are older than a time, up to a seqno, or all; the purge seqno rises to that of the highest
-    purged one.
+    """Purge tombstones: those older than a time, those up to a seqno, or all. The purge seqno rises to the seqno of the
+    newest purged tombstone.
     """
     vbucket_ = vbucket(session, request)
     before, seqno = request.purge_before_ts, request.purge_before_seqno

@@ -1,6 +1,6 @@
-"""Extended attributes in paths: stored ones, those computed on reading, and macros.
+"""Extended attributes in paths: stored attributes, computed attributes, and macros.
 
-`$document`, `$vbucket` and `$XTOC` are computed, not stored. A macro is a value that the node replaces:
+`$document`, `$vbucket` and `$XTOC` are computed when they are read. A macro is a value that the node replaces:
 `"${Mutation.CAS}"` is stored as the CAS of the change that stores it. Source: specification, kv.md 6.4.
 """
 
@@ -20,7 +20,7 @@ from headwater.wire.xattr import XATTR_KEY_BYTES_MAX
 
 
 class ChangeNumbers(NamedTuple):
-    """The numbers of a change in progress. `body` is the new body, for its checksum."""
+    """The CAS and seqno of a change in progress, and the new body, from which macros compute its checksum."""
 
     cas: int
     seqno: int
@@ -84,16 +84,23 @@ def _crc(body: bytes) -> str:
 
 
 def needs_body(value: bytes) -> bool:
-    """Return True if a macro can be expanded only with the whole body."""
+    """Return True if a macro can only be expanded once the new body is known."""
     return b"crc32c" in value
 
 
 def expanded(value: bytes, change: ChangeNumbers, old: StoredDocument | None) -> bytes:
-    """Return the expansion of a macro, as JSON; CommandRefused with SUBDOC_XATTR_UNKNOWN_MACRO for any other
-    value.
+    """Return the expansion of a macro, as JSON.
 
-    `${Mutation.CAS}` is the CAS as the bytes of a little-endian number, for compatibility; `${$document...}` is the
-    value of `$document` before the change.
+    `${Mutation.CAS}` is the CAS as hex digits in little-endian order, for compatibility. `${$document...}` is a value
+    of `$document` before the change.
+
+    Args:
+        value: the macro.
+        change: the numbers of the change that stores the expansion.
+        old: the document before the change; None if there is none.
+
+    Raises:
+        CommandRefused: SUBDOC_XATTR_UNKNOWN_MACRO, the value is no known macro.
     """
     macros = {
         b'"${Mutation.CAS}"': f"0x{change.cas.to_bytes(8, 'little').hex()}",

@@ -1,9 +1,8 @@
-"""Finds the value at a path in a JSON text, and edits it without changing the rest of the text.
+"""Find the value at a path in a JSON text, and edit it without changing the rest of the text.
 
 The document is never parsed into objects and encoded again, which would change spaces, numbers and repeated names.
-Kernels find the positions (kernels/paths.py), and the text is cut and joined there.
-
-Texts are whole JSON values that were checked before; positions are offsets in bytes.
+Kernels find the positions (kernels/paths.py), and this module cuts and joins the text there. Texts are whole JSON
+values that were checked before; positions are offsets in bytes.
 """
 
 from __future__ import annotations
@@ -39,8 +38,12 @@ _steps = lru_cache(PATHS_KEPT)(steps)
 
 
 class PathItem(NamedTuple):
-    """A member or an element: its start (at its name, if it has one), the start of its value, and the end of the item
-    before it (None for the first item).
+    """A member or an element of a container.
+
+    Attributes:
+        begin: the start of the item: of the name of a member, or of an element.
+        value: the start of its value.
+        before: the end of the item before it; None for the first item.
     """
 
     begin: int
@@ -53,7 +56,7 @@ class PathPlace:
     """The result of following a path.
 
     Attributes:
-        at: the start of the value; if there is none, the start of the last container on the way.
+        at: the start of the value; if there is no value, the start of the last container on the way.
         missing: the components of the path without a value; empty if the path has one.
         item: the value as an item of its container; None for the document itself, or if there is no value.
         tail: if there is no value, the end of the container's last item; None if the container is empty.
@@ -82,8 +85,11 @@ def _end(text: bytes, at: int) -> int:
 
 
 def find(text: bytes, path: Path) -> PathPlace:
-    """Follow a path; CommandRefused with SUBDOC_PATH_MISMATCH if a name meets another value than a dictionary, or an
-    index another value than an array.
+    """Follow a path.
+
+    Raises:
+        CommandRefused: SUBDOC_PATH_MISMATCH, a name meets a value that is no dictionary, or an index one that is no
+            array.
     """
     view, place = _view(text), PathPlace(_skip(text, 0))
     for depth, component in enumerate(path):
@@ -102,7 +108,7 @@ def _child(text: bytes, view: View, container: int, component: str | int) -> Pat
         seen, begin, value, before, count = member(view, container, component.encode())
     else:
         seen, begin, value, before, count = element(view, container, component if component >= 0 else ALL_OF_THEM)
-        if component < 0 < count:  # the last one is where the search ended
+        if component < 0 < count:  # the search ended at the last element
             seen, count = FOUND, count - 1
     if seen == FOUND:
         return PathPlace(value, (), PathItem(begin, value, before if before >= 0 else None), None, count)
@@ -132,14 +138,18 @@ def get(text: bytes, path: Path) -> bytes:
 
 
 def exists(text: bytes, path: Path) -> bytes:
-    """Return an empty value; CommandRefused as `get` if there is no value at the path."""
+    """Return an empty value if there is a value at the path; otherwise raise CommandRefused, as `get` does."""
     _check_path(path)
     _find_existing(text, path)
     return b""
 
 
 def count(text: bytes, path: Path) -> bytes:
-    """Return the number of members or elements of the value at a path; SUBDOC_PATH_MISMATCH for a simple value."""
+    """Return the number of members or elements of the value at a path.
+
+    Raises:
+        CommandRefused: SUBDOC_PATH_MISMATCH, the value is neither a dictionary nor an array.
+    """
     at = _find_existing(text, path).at
     if text[at : at + 1] not in (b"{", b"["):
         raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the path leads to a simple value")
@@ -163,7 +173,7 @@ class Edit(NamedTuple):
 
 
 def dict_add(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
-    """Add a member; SUBDOC_PATH_EEXISTS if it exists."""
+    """Add a member. Raises CommandRefused with SUBDOC_PATH_EEXISTS if it exists."""
     return _put(text, path, _single_value(value, path), mkdir_p, replaces=False)
 
 
@@ -197,7 +207,7 @@ def delete(text: bytes, path: Path, _: bytes, __: bool) -> Edit:
     item = cast(PathItem, _find_existing(text, path).item)  # a path with components leads into a container
     end = _end(text, item.value)
     if item.before is not None:
-        return Edit(text[: item.before] + text[end:])  # with the comma in front of it
+        return Edit(text[: item.before] + text[end:])  # also removes the comma before the item
     after = _skip(text, end)
     end = _skip(text, after + 1) if text[after : after + 1] == b"," else end
     return Edit(text[: item.begin] + text[end:])
@@ -238,7 +248,9 @@ def insert(text: bytes, path: Path, value: bytes, _: bool) -> Edit:
 
 
 def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
-    """Add a simple value to an array of simple values, unless the array contains it."""
+    """Add a simple value to an array of simple values. Raises CommandRefused with SUBDOC_PATH_EEXISTS if the array
+    contains the value, with SUBDOC_PATH_MISMATCH if it contains other than simple values.
+    """
     value = _single_value(value, (*path, 0)).strip()
     if value[:1] in (b"{", b"["):
         raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "only simple values can be told apart")
@@ -246,7 +258,7 @@ def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
     if place.missing:
         return Edit(_add_missing(text, place, b"[%b]" % value, mkdir_p))
     _array(text, place.at)
-    # Strings are the same by what they say, all others by how they are written.
+    # Strings are compared after decoding, all other values by their text.
     is_string = value[:1] == b'"'
     said = json.loads(value).encode("utf-8", "surrogatepass") if is_string else value
     seen = among(_view(text), place.at, said, is_string=is_string)
@@ -258,7 +270,9 @@ def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
 
 
 def counter(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
-    """Add to a 64-bit integer, and return the sum; a missing one is created with the difference as its value."""
+    """Add a difference (`value`) to a 64-bit integer; the sum is the edit's result. A missing member is created with
+    the difference as its value.
+    """
     _check_path(path)
     if not _INTEGER.fullmatch(value) or len(value) > 20 or int(value) not in INT64 or int(value) == 0:
         raise CommandRefused(Status.SUBDOC_DELTA_EINVAL, "the difference is no whole number of 64 bits, or 0")
@@ -282,7 +296,9 @@ def counter(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
 
 
 def _single_value(value: bytes, path: Path) -> bytes:
-    """Return the value if it is one JSON value; CommandRefused with SUBDOC_VALUE_CANTINSERT or ETOODEEP otherwise."""
+    """Return the value if it is one JSON value. Raises CommandRefused with SUBDOC_VALUE_CANTINSERT if it is not JSON,
+    with SUBDOC_VALUE_ETOODEEP if it is too deep for this path.
+    """
     if not is_json(value):
         raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "the value is not JSON")
     _shallow(value, path)
@@ -290,7 +306,7 @@ def _single_value(value: bytes, path: Path) -> bytes:
 
 
 def _elements(value: bytes, path: Path) -> bytes:
-    """Return the value if it is one or more JSON values, separated by commas; CommandRefused otherwise."""
+    """Return the value if it is one or more JSON values, separated by commas; otherwise raise CommandRefused."""
     if not value.strip() or not is_json(b"[%b]" % value):
         raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "the value is no JSON, nor several with commas between")
     _shallow(b"[%b]" % value, path)
@@ -298,7 +314,7 @@ def _elements(value: bytes, path: Path) -> bytes:
 
 
 def _shallow(value: bytes, path: Path) -> None:
-    """Refuse a value that makes the document deeper than a path can be long."""
+    """Refuse a value that would make the document deeper than PATH_DEPTH_MAX levels."""
     deepest = depth_of(_view(value))
     if deepest + len(path) > PATH_DEPTH_MAX:
         limit = f"{PATH_DEPTH_MAX} in all"
@@ -311,7 +327,9 @@ def _array(text: bytes, at: int) -> None:
 
 
 def _add_missing(text: bytes, place: PathPlace, value: bytes, mkdir_p: bool) -> bytes:
-    """Add the value at the missing rest of a path: a member, inside new dictionaries if `mkdir_p` allows them."""
+    """Return the text with a value added at the missing rest of a path: as a member, and inside new dictionaries if
+    `mkdir_p` allows them.
+    """
     names = place.missing
     if any(isinstance(each, int) for each in names) or (len(names) > 1 and not mkdir_p):
         raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the way to the path leads nowhere")
@@ -369,4 +387,4 @@ ARRAYS_OF_THE_ROOT = frozenset(
         Opcode.SUBDOC_ARRAY_ADD_UNIQUE,
     }
 )
-"""With an empty path, these are about a document that is an array."""
+"""Commands for which an empty path is valid: it means the document itself, which must be an array."""

@@ -1,14 +1,14 @@
-"""Edits a large body by several paths: one path in each turn of the event loop, with turns for other work in between.
+"""Edit a large body by several paths: one path in each turn of the event loop, with turns for other work in between.
 
 Each path into 20 MiB costs a scan and a copy, so sixteen paths in one turn would stop all clients for a quarter of a
-second, and twenty such connections for some seconds. So the edits are made in advance:
+second, and twenty such connections for some seconds. So the edits are prepared before the request is handled:
 
     handler     finds that the edits are long, pauses its connection, and starts their preparation
     edit        waits for one of the few places for large documents, reads the document, edits path by path
     session     handles the request again from the beginning: rights, vbucket, locks, CAS are checked then
     handler     uses the prepared body if the document has not changed meanwhile; otherwise starts again
 
-After ATTEMPTS_MAX attempts the edits are made in one turn: other clients keep changing the document.
+If other clients changed the document during each of ATTEMPTS_MAX preparations, the handler edits it in one turn.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     from headwater.node.storage.records import StoredDocument
 
 LONG_BYTES = 4 << 20
-"""Bytes that the paths of one request may walk through in one turn: about the slice of a connection."""
+"""The most bytes that the paths of one request may scan in one turn: about as many as a connection's time slice
+allows."""
 ATTEMPTS_MAX = 3
 
 Version: TypeAlias = tuple[int, int] | None
-"""The seqno and the CAS of a document; None for none."""
+"""The seqno and the CAS of a document; None if there is no document."""
 
 
 class Body(Protocol):
-    """A body under edit."""
+    """A body that is being edited."""
 
     body: bytes
 
@@ -44,13 +45,15 @@ class Body(Protocol):
 
 @dataclass
 class EditedBody:
-    """A body with the edits of one request, made in advance.
+    """A body with the prepared edits of one request.
 
     Attributes:
-        specs: all paths of the request. version: the version of the document that was edited.
-        attempts: number of attempts for this request, this one included.
-        edited: the edited body; None if the vbucket is no longer active.
-        refusal: the refusal of the first path that could not be applied; None if all could.
+        specs: all paths of the request.
+        attempts: the number of preparations for this request, this one included.
+        place: the semaphore of the places for large documents; this object has one place until `drop`.
+        version: the version of the document that was edited.
+        edited: the edited body; None if the document could not be read here any more.
+        refusal: the refusal of the first path that could not be applied; None if all paths were applied.
     """
 
     specs: Sequence[MutationSpec]
@@ -62,7 +65,7 @@ class EditedBody:
     _has_place: bool = field(default=True, init=False)
 
     def drop(self) -> None:
-        """Free the place for a large document."""
+        """Free the place for a large document, and the body. A second call does nothing."""
         if self._has_place:
             self._has_place, self.edited = False, None
             self.place.release()
@@ -80,10 +83,12 @@ def version_of(document: StoredDocument | None) -> Version:
 def is_long(specs: Sequence[MutationSpec], old_bytes: int) -> bool:
     """Return True if the paths into the body scan more bytes than one turn has time for.
 
-    A body that is computed from an attribute is small, and is unknown until the attributes are edited.
+    If a path replaces the body with an attribute, the result is False: such a body is small, and unknown until the
+    attributes are edited.
 
     Args:
-        old_bytes: size of the document in bytes, uncompressed.
+        specs: all paths of the request.
+        old_bytes: the size of the present document in bytes, uncompressed.
     """
     if any(opcode == Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR for opcode, *_ in specs):
         return False
@@ -92,7 +97,7 @@ def is_long(specs: Sequence[MutationSpec], old_bytes: int) -> bool:
 
 
 def of_body(specs: Sequence[MutationSpec]) -> list[tuple[int, MutationSpec]]:
-    """Return the paths into the body, which follow those into attributes, with their indexes."""
+    """Return the paths into the body, each with its index in the request."""
     return [(index, spec) for index, spec in enumerate(specs) if not spec[1] & PathFlag.XATTR]
 
 
@@ -103,13 +108,18 @@ async def edit(
     read: Callable[[], tuple[Version, Body] | None],
     refused: type[Exception],
 ) -> EditedBody:
-    """Edit a body path by path, each in its own turn of the event loop.
+    """Edit a body path by path, each path in its own turn of the event loop.
 
     Args:
-        read: returns the present version of the document and its body to edit; None if it may no longer be edited here.
+        queue: the run queue, which gives the turns, and the places for large documents.
+        specs: all paths of the request.
+        attempts: the number of preparations for this request, this one included.
+        read: returns the present version of the document, and its body to edit; None if the document can't be edited
+            here any more.
         refused: the exception class of a refused edit.
 
-    Returns: the edited body, which occupies a place for large documents until `drop`.
+    Returns:
+        The edited body, which occupies a place for large documents until `drop`.
     """
     await queue.large.acquire()
     edits = EditedBody(specs, attempts, queue.large)

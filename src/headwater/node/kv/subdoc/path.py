@@ -14,17 +14,17 @@ from headwater.wire.status import Status
 from headwater.wire.subdoc import PATH_BYTES_MAX, PATH_DEPTH_MAX
 
 PATHS_KEPT = 1024
-"""Applications ask for the same paths again and again."""
+"""The number of parsed paths to keep, because applications use the same paths again and again."""
 
 Component: TypeAlias = str | int
-"""A member's name, or an element's number; -1 is the last."""
+"""A member's name, or an element's index; -1 means the last element."""
 Path: TypeAlias = tuple[Component, ...]
 
 _COMPONENT = re.compile(r"(?P<dot>\.)?(?:(?P<bare>[^.\[\]`]+)|`(?P<quoted>(?:[^`]|``)+)`)|\[(?P<index>-1|[0-9]{1,9})\]")
 
 
 def check_length(path: bytes) -> None:
-    """Refuse a path of more than 1024 bytes, which makes its request malformed: CommandRefused with EINVAL."""
+    """Raise CommandRefused with EINVAL if a path has more than PATH_BYTES_MAX bytes: its request is malformed."""
     if len(path) > PATH_BYTES_MAX:
         raise CommandRefused(Status.EINVAL, f"a path of {len(path)} bytes, {PATH_BYTES_MAX} are allowed")
 
@@ -46,7 +46,7 @@ def parse(path: bytes) -> Path:
     at = 0
     while at < len(text):
         match = _COMPONENT.match(text, at)
-        # A dot stands between names, so before each but the first; never before an index.
+        # A dot precedes each name but the first, and never an index.
         if match is None or (match["index"] is None and bool(match["dot"]) == (at == 0)):
             raise CommandRefused(Status.SUBDOC_PATH_EINVAL, f"no name or [index] at character {at} of the path")
         components.append(_component(match))
