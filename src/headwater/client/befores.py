@@ -78,7 +78,7 @@ Replaced: TypeAlias = Before | Lack | None
 
 
 def befores_of(records: pa.RecordBatch) -> Iterator[Replaced]:
-    """Yield for each row what it replaced."""
+    """Yield the version that each row replaced."""
     if BEFORE_FIELDS[0].name not in records.schema.names:
         return repeat(Lack.NOT_REQUESTED, len(records))
     columns = (cast("list[Any]", records.column(field.name).to_pylist()) for field in BEFORE_FIELDS)
@@ -92,14 +92,15 @@ def _replaced(state: int, *version: Any) -> Replaced:
 
 
 def without_befores(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the same rows without what they replaced."""
+    """Return the same rows without the columns of replaced versions."""
     names = records.schema.names
     return records.select([name for name in names if name not in _NAMES]) if BEFORE_FIELDS[0].name in names else records
 
 
 def with_befores(rows: pa.RecordBatch, decoded: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows with what they replaced, of the same rows as they were decoded; the rows themselves if that is not
-    among it."""
+    """Return rows with `COLUMNS` added, made from the same rows as they were decoded; if `decoded` has no replaced
+    versions, return the rows as they are.
+    """
     if BEFORE_FIELDS[0].name not in decoded.schema.names:
         return rows
     state, *version = (decoded.column(field.name) for field in BEFORE_FIELDS)
@@ -116,5 +117,5 @@ def with_befores(rows: pa.RecordBatch, decoded: pa.RecordBatch) -> pa.RecordBatc
 
 
 def _bits(flags: NDArray[np.bool_]) -> pa.Buffer:
-    """Return flags as Arrow keeps them, a bit for each, without a Python object for any."""
+    """Return flags as Arrow keeps them, one bit for each, without making Python objects."""
     return pa.py_buffer(np.packbits(flags, bitorder="little").tobytes())

@@ -226,8 +226,9 @@ class Documents(_Turns):
         """Store and delete documents, each write with its own flags, expiry, CAS or metadata. `durability` as for
         `set_many`; not for writes with metadata.
 
-        Returns: the failures by the write's place: KeyNotFound of a deletion, KeyExists where another version was met,
-        OptionError for what can't be asked; all others were carried out, those of one key in their order.
+        Returns: the failures by the write's place: KeyNotFound for a deletion without a document, KeyExists if another
+        version was there, OptionError for an impossible request. All other writes were carried out, those of one key in
+        their order.
         """
         return self._run(writing.write_many(self._cluster, writes, self._do.collection, durability))
 
@@ -283,7 +284,8 @@ class Documents(_Turns):
         expiry: Expiry = 0,
         durability: DurabilityChoice = None,
     ) -> int:
-        """Count a decimal number up and return it; a missing one is created as `initial`, if that is given.
+        """Add `delta` to a document that is a decimal number; return the new number. If there is no document, create it
+        with the number `initial`, or raise KeyNotFound if `initial` is None.
 
         `durability` as for `set`.
         """
@@ -300,7 +302,7 @@ class Documents(_Turns):
         expiry: Expiry = 0,
         durability: DurabilityChoice = None,
     ) -> int:
-        """Count a decimal number down, to 0 at most, and return it; as `incr`."""
+        """Subtract `delta` from a document that is a decimal number, but not below 0; else as `incr`."""
         return self._run(
             self._do.count(documents.Decrement, key, delta, initial=initial, expiry=expiry, durability=durability)
         )
@@ -320,10 +322,10 @@ class Documents(_Turns):
         return self._run(self._do.observe(key))
 
     def keys_of_vbucket(self, vbucket: int, prefix: Key = b"", *, after: Key = b"", most: int = 100) -> KeyPage:
-        """Return the first `most` keys of a vbucket, at most 10,000, with a prefix and after the key `after`.
+        """Return the first `most` keys of a vbucket (at most 10,000) that have a prefix and follow the key `after`.
 
         Keys are sorted; `KeyPage.is_last` means that there are no more. A node reads all keys of the vbucket for this.
-        UnknownCommand or NotSupported if it has no range scans, as before Couchbase 7.6.
+        UnknownCommand or NotSupported if the node has no range scans, as before Couchbase 7.6.
         """
         bounds = as_part("prefix", prefix), as_part("after", after), unsigned("most", most, KEYS_MAX)
         return self._run(keys_page(self._cluster, self._do.collection, WantedKeys(vbucket, *bounds)))
@@ -332,8 +334,8 @@ class Documents(_Turns):
 class CollectionClient(Documents):
     """The documents of one collection; made by `Client.collection`, and closed with it.
 
-    Its id is looked up for the first request, and again if a node does not know it any more. While the collection does
-    not exist, its methods raise UnknownCollection or UnknownScope.
+    The collection's id is looked up for the first request, and again if a node does not know the id any more. While the
+    collection does not exist, the methods raise UnknownCollection or UnknownScope.
     """
 
     def __init__(self, of: CollectionId, cluster: Cluster, operations: Operations, turns: Any) -> None:
@@ -467,7 +469,7 @@ class Client(_Connected, Documents):
         """Return a group of statistics of each node of the map, by "host:port".
 
         Args:
-            silent: takes the errors of nodes that do not answer, by "host:port"; without it the first of them is
+            silent: receives the errors of nodes that do not answer, by "host:port"; if it is None, the first error is
                 raised.
         """
         return self._run(self._do.stats_by_node(group, silent))
@@ -481,8 +483,9 @@ class Client(_Connected, Documents):
         return self._run(self._do.vbucket_stats(group, vbuckets))
 
     def seqnos(self, collection_id: int | Literal["all"] | None = None) -> dict[int, int]:
-        """Return the high seqno of every active vbucket: of the default collection (kv.md 3), of the one with this id,
-        or of all collections together."""
+        """Return the high seqno of every active vbucket: of the default collection (kv.md 3), of the collection with
+        this id, or of all collections together.
+        """
         if collection_id is None:
             return self._run(self._cluster.seqnos())
         number = collection_id if isinstance(collection_id, int) else None
@@ -538,8 +541,8 @@ class Client(_Connected, Documents):
     ) -> Changes:
         """Iterate over the changes of a bucket, one at a time, each vbucket in the order of its seqnos.
 
-        A key comes once per snapshot: values in between may be skipped, the last one never is (with `history` each
-        version comes that the nodes keep, in the order of seqnos). After a failure the drain connects again and
+        A key comes once per snapshot: values in between may be skipped, the last value never is (with `history` every
+        version that the nodes keep comes, in the order of seqnos). After a failure the drain connects again and
         continues after the last change: nothing is lost, nothing comes twice.
 
         Args:
@@ -548,8 +551,8 @@ class Client(_Connected, Documents):
             vbuckets: the vbuckets to read; None for all.
             until: None for ever, "now" for the present seqnos, or a seqno by vbucket. A stream ends with the snapshot
                 that holds this seqno, so later changes may come.
-            name: name of the DCP connections, at most 200 bytes; a second connection of the same name ends the first.
-                Empty for a generated name.
+            name: the name of the DCP connections, at most 200 bytes; a second connection of the same name ends the
+                first. Empty for a generated name.
             window_bytes: the most unacknowledged bytes from a node; 0 for no limit.
             noop_interval_seconds: the longest pause between a node's messages; after twice as long it counts as dead.
             batch_bytes: about the size of a batch; 1 to 4 MiB stay in the processor's cache.
@@ -588,8 +591,8 @@ class Client(_Connected, Documents):
             NotPersisted: too few copies had something on disk for `patience_seconds` (`min_persisted`).
             RollbackRequired: a node has another history: its `common` is the last seqno that both share;
                 `headwater.client.safe_point` returns the position to continue from.
-            DataLoss: deletions were purged before we read them, in the vbuckets of its `purged`: read these again from
-                the beginning, and drop what they no longer have.
+            DataLoss: deletions were purged before we read them, in the vbuckets of its `purged`: read these vbuckets
+                again from the beginning, and drop documents that do not come again.
             TransportError: no node could be reached, or one was silent, for `patience_seconds`.
             UnknownCollection, UnknownScope: a chosen collection or scope does not exist.
             NotSupported: a node keeps no old versions (`history`), or does not say what changes replaced (`before`).

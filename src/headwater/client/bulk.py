@@ -129,7 +129,7 @@ class BulkWriter:
     ) -> None:
         """Prepare a run. Items without an opcode are sent as `request`, with keys of `collection` if it is given."""
         self._durability = as_durability(durability, cluster.settings.timeout_seconds)
-        self._given = cluster
+        self._origin = cluster
         self._cluster = cluster = cluster if self._durability is None else cluster.for_durable_writes()
         self._opcode = request.layout.quiet
         self._collection, self._prefix, self._looked_up = collection, b"", collection is None
@@ -161,11 +161,11 @@ class BulkWriter:
         """Take the newest map, and look the collection's id up in the bucket of that map."""
         # Connections for durable writes have a map of their own: both must plan by the newer one, before the
         # collection's id is looked up in that bucket.
-        self._given.catch_up(self._cluster)
+        self._origin.catch_up(self._cluster)
         if self._collection is not None:
             self._prefix = yield from self._collection.prefix()
-        self._cluster.catch_up(self._given)
-        self._map = self._given.map
+        self._cluster.catch_up(self._origin)
+        self._map = self._origin.map
 
     def _add(self, item: BulkItem) -> Address | None:
         """Put an item into the chunk of its node; return the node once its chunk is full."""

@@ -173,10 +173,11 @@ class CollectionCreated(_InCollection):
 
     Attributes:
         vbucket, seqno: the place of the event; every vbucket has one of its own.
-        manifest_uid: the uid of the manifest that this event completes, or of the one before it while more events
-            follow.
+        manifest_uid: the uid of the manifest that this event completes, or of the manifest before it while more events
+            of the same change follow.
         within: the collection. max_ttl: the longest that its documents live, in seconds; None for no such limit.
-        history: whether readers of every version get those of its documents; None where the node does not say it.
+        history: True if readers of every version get the old versions of its documents; None if the node does not
+            report it.
         snapshot_start, snapshot_end: the snapshot it came in.
     """
 
@@ -413,11 +414,11 @@ class ChangeFeed:
         self._before: tuple[Any, ...] = ()
 
     def positions(self) -> dict[int, Position]:
-        """The positions after the last event that was taken, by vbucket."""
+        """Return the positions after the last event that was taken, by vbucket."""
         return {vb: self.position(vb) for vb in sorted(self._places)}
 
     def position(self, vbucket: int) -> Position:
-        """The position of one vbucket after the last event that was taken."""
+        """Return the position of one vbucket after the last event that was taken."""
         stands, log, start = self._places[vbucket], self._logs[vbucket], self._start[vbucket]
         if stands.last == start.seqno and log is start.failover_log:
             return start  # nothing came yet, not even the answer: what the caller gave us

@@ -164,15 +164,15 @@ class Cluster(Nodes):
         """Return the high seqno of every active vbucket of the bucket, each from the node that owns it.
 
         A vbucket that is moving is active nowhere for a moment, or not where the map says. It must not be missing in
-        the answer: a reader up to "now" would take its history for empty. So it is asked for again.
+        the answer: a reader up to "now" would take its history for empty. So a missing vbucket is asked for again.
 
         Args:
             wanted: vbuckets that must be in the answer; None for those that the map gives to a node.
-            patience_seconds: for how long to ask; None for the time of one operation.
-            collection: the id of the only one that counts, on connections with Collections.
+                        patience_seconds: for how long to ask; None for the time of one operation.
+            collection: the id of the only collection that counts, on connections with Collections; None for all.
 
         Raises:
-            NotMyVbucket: some were active nowhere.
+            NotMyVbucket: some vbuckets were active nowhere until the patience ended.
             TransportError, StatusError: an owner did not answer.
         """
         began, backoff = self.clock(), for_requests()

@@ -95,7 +95,7 @@ class CollectionNames:
             self._collections[collection_id] = CollectionName(collection_id, scope_id, scope, name)
 
     def of(self, collection_id: int) -> CollectionName:
-        """Return the name of a collection; without names, only the id, if it is unknown."""
+        """Return the name of a collection; for an unknown collection a CollectionName that has only the id."""
         return self._collections.get(collection_id) or CollectionName(collection_id, None, None, None)
 
     def scope(self, scope_id: int) -> str | None:
@@ -167,7 +167,7 @@ def resolve(manifest: CollectionsManifest, collections: Collections, scope: str 
     """Return the chosen collections as ids.
 
     Raises:
-        OptionError: an invalid name. UnknownCollection, UnknownScope: it does not exist.
+        OptionError: an invalid name. UnknownCollection, UnknownScope: a chosen collection or scope does not exist.
     """
     if scope is not None:
         return Coverage(manifest.uid, scope=scope_id(manifest, scope))
@@ -347,15 +347,15 @@ def _read_manifest(address: Address, answer: Frame) -> CollectionsManifest:
 class CollectionId:
     """The id of a collection, for requests by key.
 
-    The id is looked up on first use. If a node does not know it, it is looked up again, for the collection may have
-    been dropped and made anew.
+    The id is looked up on first use, and again after a node did not know it: the collection may have been dropped and
+    made anew.
 
     Args:
         cluster: with connections that ask for Collections.
         path: "scope.collection".
 
     Raises:
-        OptionError: that is no name.
+        OptionError: `path` is no such name.
     """
 
     scope: str

@@ -151,7 +151,7 @@ class Drainer:
         ids = streamed is not None
         self.arena: Arena = Arena(value_bytes=options.batch_bytes, with_ids=ids, with_befores=options.before)
         self._coverage = None if streamed is None else streamed.choice
-        self._told_dropped: set[tuple[int, int]] = set()  # (vbucket, collection) that the caller heard of
+        self._reported_drops: set[tuple[int, int]] = set()  # (vbucket, collection) of drops in events of this drain
         now = self.clock()
         self.progress: dict[int, VBucketProgress] = {
             vb: VBucketProgress(place, ends.get(vb, ENDLESS), backoff=Backoff()) for vb, place in start.items()
@@ -499,7 +499,7 @@ class Drainer:
         """
         if streamed.is_over or streamed.choice.collections is None:
             return not streamed.is_over and streamed.choice.has_gone(manifest)
-        return not {number for _, number in self._told_dropped}.issuperset(streamed.missing_in(manifest))
+        return not {number for _, number in self._reported_drops}.issuperset(streamed.missing_in(manifest))
 
     def _manifest_to_drop_by(self, streamed: Streamed) -> Steps[CollectionsManifest]:
         """Return the newest manifest of all owners, which has all collections of the bucket.
@@ -547,8 +547,8 @@ class Drainer:
     def _tell_dropped(self, vbucket: int, streamed: Streamed) -> None:
         stream = ConsumerStream(vbucket, request_position=self.progress[vbucket].position)
         for number in streamed.dropped:
-            if (vbucket, number) not in self._told_dropped:
-                self._told_dropped.add((vbucket, number))
+            if (vbucket, number) not in self._reported_drops:
+                self._reported_drops.add((vbucket, number))
                 self._events.append((self.arena.rows, Vanished(stream, number, streamed.manifest_uid)))
         if streamed.is_over:
             self.progress[vbucket].done = True
@@ -682,7 +682,7 @@ class Drainer:
             name = message.key.decode(errors="replace")
             self.streamed.names.see(kind, message.scope_id, number, name)
         if kind is EventKind.DROP_COLLECTION and number is not None:
-            self._told_dropped.add((vbucket, number))
+            self._reported_drops.add((vbucket, number))
 
     def _ended(self, row: int, event: Ended, reason: int) -> None:
         """Handle a stream's end, dcp.md 2.6: 0 done; 2 fetch the cluster map; 4, 5 retry with backoff; 6 re-request
@@ -696,8 +696,8 @@ class Drainer:
             self._failure = self._failure or error_for(Status.EACCESS, f"stream of vbucket {event.vbucket}")
         else:
             stale = reason not in (EndReason.SLOW, EndReason.BACKFILL_FAIL, EndReason.ROLLBACK)
-            said = f"the node ended the stream of vbucket {event.vbucket} (reason {reason})"
-            self._displace([event.vbucket], error_for(Status.ETMPFAIL, said), stale_map=stale)
+            reason_text = f"the node ended the stream of vbucket {event.vbucket} (reason {reason})"
+            self._displace([event.vbucket], error_for(Status.ETMPFAIL, reason_text), stale_map=stale)
 
     def _is_final(self, vbucket: int, reason: int) -> bool:
         return reason in FINAL and not (reason == _OK and self.progress[vbucket].end_seqno == ENDLESS)

@@ -1,4 +1,4 @@
-"""Durable writes: those that a node answers when enough copies of the document have them.
+"""Durable writes: a node answers such a write when enough copies of the document have it.
 
 A node carries out the requests of a connection in order, so all requests behind a durable write wait as long as it
 does. Durable writes therefore have connections of their own (`Nodes.for_durable_writes`); see decision 0130.
@@ -21,7 +21,7 @@ from headwater.wire.header import Frame
 FEATURES = (Feature.ALT_REQUEST_SUPPORT, Feature.SYNC_REPLICATION)
 """Granted by every server that takes durable writes: frames with framing extras, and the statuses of such writes."""
 SHARE = 0.9
-"""The part of the time that is left which a node may take; the rest is for its answer."""
+"""The share of an operation's remaining time that a node may take; the rest is for the way of its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Durability:
     Args:
         level: a DurabilityLevel, or its name: "majority", "majority-and-persist-to-active", "persist-to-majority".
         timeout_seconds: how long the copies may take, 0.001 to 65.534 and less than the client's `timeout_seconds`.
-            None: nine tenths of the time that is left of it.
+            None: nine tenths of the time that the operation has left.
 
     Raises:
         OptionError: there is no such level, or the time is out of bounds.
@@ -54,12 +54,14 @@ class Durability:
         return durability_framing(_level(self.level), milliseconds)
 
     def framing_within(self, left_seconds: float) -> bytes:
-        """Return the framing extras of a request whose operation has so much time left."""
+        """Return the framing extras of a request whose operation has `left_seconds` left."""
         return _framing_within(self.framing(), left_seconds)
 
 
 DurabilityChoice: TypeAlias = Durability | DurabilityLevel | str | None
-"""The argument `durability` of a write: a level or its name, one with a time, or None for a plain write."""
+"""The argument `durability` of a write: a level or its name, a Durability (a level with a time), or None for a plain
+write.
+"""
 
 
 def _level(level: DurabilityLevel | str) -> DurabilityLevel:

@@ -45,13 +45,13 @@ class _Feed:
         raise TypeError(f"{self!r} can't be pickled; give its `positions` to the other process")
 
     @contextmanager
-    def _reading(self, who: str, reader: object) -> Iterator[None]:
+    def _reading(self, kind: str, reader: object) -> Iterator[None]:
         """Allow one reader at a time, a thread or a task: two would wait for the same changes.
 
         KeyboardInterrupt comes between any two lines and may leave the reader registered; the same reader may go on.
         """
-        if self._reader.setdefault(who, reader) != reader:  # one step of the interpreter
-            raise LocalProtocolError(f"another {who} is reading from this drain; give each {who} one of its own")
+        if self._reader.setdefault(kind, reader) != reader:  # one step of the interpreter
+            raise LocalProtocolError(f"another {kind} is reading from this drain; give each {kind} one of its own")
         try:
             yield
         finally:

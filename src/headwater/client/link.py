@@ -179,7 +179,7 @@ class Link:
             self.channel.send(replace(frame, magic=0x81).encode())
 
     def statistics(self, group: str, deadline: float) -> Steps[dict[str, str]]:
-        """Ask for a group of statistics; empty if the node has no such group, or does not give it to us."""
+        """Return a group of statistics; empty if the node has no such group, or refuses it to our user."""
         stats: dict[str, str] = {}
         answer = yield from self.ask(Stat(key=group.encode()).frame(), deadline)
         while not answer.status and (answer.key or answer.value):

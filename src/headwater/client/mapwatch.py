@@ -37,7 +37,7 @@ def watch(
     turn = 0
     suspects: set[tuple[Address, int]] = set()
     while True:
-        yield from _rest(cluster, poll_seconds)
+        yield from _pause(cluster, poll_seconds)
         if len(cluster.map.servers) < 2:
             continue
         turn += 1
@@ -52,7 +52,7 @@ def watch(
         suspects = misplaced - suspects
 
 
-def _rest(cluster: Cluster, seconds: float | None) -> Steps[None]:
+def _pause(cluster: Cluster, seconds: float | None) -> Steps[None]:
     until = None if seconds is None else cluster.clock() + seconds
     yield Ready((), until)
     while until is None or cluster.clock() < until:

@@ -36,7 +36,7 @@ from headwater.wire.vbucket import State
 
 OTHER_TASK_SECONDS = 0.01
 MISSING_SECONDS = 5.0
-"""The time for which it is believed that no node has a bucket: to ask may take as long, where one of them is silent."""
+"""The time for which the finding counts that no node has the bucket: asking may take as long if a node is silent."""
 _NO_MAP = frozenset({Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.KEY_ENOENT})
 
 
@@ -196,9 +196,9 @@ class Nodes:
             raise LocalProtocolError("this client was closed; connect again")
 
     def learn(self, config: bytes, source: Address) -> ClusterMap:
-        """Take a map over if it is newer than ours, and return it."""
+        """Take a map over if it is newer than ours; return the map that was read, newer or not."""
         newer = self.settings.target.read_map(config, source)
-        # A node that was cut off gives out an old map, which would send us back to owners of before.
+        # A node that was cut off gives out an old map, which would send us back to former owners.
         if self._map is None or newer.version > self._map.version:
             self._map = newer
         return newer
@@ -254,7 +254,7 @@ class Nodes:
             if until is not None and self.clock() >= until:
                 return
             yield Ready((), self.clock() + OTHER_TASK_SECONDS)
-        # Who was left out by another task may be the one that knows.
+        # The node that another task left out may be the only one that knows.
         if (self._all_asked_at if without is None else self._refreshed_at) > asked_at:
             return
         self._refreshing = True

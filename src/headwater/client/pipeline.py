@@ -56,7 +56,7 @@ class Pipeline(Link):
 
     def __init__(self, address: Address, clock: Callable[[], float], tls: TlsSettings | None = None) -> None:
         super().__init__(address, clock, tls)
-        self.map: ClusterMap | None = None  # as the node told it when this was opened: of which bucket it is
+        self.map: ClusterMap | None = None  # the node's map when this was opened, which shows the bucket
         self._flights: dict[int, Flight] = {}
         self._bulks: deque[Bulk] = deque()
         self._reader: Flight | Bulk | None = None

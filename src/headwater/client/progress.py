@@ -21,7 +21,7 @@ from headwater.transport.backoff import Backoff
 HELD = [LAST, HELD_START, HELD_END]
 
 STEADY_SECONDS = 10.0
-"""After so long a stream had no trouble; a later failure is a new one."""
+"""A stream that was open for so long is out of trouble; a later failure begins a new one."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Positions:
 
     def by_vbucket(self) -> dict[int, Position]:
         """Make the positions: vbucket to position, ordered by vbucket."""
-        # The open streams go over it: of those it has where they began.
+        # The open streams replace some of these positions: `resting` has the beginning of each.
         positions = dict(self.resting)
         for part in self.parts:
             for vbucket, (last, start, end) in zip(part.vbuckets.tolist(), part.rows[:, HELD].tolist(), strict=True):

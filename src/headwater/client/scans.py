@@ -38,7 +38,7 @@ from headwater.wire.scans import RangeScanCancel, RangeScanContinue, RangeScanCr
 from headwater.wire.status import Status
 
 KEYS_MAX = 10_000
-"""Of one page; a node brings 1 MiB at a time."""
+"""The most keys of one page; a node sends 1 MiB of them at a time."""
 BYTES_MAX = 1 << 20
 _HIGHEST = b"\xff" * KEY_BYTES_MAX
 """Behind a prefix: no key that begins with it is higher."""

@@ -56,7 +56,7 @@ class TapStream:
     """A TAP connection to one node: an iterator of messages (headwater.wire.tap), and a context manager.
 
     Args:
-        settings: the address and the login; options: the stream to ask for.
+        settings: the address and the login. options: the stream to request.
         patience_seconds: how long to try to reconnect; 0 for not at all.
         on_gap: called if changes may be missing between the last returned message and the next one.
 
@@ -198,8 +198,8 @@ class TapStream:
                 yield from link.open(self._settings.login, self._settings.connect_timeout_seconds)
                 expects = (yield from self._expected_vbuckets(link)) if self.options.ends else None
                 has_gap = self._was_open and (yield from self._has_gap(link))
-                # Behind the look at the node's sessions: the request itself makes one, which would look like one that
-                # was kept.
+                # After the look at the node's sessions: the request itself makes a session, which would look like a
+                # kept one.
                 link.channel.send(self.options.encode())
             except BaseException:
                 link.close()
@@ -328,7 +328,7 @@ def connect(
 
     Args:
         connection: "couchbase://host[:port]/bucket".
-        name: the name by which the session is resumed; empty for a session that is not.
+        name: the name by which the session is resumed; empty for a session that can't be resumed.
         vbuckets: only these; None for all.
         patience_seconds: how long to try to reconnect.
         on_gap: called before the first message after a reconnect that may have lost changes. That is possible in a
@@ -374,7 +374,7 @@ def relay(stream: TapStream, target: str, *, user: str | None = None, password: 
     source when the target has it on disk, so a broken relay loses nothing.
 
     Args:
-        stream: what to send on, as its frames came.
+        stream: the stream whose frames are sent on unchanged.
         target: "couchbase://host[:port]/bucket" of the node that is fed.
 
     Raises:

@@ -47,7 +47,7 @@ class TapNodes:
         connection: `couchbase://host[:port][,host...]/bucket`; the nodes of a cluster are found by its map.
         take: called with a node and each of its messages, in the order in which that node sends them, and never by two
             threads at once; a message is acknowledged when it returns.
-        name: the name of the sessions. A node that keeps sessions goes on with what was not acknowledged.
+        name: the name of the sessions. A node that keeps sessions continues with the unacknowledged messages.
         missed: called when changes may be missing, because a stream was lost or a node was found; never by two threads
             at once, either.
         owners_only: follow each vbucket at its owner only; needs a name.

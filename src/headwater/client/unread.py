@@ -71,8 +71,8 @@ def may_read_all(client: Client, vbuckets: Iterable[int] | None = None) -> bool:
 def sees_all_collections(client: Client) -> bool:
     """Return True if every node shows this user all collections.
 
-    A user with rights in parts of the bucket only gets a manifest of those parts. It has the uid of the whole manifest
-    and no mark, so a collection that is missing in it may exist all the same.
+    A user with rights in parts of the bucket only gets a manifest of those parts. That manifest has the uid of the
+    whole one and no mark, so a collection that is missing in it may exist all the same.
 
     All owners of vbuckets get a request that needs a right in the whole bucket and changes nothing: headwater's nodes
     require this right for statistics, Couchbase's for the seqnos of all collections, and both for a stream of
@@ -93,7 +93,7 @@ def sees_all_collections(client: Client) -> bool:
 
 def whole_manifest(client: Client) -> CollectionsManifest | None:
     """Return the newest manifest of all nodes that own vbuckets; None if it may lack collections that this user is not
-    shown. A collection that is not in it, and was there, was dropped.
+    shown. A collection that was there before, and is not in this manifest, was dropped.
 
     Raises: as `sees_all_collections`.
     """

@@ -56,7 +56,7 @@ _NO_BEFORE = (
 )
 
 REQUESTS_SENT_AT_ONCE = 64
-"""After so many requests it is time to read the answers: the node opens the first streams meanwhile."""
+"""The most stream requests that are sent before answers are read: the node opens the first streams meanwhile."""
 
 AGAIN = Ready()
 """A task yields this to be stepped again at once."""
@@ -90,7 +90,7 @@ class Task:
         return wanted is AGAIN
 
     def close(self) -> None:
-        """Give the connection up."""
+        """End the generator; it is not stepped again."""
         self._steps.close()
 
 
@@ -121,7 +121,7 @@ class Worker(Task):
         self._link = Link(address, cluster.clock, cluster.settings.target.tls)
         self.drain: Drain | None = None
         self._opened = np.zeros(VBUCKET_NUMBERS, np.bool_)  # whether a stream was accepted and is not over
-        self._vbuckets_max = 0  # there are none from here on
+        self._vbuckets_max = 0  # all vbuckets so far are below it
         self._open_streams: NDArray[np.intp] | None = None  # the same as numbers, made again when it changes
 
     def assign(self, position: Position, end_seqno: int, purge_seqno: int = 0) -> None:

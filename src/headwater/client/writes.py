@@ -67,13 +67,13 @@ class WriteWithMeta:
     """A document, or a deletion, as it is in another bucket.
 
     Args:
-        value: None is a deletion; of a deletion only extended attributes are kept, where `datatype` says so.
+        value: None for a deletion. Of a deletion's value only extended attributes are kept, if `datatype` has bit 4.
         expiry: Unix seconds, 0 is never; of a deletion its time.
         cas, rev_seqno: those of the other bucket. The version with the higher (rev_seqno, cas) wins; KeyExists if that
             is the version already here.
         datatype: bit 4: `value` begins with extended attributes; needs a client that was connected with `xattrs`.
         deletes: True for a deletion whose `value` holds attributes; a `value` of None is a deletion anyway.
-        expired: the deletion of a document that ran out.
+        expired: True for the deletion of a document that expired.
         force: True to win against any version.
     """
 
