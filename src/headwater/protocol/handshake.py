@@ -179,8 +179,8 @@ class Handshake(Generic[Result]):
 
 def refused(action: str, answer: Frame) -> StatusError:
     """Return the StatusError for a refused action, with the server's explanation."""
-    said = context_of(answer.value)
-    return error_for(answer.status, f"{action} ({said})" if said else action)
+    explanation = context_of(answer.value)
+    return error_for(answer.status, f"{action} ({explanation})" if explanation else action)
 
 
 def greet(login: Login) -> Conversation[Greeting]:
@@ -251,8 +251,8 @@ def _bound_to(login: Login) -> str:
     if login.binding is None:
         return ""
     data = login.binding.data
-    whom = f'"{data.decode()}"' if data.isascii() and data.decode().isprintable() else "the certificate that was shown"
-    return f", for {whom} (if the secret is right the node says in its log whom it takes itself for)"
+    peer = f'"{data.decode()}"' if data.isascii() and data.decode().isprintable() else "the certificate that was shown"
+    return f", for {peer} (if the secret is right the node says in its log whom it takes itself for)"
 
 
 def choose(allowed: Sequence[str], offered: Iterable[str]) -> str:

@@ -79,12 +79,12 @@ class Scram:
         """
         nonce, salt, iterations = self._read(challenge)
         without_proof = f"c={self._channel},r={nonce}"
-        said = f"{self._bare},{challenge.decode()},{without_proof}".encode()
+        auth_message = f"{self._bare},{challenge.decode()},{without_proof}".encode()
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
         client_key = self._hmac(salted, b"Client Key")
         stored_key = hashlib.new(self._hash, client_key).digest()
-        self._signature = self._hmac(self._hmac(salted, b"Server Key"), said)
-        proof = bytes(a ^ b for a, b in zip(client_key, self._hmac(stored_key, said), strict=True))
+        self._signature = self._hmac(self._hmac(salted, b"Server Key"), auth_message)
+        proof = bytes(a ^ b for a, b in zip(client_key, self._hmac(stored_key, auth_message), strict=True))
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, outcome: bytes) -> None:
@@ -93,9 +93,9 @@ class Scram:
         Raises:
             RemoteProtocolError: the signature is missing or wrong.
         """
-        given = _attributes(outcome).get("v", "")
+        signature = _attributes(outcome).get("v", "")
         # Without `final` there is no signature to compare with, and an empty one would equal an empty answer.
-        if not self._signature or not hmac.compare_digest(_base64(given), self._signature):
+        if not self._signature or not hmac.compare_digest(_base64(signature), self._signature):
             raise RemoteProtocolError("SCRAM: the server could not prove that it knows the password; do not trust it")
 
     def _read(self, challenge: bytes) -> tuple[str, bytes, int]:

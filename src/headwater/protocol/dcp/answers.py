@@ -79,8 +79,11 @@ class SystemNews:
 
 
 class KnownEvent(NamedTuple):
-    """A system event that older versions express: as they would, and whether a created collection has a history; None
-    where that is not said.
+    """A system event that versions 0 and 1 can express.
+
+    Attributes:
+        message: the event in their form.
+        history: True if a created collection has a history; None for other events, or if the event does not report it.
     """
 
     message: dcp.SystemEvent

@@ -84,7 +84,7 @@ class Consumer:
 
     Attributes:
         streams: open streams, by vbucket. table: the same for the kernel, which checks changes against it.
-        window: bytes received, processed, acknowledged. refusals: what was refused, and why, for the log.
+        window: bytes received, processed, acknowledged. refusals: the refused messages and the reasons, for the log.
 
     `receive_frame` raises RemoteProtocolError if the connection must be closed.
     """
@@ -414,14 +414,14 @@ class Consumer:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _answer_mover(self, stream: ConsumerStream, status: int, said: str = "") -> None:
+    def _answer_mover(self, stream: ConsumerStream, status: int, explanation: str = "") -> None:
         if stream.mover is None:
             return
         answer = dcp.AddStreamResponse(stream_opaque=stream.opaque, opaque=stream.mover.opaque)
         if status == Status.SUCCESS:
             self._out += answer.encode()
         else:
-            reason = f"the producer answered {name_of(status)}" + f" ({said})" * bool(said)
+            reason = f"the producer answered {name_of(status)}" + f" ({explanation})" * bool(explanation)
             self._out += self.refusals.answer(stream.mover, status, reason, extras=answer.frame().extras)
 
     def _refuse(self, frame: Frame, status: int, reason: str) -> None:

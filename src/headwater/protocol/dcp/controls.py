@@ -16,16 +16,19 @@ from headwater.wire.status import Status
 TRUE = "true"
 PURGE_SEQNOS = "headwater_purge_seqno"
 """A key between nodes of headwater: markers have the seqno up to which tombstones were purged, in layout V2.2, which
-MARKER_VERSION grants to Collections only. Others answer EINVAL, which is "feature absent" (dcp 4)."""
+MARKER_VERSION grants to Collections only. Other servers answer EINVAL, which is "feature absent" (dcp 4).
+"""
 
 CHANGE_STREAMS = "change_streams"
-FLAT_EVENTS = "flatbuffers_system_events"
 """A key with which a consumer gets every version of a document that the producer still keeps, not the last one of each
 snapshot."""
+FLAT_EVENTS = "flatbuffers_system_events"
+"""A key with which a consumer gets system events of version 2, which also report modified collections."""
 
 BEFORE = "headwater_before"
-"""A key from clients of headwater that asked for CHANGE_STREAMS: in front of each change a message Before says what it
-replaced. Others answer EINVAL."""
+"""A key from clients of headwater that have set CHANGE_STREAMS: a message Before, with the version that a change
+replaced, comes in front of each change. Other servers answer EINVAL.
+"""
 
 MARKER_VERSION = "max_marker_version"
 """Key and, below, value with which a consumer gets markers in layout V2.2, which have the producer's purge seqno."""
@@ -233,7 +236,7 @@ def _not_supported(_: ControlSettings, __: Negotiated, ___: str) -> Status:
 
 def _sync_writes(settings: ControlSettings, _: Negotiated, value: str) -> Status:
     """Switch on durable writes: the producer sends prepares, commits and aborts. NOT_SUPPORTED with stream ids, and
-    where changes come with what they replaced.
+    with messages Before.
     """
     if settings.stream_ids or settings.befores:
         return Status.NOT_SUPPORTED
@@ -244,8 +247,10 @@ def _sync_writes(settings: ControlSettings, _: Negotiated, value: str) -> Status
 
 
 def _before(settings: ControlSettings, _: Negotiated, value: str) -> Status:
-    """Switch on what each change replaced. Only where every version is sent is that sure to be the one before it; and
-    the commit of a durable write, which replicas get, replaces nothing that could be shown."""
+    """Switch on messages Before. EINVAL unless every version is sent: otherwise the version that a change replaced may
+    never have been sent. NOT_SUPPORTED with durable writes: a commit, which replicas get, replaces nothing that could
+    be shown.
+    """
     if value != TRUE or not settings.every_version:
         return Status.EINVAL
     if settings.sync_writes:

@@ -125,7 +125,8 @@ class Advanced(StreamEvent):
 @dataclass(frozen=True, slots=True)
 class CollectionsChanged(StreamEvent):
     """A collection or scope was created or dropped, by the event `message` (dcp 2.16); `snapshot` as in Advanced.
-    `history`: True if readers of every version get those of a created one; None where the event does not tell.
+    `history`: True if readers of every version get the old ones of a created collection; None if the event does not
+    report it.
     """
 
     message: SystemEvent

@@ -15,7 +15,7 @@ from headwater.wire import bootstrap, documents
 from headwater.wire.layout import Request
 from headwater.wire.status import Status
 
-__all__ = ["COMMANDS", "Classic", "Given", "login"]
+__all__ = ["COMMANDS", "Classic", "LineWords", "login"]
 
 _BAD_DELTA = b"CLIENT_ERROR invalid numeric delta argument\r\n"
 _BAD_EXPTIME = b"CLIENT_ERROR invalid exptime argument\r\n"
@@ -25,20 +25,20 @@ _OK: dict[int, bytes] = {Status.SUCCESS: b"OK\r\n"}
 _END = b"END\r\n"
 _MUST_EXIST = 0xFFFF_FFFF
 
-Given = Sequence[bytes]
+LineWords = Sequence[bytes]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _get(given: Given, block: bytes) -> Steps:
-    name, *keys = given
+def _get(line_words: LineWords, block: bytes) -> Steps:
+    name, *keys = line_words
     checked = [words.key(key) for key in keys]
     yield from _values((documents.Get(key=key) for key in checked), with_cas=name == b"gets")
 
 
-def _get_and_touch(given: Given, block: bytes) -> Steps:
-    name, word, *keys = given
+def _get_and_touch(line_words: LineWords, block: bytes) -> Steps:
+    name, word, *keys = line_words
     expiry = words.expiry(word, _BAD_EXPTIME)
     checked = [words.key(key) for key in keys]
     requests = (documents.GetAndTouch(key=key, expiration=expiry) for key in checked)
@@ -76,7 +76,7 @@ _STORING: dict[bytes, type[documents.Set]] = {
 _EXTENDING = {b"append": documents.Append, b"prepend": documents.Prepend}
 _STORED: dict[int, bytes] = {Status.SUCCESS: b"STORED\r\n"}
 _KEPT_OUT: dict[int, bytes] = {Status.NOT_STORED: b"NOT_STORED\r\n"}
-_SAID = {
+_ANSWERS = {
     b"set": _STORED,
     b"add": _STORED | {Status.KEY_EEXISTS: b"NOT_STORED\r\n"},
     b"replace": _STORED | {Status.KEY_ENOENT: b"NOT_STORED\r\n"},
@@ -86,12 +86,16 @@ _SAID = {
 }
 
 
-def _store(given: Given, block: bytes) -> Steps:
-    name, key, fields = given[0], words.key(given[1]), (words.number(given[2], 32), words.expiry(given[3]))
-    cas = words.number(given[5], 64) if name == b"cas" else 0
+def _store(line_words: LineWords, block: bytes) -> Steps:
+    name, key, fields = (
+        line_words[0],
+        words.key(line_words[1]),
+        (words.number(line_words[2], 32), words.expiry(line_words[3])),
+    )
+    cas = words.number(line_words[5], 64) if name == b"cas" else 0
     if name == b"cas" and cas == 0:  # a CAS of 0 would be none, and nothing stored has it
         answer = yield documents.Get(key=key)
-        yield b"EXISTS\r\n" if isinstance(answer, documents.GetResponse) else said(answer, _SAID[name])
+        yield b"EXISTS\r\n" if isinstance(answer, documents.GetResponse) else said(answer, _ANSWERS[name])
         return
     if name in _EXTENDING:
         answer = yield _EXTENDING[name](key=key, value=block)
@@ -99,25 +103,25 @@ def _store(given: Given, block: bytes) -> Steps:
         answer = yield documents.Add(key=key, value=block, flags=fields[0], expiration=fields[1])
     else:
         answer = yield _STORING[name](key=key, value=block, flags=fields[0], expiration=fields[1], cas=cas)
-    yield said(answer, _SAID[name])
+    yield said(answer, _ANSWERS[name])
 
 
-def _delete(given: Given, block: bytes) -> Steps:
-    if tuple(given[2:]) not in {(), (b"0",)}:
+def _delete(line_words: LineWords, block: bytes) -> Steps:
+    if tuple(line_words[2:]) not in {(), (b"0",)}:
         raise LineRefused(_BAD_DELETE)
-    answer = yield documents.Delete(key=words.key(given[1]))
+    answer = yield documents.Delete(key=words.key(line_words[1]))
     yield said(answer, {Status.SUCCESS: b"DELETED\r\n", Status.KEY_ENOENT: b"NOT_FOUND\r\n"})
 
 
-def _touch(given: Given, block: bytes) -> Steps:
-    answer = yield documents.Touch(key=words.key(given[1]), expiration=words.expiry(given[2], _BAD_EXPTIME))
+def _touch(line_words: LineWords, block: bytes) -> Steps:
+    answer = yield documents.Touch(key=words.key(line_words[1]), expiration=words.expiry(line_words[2], _BAD_EXPTIME))
     yield said(answer, {Status.SUCCESS: b"TOUCHED\r\n", Status.KEY_ENOENT: b"NOT_FOUND\r\n"})
 
 
-def _count(given: Given, block: bytes) -> Steps:
-    form = documents.Increment if given[0] == b"incr" else documents.Decrement
-    delta = words.number(given[2], 64, _BAD_DELTA)
-    answer = yield form(key=words.key(given[1]), delta=delta, initial=0, expiration=_MUST_EXIST)
+def _count(line_words: LineWords, block: bytes) -> Steps:
+    form = documents.Increment if line_words[0] == b"incr" else documents.Decrement
+    delta = words.number(line_words[2], 64, _BAD_DELTA)
+    answer = yield form(key=words.key(line_words[1]), delta=delta, initial=0, expiration=_MUST_EXIST)
     if isinstance(answer, documents.IncrementResponse):
         yield b"%d\r\n" % answer.counter
     else:
@@ -127,44 +131,44 @@ def _count(given: Given, block: bytes) -> Steps:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def _flush_all(given: Given, block: bytes) -> Steps:
-    delay = given[1] if given[1:] else b"0"
+def _flush_all(line_words: LineWords, block: bytes) -> Steps:
+    delay = line_words[1] if line_words[1:] else b"0"
     at_once = delay.startswith(b"-") and words.integer(delay) is not None
     answer = yield documents.Flush(expiration=0 if at_once else words.expiry(delay, _BAD_EXPTIME))
     yield said(answer, _OK)
 
 
-def _stats(given: Given, block: bytes) -> Steps:
+def _stats(line_words: LineWords, block: bytes) -> Steps:
     """Execute STAT. The handler sends the lines of statistics itself; this generator sends only an error."""
-    answer = yield bootstrap.Stat(key=b" ".join(given[1:]))
+    answer = yield bootstrap.Stat(key=b" ".join(line_words[1:]))
     if answer is not None:
         yield said(answer, {Status.KEY_ENOENT: ERROR})
 
 
-def _version(given: Given, block: bytes) -> Steps:
+def _version(line_words: LineWords, block: bytes) -> Steps:
     answer = yield bootstrap.Version()
     yield b"VERSION %b\r\n" % answer.value if isinstance(answer, bootstrap.VersionResponse) else failed(answer)
 
 
-def _verbosity(given: Given, block: bytes) -> Steps:
-    if len(given) < 2:
+def _verbosity(line_words: LineWords, block: bytes) -> Steps:
+    if len(line_words) < 2:
         raise LineRefused(ERROR)
-    answer = yield bootstrap.Verbosity(level=words.number(given[1], 32))
+    answer = yield bootstrap.Verbosity(level=words.number(line_words[1], 32))
     yield said(answer, _OK)
 
 
-def _quit(given: Given, block: bytes) -> Steps:
+def _quit(line_words: LineWords, block: bytes) -> Steps:
     yield bootstrap.Quit(quiet=True)
 
 
-def login(given: Given, block: bytes | None) -> Steps:
+def login(line_words: LineWords, block: bytes | None) -> Steps:
     """Treat the first `set` of a connection as a login, its data are user and password; refuse all but `quit`
     before.
     """
-    if given and given[0] == b"quit":
-        yield from _quit(given, b"")
+    if line_words and line_words[0] == b"quit":
+        yield from _quit(line_words, b"")
         return
-    if len(given) < 5 or given[0] != b"set" or block is None:
+    if len(line_words) < 5 or line_words[0] != b"set" or block is None:
         raise LineRefused(UNAUTHENTICATED)
     credentials = block.split()
     if len(credentials) < 2:
@@ -177,7 +181,7 @@ def login(given: Given, block: bytes | None) -> Steps:
 class Classic:
     """A command: its steps, least and largest number of words without `noreply`, and whether `noreply` may follow."""
 
-    steps: Callable[[Given, bytes], Steps]
+    steps: Callable[[LineWords, bytes], Steps]
     least: int
     most: int | None
     noreply: bool = True

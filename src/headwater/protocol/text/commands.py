@@ -20,14 +20,14 @@ def steps(line: TextCommand, now: int, *, is_stranger: bool = False) -> Steps:
         is_stranger: True if a login is needed and has not happened.
     """
     if line.closes:
-        return _said(line.problem)
+        return _reply(line.problem)
     if is_stranger:
         return _checked(classic.login(line.words, None if line.problem else line.block))
     name = line.words[0] if line.words else b""
     if name in meta.COMMANDS:
         return _problem(line) or _checked(meta.COMMANDS[name](line.words, line.block or b"", now))
     command = classic.COMMANDS.get(name)
-    return _said(ERROR) if command is None else _classic(command, line)
+    return _reply(ERROR) if command is None else _classic(command, line)
 
 
 def _problem(command: TextCommand) -> Steps | None:
@@ -35,22 +35,22 @@ def _problem(command: TextCommand) -> Steps | None:
     length; None if there is no problem.
     """
     if not command.problem and command.block is None and command.words[0] in TAKES_DATA:
-        return _said(BAD_LINE)
-    return _said(command.problem) if command.problem else None
+        return _reply(BAD_LINE)
+    return _reply(command.problem) if command.problem else None
 
 
 def _classic(command: classic.Classic, line: TextCommand) -> Steps:
-    given = line.words
-    is_quiet = command.noreply and len(given) > command.least and given[-1] == _NOREPLY
+    line_words = line.words
+    is_quiet = command.noreply and len(line_words) > command.least and line_words[-1] == _NOREPLY
     if is_quiet:
-        given = given[:-1]
-    if len(given) < command.least or (command.most is not None and len(given) > command.most):
-        return _said(ERROR)
-    steps = _problem(line) or _checked(command.steps(given, line.block or b""))
+        line_words = line_words[:-1]
+    if len(line_words) < command.least or (command.most is not None and len(line_words) > command.most):
+        return _reply(ERROR)
+    steps = _problem(line) or _checked(command.steps(line_words, line.block or b""))
     return _silent(steps) if is_quiet else steps
 
 
-def _said(line: bytes) -> Steps:
+def _reply(line: bytes) -> Steps:
     yield line
 
 

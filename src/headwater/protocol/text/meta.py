@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from headwater.protocol.text import words
 from headwater.protocol.text.answers import failed, said, with_value
-from headwater.protocol.text.classic import Given
+from headwater.protocol.text.classic import LineWords
 from headwater.protocol.text.words import BAD_LINE, LineRefused, Steps
 from headwater.wire import documents
 from headwater.wire.layout import Answer, Request
@@ -72,16 +72,16 @@ class Flags:
         return b" ".join(out) + b"\r\n"
 
 
-def _flags(given: Given, at: int, allowed: str, now: int) -> Flags:
+def _flags(line_words: LineWords, at: int, allowed: str, now: int) -> Flags:
     """Return the flags of a line from its word `at` on.
 
     Raises:
         LineRefused: a flag is not among `allowed`, occurs twice, or lacks its token.
     """
-    if len(given) < 2:
+    if len(line_words) < 2:
         raise LineRefused(BAD_LINE)
     tokens: dict[str, bytes] = {}
-    for word in given[at:]:
+    for word in line_words[at:]:
         letter, token = chr(word[0]), word[1:]
         if letter in tokens:
             raise LineRefused(_TWICE)
@@ -91,7 +91,7 @@ def _flags(given: Given, at: int, allowed: str, now: int) -> Flags:
         if letter in _TOKENS and letter != "O" and not token:
             raise LineRefused(_BAD_TOKEN)
         tokens[letter] = token
-    return Flags(_key(given[1], is_encoded="b" in tokens), given[1], tokens, now)
+    return Flags(_key(line_words[1], is_encoded="b" in tokens), line_words[1], tokens, now)
 
 
 def _key(word: bytes, *, is_encoded: bool) -> bytes:
@@ -116,8 +116,8 @@ def _remaining(flags: Flags, meta: Answer | None) -> int:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _get(given: Given, block: bytes, now: int) -> Steps:
-    flags = _flags(given, 2, "bcfkOqstTvu", now)
+def _get(line_words: LineWords, block: bytes, now: int) -> Steps:
+    flags = _flags(line_words, 2, "bcfkOqstTvu", now)
     request: Request = documents.Get(key=flags.key)
     if "T" in flags.tokens:
         request = documents.GetAndTouch(key=flags.key, expiration=flags.expiry("T"))
@@ -137,9 +137,9 @@ def _get(given: Given, block: bytes, now: int) -> Steps:
         yield flags.line(_HD, known)
 
 
-def _describe(given: Given, block: bytes, now: int) -> Steps:
+def _describe(line_words: LineWords, block: bytes, now: int) -> Steps:
     """Execute ME: answer with a document's metadata, for people."""
-    flags = _flags(given, 2, "b", now)
+    flags = _flags(line_words, 2, "b", now)
     answer = yield documents.Get(key=flags.key)
     if not isinstance(answer, documents.GetResponse):
         yield said(answer, {Status.KEY_ENOENT: b"EN\r\n"})
@@ -175,8 +175,8 @@ def _outcome(flags: Flags, answer: Answer | None, lines: Mapping[int, bytes], kn
     return flags.line(line)
 
 
-def _set(given: Given, block: bytes, now: int) -> Steps:
-    flags = _flags(given, 3, "bcCFkMOqsTN", now)
+def _set(line_words: LineWords, block: bytes, now: int) -> Steps:
+    flags = _flags(line_words, 3, "bcCFkMOqsTN", now)
     request = _storing(flags, block)
     if "C" in flags.tokens and not request.cas:  # a CAS of 0 would be none, and what must not be there has none
         answer = yield documents.Get(key=flags.key)
@@ -204,8 +204,8 @@ def _storing(flags: Flags, block: bytes) -> Request:
     return form(key=key, value=block, flags=own, expiration=expiry, cas=cas)
 
 
-def _delete(given: Given, block: bytes, now: int) -> Steps:
-    flags = _flags(given, 2, "bCkOq", now)
+def _delete(line_words: LineWords, block: bytes, now: int) -> Steps:
+    flags = _flags(line_words, 2, "bCkOq", now)
     cas = flags.number("C", 64, 0)
     is_nobodys = "C" in flags.tokens and cas == 0
     answer = yield documents.Get(key=flags.key) if is_nobodys else documents.Delete(key=flags.key, cas=cas)
@@ -220,8 +220,8 @@ def _delete(given: Given, block: bytes, now: int) -> Steps:
 _COUNTS = {"I": "I", "+": "I", "D": "D", "-": "D"}
 
 
-def _count(given: Given, block: bytes, now: int) -> Steps:
-    flags = _flags(given, 2, "bcDJkMNOqtTv", now)
+def _count(line_words: LineWords, block: bytes, now: int) -> Steps:
+    flags = _flags(line_words, 2, "bcDJkMNOqtTv", now)
     form = documents.Increment if _mode(flags, _COUNTS, b"ma") == "I" else documents.Decrement
     delta, initial = flags.number("D", 64, 1), flags.number("J", 64, 0)
     expiry = flags.expiry("T")
@@ -247,12 +247,12 @@ def _counted(flags: Flags, counter: int, known: Mapping[str, int]) -> bytes:
     return flags.line(_HD, known)
 
 
-def _nothing(given: Given, block: bytes, now: int) -> Steps:
+def _nothing(line_words: LineWords, block: bytes, now: int) -> Steps:
     """Execute MN, a no-op whose answer follows the answers to all earlier commands."""
     yield b"MN\r\n"
 
 
-COMMANDS: dict[bytes, Callable[[Given, bytes, int], Steps]] = {
+COMMANDS: dict[bytes, Callable[[LineWords, bytes, int], Steps]] = {
     b"mg": _get,
     b"ms": _set,
     b"md": _delete,
