@@ -29,10 +29,11 @@ SCHEMA: Final = pa.schema([(name, getattr(pa, kind)()) for name, kind in BATCH.i
 0 none); `flags` 0 unless a mutation; `snapshot_start` and `snapshot_end` those of the snapshot the change came in.
 There are no nulls."""
 SCHEMA_WITH_IDS: Final = SCHEMA.append(pa.field("collection_id", pa.uint32()))
-"""The columns where keys came with the id of their collection: it is a column, and the key is the application's own."""
+"""The columns on connections with Collections: the collection's id is a column, and the key is the application's own.
+"""
 
 BEFORE_FIELDS: Final = tuple(pa.field(name, getattr(pa, kind)()) for name, kind in BEFORE.items())
-"""The columns of what each change replaced, behind all others."""
+"""The columns of the version that each change replaced, behind all others."""
 
 ALIGNMENT: Final = 64  # of buffers, as Arrow advises
 _METADATA_V5, _RECORD_BATCH = 4, 3
@@ -79,7 +80,7 @@ class Block:
 
     Args:
         with_ids: True for a column of collection ids.
-        with_befores: True for columns of what each change replaced, with room for as many bytes of values.
+        with_befores: True for columns of replaced versions, whose values get as much room as those of the changes.
 
     Attributes:
         shape: capacities in rows, bytes of keys, of values and of replaced values.
@@ -127,7 +128,7 @@ class Block:
 
 
 def schema_of(*, with_ids: bool, with_befores: bool) -> pa.Schema:
-    """Return the columns of a batch, where keys come with ids, and changes with what they replaced."""
+    """Return the columns of a batch, with those of collection ids and of replaced versions if they are requested."""
     schema = SCHEMA_WITH_IDS if with_ids else SCHEMA
     return pa.schema([*schema, *BEFORE_FIELDS]) if with_befores else schema
 

@@ -72,7 +72,7 @@ class Compiling:
         self._began = self._reported = 0.0
         self.count: int = 0
         self.remark = ""
-        """The reason for which the usual folder is not used, to be told with the first line."""
+        """The reason why the usual folder is not used, printed with the first line; empty if it is used."""
 
     def begin(self, folder: str) -> None:
         """Report that a kernel is about to be compiled."""
@@ -100,4 +100,4 @@ def _to_stderr(line: str) -> None:
 
 
 compiling: Final = Compiling(_to_stderr)
-"""Of this process."""
+"""The progress lines of this process."""

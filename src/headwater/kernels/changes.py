@@ -43,7 +43,7 @@ _MUTATION_HEAD, _DELETION_HEAD = U(MUTATION_HEAD), U(DELETION_HEAD)
 _SET_BYTES = HEADER + SET_EXTRAS
 _JSON = U(0x01)
 CAS_MAX = U(numbers.HELD_MAX)
-"""The highest CAS that others take."""
+"""The highest CAS that other nodes accept."""
 _GIVEN_MAX = U(numbers.GIVEN_MAX)
 _RELATIVE_MAX = U(30 * 86400)
 _EXPIRY_MAX = U(0xFFFFFFFF)

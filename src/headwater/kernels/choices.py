@@ -37,7 +37,7 @@ NEVER_SHOWN = 4 << 32
 MODIFICATIONS = 5 << 32
 SYSTEM_COLLECTION = 1
 OF_COLLECTION, OF_SCOPE, OF_PREPARE, OF_MODIFIED = 0x63, 0x73, 0x70, 0x6D
-"""c, s, p, m: what a system key goes on with, before the id."""
+"""The letters c, s, p, m, of which a system key has one before the id."""
 
 U = np.uintp
 _ZERO, _ONE, _TWO = U(0), U(1), U(2)
@@ -162,8 +162,8 @@ def note_newest(locs: Any, seqs: Any, row: Any, rows: Any, segments: Table, numb
 
 @kernel
 def link_newest(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, numbers: Any, links: Any) -> None:
-    """Copy NEXT of rows whose number is in the sorted `numbers` from `nexts` to `links`: of those the newest is shown,
-    of all others each version.
+    """Copy NEXT of rows whose number is in the sorted `numbers` from `nexts` to `links`: of these rows the newest
+    version of a key is shown, of all others every version.
     """
     while row < rows:
         if U(nexts[row]) != NIL and place_in(numbers, choice_of(_frame(locs, row, segments))) >= 0:

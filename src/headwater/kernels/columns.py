@@ -103,7 +103,8 @@ class Arena:
         key_bytes, rows: capacities; by default in proportion.
         controls: number of control frames after which a call stops with CONTROLS_FULL.
         with_ids: True if keys may begin with the id of their collection, which becomes a column (`SCHEMA_WITH_IDS`).
-        with_befores: True if a message in front of each change says what that replaced (`BEFORE_FIELDS`).
+        with_befores: True if a message Before, with the replaced version, comes in front of each change
+            (`BEFORE_FIELDS`).
         decoder: the kernel, or another function that does the same, as the tests' decoder in numpy.
 
     An arena is not thread safe; its batches are.
@@ -140,7 +141,7 @@ class Arena:
 
     @property
     def bytes(self) -> int:
-        """The key and value bytes gathered since the last batch, those of what was replaced included."""
+        """The key and value bytes gathered since the last batch, replaced values included."""
         return int(self._progress[KEY_BYTES]) + int(self._progress[VALUE_BYTES]) + int(self._progress[BEFORE_BYTES])
 
     def decode(self, received: Bytes, streams: StreamTable) -> Decoded:
@@ -174,8 +175,8 @@ class Arena:
         """Enlarge the arena permanently, so that one frame of this size (`Decoded.needed`) fits; it must be empty.
 
         Raises:
-            ValueError: the arena has rows, or the size exceeds that of any frame (30 MiB and its header; of two where
-                a change and what it replaced are taken together).
+            ValueError: the arena has rows, or the size exceeds that of any frame (30 MiB and its header; of two frames
+                where each change comes with a message Before).
         """
         if self.rows:
             raise ValueError(f"an arena grows while it is empty; this one holds {self.rows} rows")

@@ -10,12 +10,11 @@ All other frames (markers, stream ends, no-ops, answers, ...) are listed as cont
 before the row with that number. Stream states follow markers and controls with a seqno immediately, because the changes
 after them in the same buffer depend on them.
 
-Where it was negotiated, a message in front of each change says what that replaced (`headwater.wire.dcp.Before`). Both
-are taken together or not at all, so a stop is at the first byte of the message, and `needed` counts both.
+If it was negotiated, a message `headwater.wire.dcp.Before`, with the replaced version, comes in front of each change.
+Both are taken together or not at all, so a stop is at the first byte of the message, and `needed` counts both.
 
 On a connection with Collections each key begins with the id of its collection (leb128, wire.md 8). A second kernel from
-the same source moves the id to its own column, and refuses a key without an id. A third one reads what changes
-replaced.
+the same source moves the id to its own column, and refuses a key without an id. A third kernel reads messages Before.
 """
 
 from __future__ import annotations
@@ -128,9 +127,9 @@ class ColumnMemory(NamedTuple):
     """Preallocated memory for one batch: an array per column; binary columns have one for offsets and one for bytes.
 
     All fixed columns have the same length, the capacity in rows; those of offsets have one element more.
-    `collection_id` is empty if keys have no ids, and so are the columns of what changes replaced (`before_state` and
-    others) if that does not come. `places` has everything for the kernel in one array, because each argument costs
-    time: the capacities in rows, bytes of keys, of values and of replaced values, and the address of each array.
+    `collection_id` is empty if keys have no ids, and so are the columns of replaced versions (`before_state` and
+    others) if these do not come. `places` has everything for the kernel in one array, because each argument costs time:
+    the capacities in rows, bytes of keys, of values and of replaced values, and the address of each array.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -237,9 +236,9 @@ def put_id(to: Any, index: Any, number: Any) -> None:
 
 @inline_kernel
 def is_before(word: Any, body: Any, extras_at: Any) -> Any:
-    """Return True if a request with this header and these extras is a whole message of what a change replaced.
+    """Return True if a request with this header and these extras is a whole message Before.
 
-    A version lies in front of the change; what there was not, or is not kept, has neither a number nor a value.
+    The seqno of a replaced version is below that of the change; without such a version, seqno and value are absent.
     """
     if extras_bytes(word) != BEFORE_EXTRAS or key_bytes(word) != U(0):
         return False
@@ -251,7 +250,9 @@ def is_before(word: Any, body: Any, extras_at: Any) -> Any:
 
 @inline_kernel
 def put_replaced(places: Any, index: Any, head: Any, word: Any, extras_at: Any, at: Any, value: Any) -> None:
-    """Write what a row replaced; its value of `value` bytes goes to offset `at`, which the row keeps if it is taken."""
+    """Write the version that a row replaced; its value of `value` bytes goes to offset `at`, and counts if the row is
+    taken.
+    """
     to = CAPACITIES
     store8(places[to + BEFORE_STATE] + index, load8(extras_at + BEFORE_STATE_IN))
     store64_native(places[to + BEFORE_SEQNO] + index * U(8), load64(extras_at + BEFORE_SEQNO_IN))
@@ -267,7 +268,7 @@ def put_replaced(places: Any, index: Any, head: Any, word: Any, extras_at: Any, 
 
 @inline_kernel
 def follows(before: Any, word: Any, head: Any, seqno: Any) -> Any:
-    """Return True if a change is the one that the message at address `before` is about."""
+    """Return True if a change is the one to which the message Before at address `before` belongs."""
     if before == U(0):
         return False
     same = load16(before + VBUCKET_AT) == np.uint16(word & U64(0xFFFF))
@@ -486,7 +487,8 @@ def decode_frames_with_ids(view: Any, places: Any, controls: Any, streams: Any, 
 def decode_frames_with_befores(
     view: Any, places: Any, controls: Any, streams: Any, progress: Any, checked: Any, with_ids: Any
 ) -> None:
-    """Do the same where a message says in front of each change what that replaced: columns of their own.
+    """Append changes as `decode_frames` does; a message Before comes in front of each, whose version has its own
+    columns.
 
     Args:
         with_ids: True if keys begin with the id of their collection.
@@ -504,8 +506,8 @@ def decode(
     checked: bool,
     with_ids: bool,
 ) -> None:
-    """Call the kernel for an array of bytes; the arguments are those of `decode_frames`. Columns with room for what
-    changes replaced get that.
+    """Call the kernel for an array of bytes; the arguments are those of `decode_frames`. Columns with room for replaced
+    versions get them.
     """
     with reachable(*columns.arrays.values(), columns.places):
         if len(columns.arrays["before_state"]):

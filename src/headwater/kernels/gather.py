@@ -206,13 +206,13 @@ def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding:
 
 @inline_kernel
 def is_left_out(nexts: Any, before: Any, rows: Any, merged_from: Any) -> Any:
-    """Return True if the reader is not shown row `before`: what it holds is an older version."""
+    """Return True if row `before` is left out for the reader, who then holds an older version of the key."""
     return before >= U(merged_from) and not visible(nexts, before, rows)
 
 
 @inline_kernel
 def state_of(frame: Any, seqno: Any) -> Any:
-    """Return what a frame is for the change that replaced it.
+    """Return the BeforeState of a change that replaced this frame.
 
     A row that was lost (node/storage/quarantine.py) points to a frame that is not its own.
     """
@@ -237,8 +237,9 @@ def find_replaced(
 
 @inline_kernel
 def put_before(out: Any, change: Any, state: Any, before: Any, value: Any, opaque: Any, encoding: Any) -> None:
-    """Write the message in front of a change: of the frame at address `before`, if that is the state, and the last
-    `value` bytes of it."""
+    """Write the message Before of a change; if `state` is VERSION, with the numbers of the frame at address `before`
+    and its last `value` bytes.
+    """
     extras = out + HEADER
     store64(out, np.uint64(BEFORE_HEAD))
     store16(out + VBUCKET_AT, load16(change + VBUCKET_AT))

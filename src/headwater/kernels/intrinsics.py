@@ -53,7 +53,7 @@ __all__ = [
 Unsigned: TypeAlias = "int | np.integer[Any]"
 
 _TALK_FLAGS = 0x4040
-"""MSG_DONTWAIT and MSG_NOSIGNAL as Linux has them, where alone kernels talk (node/kv/rounds.py)."""
+"""MSG_DONTWAIT and MSG_NOSIGNAL with Linux's numbers: kernels use sockets on Linux only (node/kv/rounds.py)."""
 
 _NUMPY = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 

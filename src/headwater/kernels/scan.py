@@ -74,8 +74,9 @@ class Stop(IntEnum):
     """A key that begins with no collection id (cut off, not the shortest, beyond 32 bits), or has nothing behind it, on
     a connection with Collections."""
     BAD_BEFORE = 30
-    """A message of what a change replaced, without that change in the next message; numbers of a version where there
-    was none; or a change without this message in front of it, where it was negotiated."""
+    """A message Before without its change in the next message, or with numbers of a version where there was none; or a
+    change without a message Before, where that was negotiated.
+    """
 
     @property
     def refused(self) -> bool:

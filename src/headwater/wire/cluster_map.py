@@ -51,8 +51,10 @@ NOBODY = -1
 OWN_EPOCH = 1
 """The epoch of the maps that single nodes make for themselves; a cluster's epoch is higher."""
 UNKNOWN: Final = (1 << 64) - 1
-"""In place of a needed seqno: a failover that takes a copy out has not asked yet how far the others must be. No copy is
-complete so far, so that readers who do not know this promote none either. Less by the seqno that was needed before."""
+"""Stands for a needed seqno that is unknown: a failover that takes a copy out has not asked yet how far the others must
+be. The seqno that was needed before, a lower bound, is subtracted from it. No copy is complete up to such a number, so
+a reader that does not know this rule promotes none.
+"""
 _UNKNOWN_LEAST: Final = 1 << 63
 PORT = 11210
 SERVERS_MAX = 4096
@@ -80,8 +82,8 @@ class ClusterMap:
         groups: the failure domain (a rack, a machine) of a node, by its address; a missing node is a failure domain of
             its own.
         encrypted: True if nodes use TLS with each other.
-        needed: by vbucket, the seqno up to which a replica must be complete to be promoted; from UNKNOWN downwards if
-            that is not known (`is_unknown`).
+        needed: by vbucket, the seqno up to which a replica must be complete to be promoted; UNKNOWN, or a little less,
+            if that is not known (`is_unknown`).
         this: position of the node that the text was encoded for (`thisNode`); None if no entry, or one without
             vbuckets, is marked.
         text: the JSON that the map was read from; empty for a map that was not read.

@@ -364,7 +364,8 @@ class CacheTransferEnd(Request, opcode=Opcode.DCP_CACHE_TRANSFER_END, privilege=
 class Before(Request, opcode=Opcode.DCP_BEFORE, privilege=REPLICATE, value=OPTIONAL, cas=True):
     """The version that the change in the next message replaced (control headwater_before). Source: decision 0158.
 
-    CAS, datatype and value are those of the replaced version. What there was not has only zeros, and no value.
+    CAS, datatype and value are those of the replaced version. If there is no such version, the numbers are 0 and there
+    is no value.
     """
 
     by_seqno: u64 = about("seqno of the mutation, deletion or expiration that is the next message of the connection")

@@ -256,9 +256,9 @@ class Declared:
 
     layout: ClassVar[Layout] = Layout()
     _defaults: ClassVar[Mapping[str, Any]] = {}
-    """The value of a field that is not given, or that a frame lacks."""
-    _given: ClassVar[frozenset[str]] = frozenset()
-    """The names of all fields but one that is counted."""
+    """The value of a field that is left out, or that a frame lacks."""
+    _arguments: ClassVar[frozenset[str]] = frozenset()
+    """The names of the constructor's arguments: all fields except a computed one."""
     _short: ClassVar[Short | None] = None
 
     def __init_subclass__(
@@ -299,7 +299,7 @@ class Declared:
             engine=any(each.place is ENGINE for each in fields),
             quiet=quiet,
             refused=refused,
-            **{name: given for name, given in changed.items() if given is not None},
+            **{name: value for name, value in changed.items() if value is not None},
         )
         if layout.opcode != NO_OPCODE and layout.magic == Magic.CLIENT_REQUEST and layout.privilege is None:
             raise TypeError(f"{layout.name} does not say who may send it: declare its privilege=")
@@ -312,20 +312,20 @@ class Declared:
             setattr(cls, "status", status)  # noqa: B010 -- the default of a dataclass field, unknown to Declared
         dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
         all_fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is one since the line above
-        given = [each for each in all_fields if each.init]
-        cls._defaults = {each.name: each.default for each in given if each.default is not dataclasses.MISSING}
-        cls._given = frozenset(each.name for each in given)
+        arguments = [each for each in all_fields if each.init]
+        cls._defaults = {each.name: each.default for each in arguments if each.default is not dataclasses.MISSING}
+        cls._arguments = frozenset(each.name for each in arguments)
         cls._short = None  # a class above may have compiled its own
 
-    def __init__(self, **given: Any) -> None:
-        values = {**self._defaults, **given}
-        if values.keys() != self._given:
+    def __init__(self, **arguments: Any) -> None:
+        values = {**self._defaults, **arguments}
+        if values.keys() != self._arguments:
             raise TypeError(f"{type(self).__name__}: {self._wrong(values.keys())}")
         object.__setattr__(self, "__dict__", values)
         self.__post_init__()
 
-    def _wrong(self, given: Set[str]) -> str:
-        wrong = (("missing field", self._given - given), ("unknown field", given - self._given))
+    def _wrong(self, arguments: Set[str]) -> str:
+        wrong = (("missing field", self._arguments - arguments), ("unknown field", arguments - self._arguments))
         return "; ".join(f"{what} {', '.join(map(repr, sorted(names)))}" for what, names in wrong if names)
 
     def __post_init__(self) -> None:

@@ -94,4 +94,4 @@ BEFORE: Final = {
     "before_datatype": "uint8",
     "before_value": "binary",
 }
-"""The same of what each change replaced, as it is decoded: a `BeforeState`, and the version, or zeros."""
+"""Column -> type in a batch, for the version that each change replaced: a `BeforeState`, then its fields, or zeros."""

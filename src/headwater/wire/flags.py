@@ -69,7 +69,7 @@ TAKES_OVER = (Beyond("takeover", StreamFlag.TAKEOVER, StreamFlag.TAKEOVER, REPLI
 
 
 class BeforeState(IntEnum):
-    """The knowledge of a producer of the version that a change replaced: headwater's own message Before."""
+    """A producer's knowledge of the version that a change replaced, in headwater's own message Before."""
 
     VERSION = 1
     NONE = 2

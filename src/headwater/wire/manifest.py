@@ -3,10 +3,10 @@
     {"uid": "a", "scopes": [{"uid": "0", "name": "_default",
      "collections": [{"uid": "0", "name": "_default", "history": true}]}]}
 
-Ids and uids are lower-case hex without prefix. Who leaves `history` out does not know it: the collection keeps its
-flag, and a new one gets that of its bucket. Each change of a bucket's collections creates a manifest with a higher uid;
-the steps between two manifests are events, one seqno each, in the log of every vbucket (dcp 2.16). So the events of a
-log also yield the manifest (`CollectionsManifest.after`).
+Ids and uids are lower-case hex without prefix. A sender that leaves `history` out does not know the flag: then a
+collection keeps its flag, and a new one gets the flag of its bucket. Each change of a bucket's collections creates a
+manifest with a higher uid; the steps between two manifests are events, one seqno each, in the log of every vbucket (dcp
+2.16). So the events of a log also yield the manifest (`CollectionsManifest.after`).
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class ManifestEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection; `max_ttl` is in seconds, None if it has none of its own. `history`: readers of every version get
-    those of its documents.
+    """A collection; `max_ttl` is in seconds, None if it has none of its own. `history`: True if readers of every
+    version get the old ones of its documents.
     """
 
     id: int
@@ -112,7 +112,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class HistoryFlags:
-    """The history of collections of which a text says nothing: `known` by id, and `default` of others."""
+    """The history flags of collections that have none in a text: `known` by id, and `default` for all others."""
 
     known: Mapping[int, bool] = field(default_factory=dict)
     default: bool = True
@@ -168,11 +168,11 @@ class CollectionsManifest:
         return False
 
     def flags(self, *, default: bool) -> HistoryFlags:
-        """Return the history of the collections here, and `default` for those that are not."""
+        """Return the history flags of these collections, with `default` for all others."""
         return HistoryFlags({each.id: each.history for _, each in self.each_collection()}, default)
 
     def by_id(self) -> dict[int, tuple[Scope, Collection]]:
-        """The scope and the collection, by the collection's id."""
+        """Return the scope and the collection, by the collection's id."""
         return {collection.id: (scope, collection) for scope, collection in self.each_collection()}
 
     # --- text ---------------------------------------------------------------------------------------------------------
@@ -265,7 +265,9 @@ class CollectionsManifest:
         return self._with(replace(parent, collections=tuple(each for each in parent.collections if each.name != name)))
 
     def with_history(self, scope: str, name: str, *, history: bool) -> CollectionsManifest:
-        """Return the next manifest, in which a collection has a history or not; this one if it is so already."""
+        """Return the next manifest, with this history flag of a collection; this manifest if it has that flag
+        already.
+        """
         parent, known = self._collection(scope, name)
         if known.history == history:
             return self

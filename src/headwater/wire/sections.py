@@ -118,8 +118,8 @@ class Fixed:
         shape = self.chosen.get(tuple([values[name] is None for name in self.optional]))
         if shape is not None:
             return shape.pack(values)
-        given = [each.name for each in self.fields if not each.optional or values[each.name] is not None]
-        raise ValueError(f"no form of this message has exactly {', '.join(given) or 'no fields'}")
+        present = [each.name for each in self.fields if not each.optional or values[each.name] is not None]
+        raise ValueError(f"no form of this message has exactly {', '.join(present) or 'no fields'}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def oldest_message(event: ManifestEvent) -> AnySystemEvent:
 
 def old_message(event: ManifestEvent) -> SystemEvent:
     """Return the message of an event that is no modification, still without seqno, in version 0, or if there is a
-    maximum TTL in version 1. They can't say that there is no history.
+    maximum TTL in version 1. These versions can't express that a collection has no history.
     """
     return SystemEvent(
         by_seqno=0,
