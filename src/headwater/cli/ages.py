@@ -13,7 +13,7 @@ _NAMES = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
 FORM = "an age such as 12h, 7d or 2w (s, m, h, d, w)"
 AGE_MAX = timedelta(days=100 * 365)
-"""Nothing here is as old; dates before the year 1 there are none of."""
+"""The longest age that is accepted: nothing here is as old, and Python has no dates before the year 1."""
 
 
 def age_of(text: str) -> timedelta | None:

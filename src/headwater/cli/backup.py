@@ -250,8 +250,8 @@ def _bucket(node: str) -> str:
 def _target(node: str, user: str | None, password: str | None, retry: float | None) -> Any:
     from headwater.spark.settings import parse_write
 
-    given = {"url": node, "user": user, "password": password, "retrySeconds": None if retry is None else str(retry)}
-    return parse_write({name: text for name, text in given.items() if text is not None} | {"withMeta": "true"})
+    options = {"url": node, "user": user, "password": password, "retrySeconds": None if retry is None else str(retry)}
+    return parse_write({name: text for name, text in options.items() if text is not None} | {"withMeta": "true"})
 
 
 def _write(

@@ -17,10 +17,10 @@ from typing import Any, cast
 from headwater.wire.header import VALUE_BYTES_MAX
 
 ROW_CHARACTERS_MAX = 3 * VALUE_BYTES_MAX
-"""A document of quotes only, each of them doubled, with its key and all that is its own."""
+"""The longest row: a document of quotes only, each of them doubled, with room for its key and other fields."""
 
 DIGITS_MAX = 4000
-"""Python reads no longer whole number."""
+"""The most digits of a whole number: Python refuses to read a longer one."""
 
 
 class _Lines:

@@ -17,7 +17,7 @@ GENERAL: Mapping[int, str] = {
     143: "SIGTERM came before the work was done",
 }
 UNTIL_ENDED = frozenset({"serve", "console"})
-"""Commands whose work has no end of its own: a signal is how they end well, so they have no status for one."""
+"""Commands whose work has no end of its own: a signal ends them successfully, so they have no exit status for one."""
 
 
 def own_exits(command: Any) -> Mapping[int, str]:

@@ -9,9 +9,9 @@ __all__ = ["advice", "lacking"]
 
 _REQUIREMENT = re.compile(r"([\w.-]+)([^;\[]*);.*extra == ['\"]([\w-]+)['\"]")
 _NAMES = {"confluent_kafka": "confluent-kafka", "delta": "delta-spark", "opensearchpy": "opensearch-py"}
-"""Modules that are called otherwise than their package."""
+"""The package of each module that has another name than its package."""
 _TOOLS = frozenset({"dev", "all"})
-"""Extras that gather what others bring."""
+"""Extras that only gather the packages of other extras."""
 
 
 def advice(error: ModuleNotFoundError) -> str | None:

@@ -136,7 +136,7 @@ _WANTED = {
     "greater_than_equal": "{ge} or more",
     "less_than_equal": "{le} or less",
 }
-"""The right form of a value, by the name that pydantic, of which typer makes its types, has for the mistake."""
+"""The right form of a value, by pydantic's name for the mistake: typer's types are pydantic's."""
 
 
 def plain_words(error: Any) -> str:

@@ -24,7 +24,7 @@ __all__ = ["GUESTS", "CommandsAndGuests"]
 JOBS: Final = "headwater.jobs"
 COMMANDS: Final = "headwater.commands"
 GUESTS: Final = "Of other packages"
-"""The part of the list of commands in which they stand, after all others."""
+"""The last part of the list of commands, which has those of other packages."""
 
 
 class CommandsAndGuests(Commands):

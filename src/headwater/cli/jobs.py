@@ -22,7 +22,7 @@ REPORTING: list[Parameter] = [
     ("shown", ProgressOption, ProgressFormat.TEXT),
     ("metrics", MetricsPort, None),
 ]
-"""The options of how a job reports, which are the command line's alone; behind those of how long it tries."""
+"""The options for the reports of a job, which only the command line has; they come after the options for retries."""
 BEFORE_REPORTING = "retry_seconds"
 
 
@@ -77,11 +77,11 @@ def run(job: DeclaredJob[Any], shown: ProgressFormat, metrics: str | None, live:
 
 def job_of(kind: type[DeclaredJob[Any]], values: dict[str, Any]) -> DeclaredJob[Any]:
     """Make a job of the options on the command line; the others have their declared defaults. Raises OptionError."""
-    given = {}
+    fields = {}
     for option in kind.options():
         if (value := values[option.field]) is not None and not (option.many and not value):
-            given[option.field] = value if option.read is None else option.read(value)
-    return kind(**given)
+            fields[option.field] = value if option.read is None else option.read(value)
+    return kind(**fields)
 
 
 def add_job(app: typer.Typer, kind: type[DeclaredJob[Any]], part: str, live: Live | None = None) -> None:

@@ -29,7 +29,7 @@ __all__ = ["COLUMNS", "NEEDED", "PLACE", "ExportedDocument", "cells", "missing",
 PLACE = ("vbucket", "seqno", "cas", "rev_seqno")
 COLUMNS = (*PLACE, "scope", "collection", "key", "key_base64", "flags", "expiry", "value", "value_base64")
 NEEDED = frozenset({"key", "value"})
-"""Columns without which a file is not in this layout; without another one its value is that of an empty one."""
+"""Columns without which a file is not in this layout. Any other missing column counts as a column without values."""
 
 
 class ExportedDocument(NamedTuple):
@@ -118,14 +118,14 @@ def _bytes(row: Mapping[str, Any], name: str) -> bytes:
 
 
 def _number(row: Mapping[str, Any], name: str) -> int:
-    given = row.get(name)
-    if given in (None, ""):
+    field = row.get(name)
+    if field in (None, ""):
         return 0
-    if not str(given).isdecimal() or int(given) >= 1 << 32:
-        raise ValueError(f"{name} is {given!r}, expected 0 to {(1 << 32) - 1}")
-    return int(given)
+    if not str(field).isdecimal() or int(field) >= 1 << 32:
+        raise ValueError(f"{name} is {field!r}, expected 0 to {(1 << 32) - 1}")
+    return int(field)
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Return the columns that a file lacks of this layout."""
+    """Return the columns without which a file is not in this layout, and that are not among `names`."""
     return sorted(NEEDED - set(names))

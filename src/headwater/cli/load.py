@@ -56,7 +56,7 @@ FORMAT = "How to read the file; by its name when left out. changes: what tail --
 COLUMNS = "CSV columns that are not text: count=int,price=float,ok=bool."
 BAD_ROWS_TOLD = 20
 DOCUMENTS_PER_CALL = 20_000
-"""Enough to fill the pipeline; few enough that the bar moves and Ctrl-C is heard."""
+"""The documents of one call: enough to fill the pipeline; few enough that the bar moves and Ctrl-C is noticed soon."""
 
 
 class Format(StrEnum):
@@ -149,7 +149,7 @@ def _tell_dry(documents: int, bad: "Bad | None") -> None:
 
 
 Refused: TypeAlias = dict[bytes, HeadwaterError]
-"""The documents a node would not take, by their keys."""
+"""The errors of the documents that a node refused, by their keys."""
 
 
 def _by_collection(part: list["InputDocument"], collection: str | None) -> dict[str | None, list["InputDocument"]]:

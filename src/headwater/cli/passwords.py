@@ -63,11 +63,11 @@ def password_given(context: typer.Context, name: str, file: str | None) -> str |
     Raises:
         OptionError: as `password_of` and `typed_password`.
     """
-    given = context.params[name]
-    if file is not None and not (given and came_from(context, name) < came_from(context, f"{name}_file")):
+    value = context.params[name]
+    if file is not None and not (value and came_from(context, name) < came_from(context, f"{name}_file")):
         return password_of(file)
     user, option = context.params[user_of(name)], f"--{name.replace('_', '-')}-file"
-    return given or typed_password(user, option, f"HEADWATER_{name.upper()}")
+    return value or typed_password(user, option, f"HEADWATER_{name.upper()}")
 
 
 def typed_password(user: str | None, option: str, variable: str) -> str | None:

@@ -43,7 +43,9 @@ KEYS: Final[Mapping[str, type]] = {
 PATHS: Final = ("password-file", "trust-store", "client-certificate", "client-key")
 _OF_URL: Final = ("trust-store", "client-certificate", "client-key", "tls-verify")
 VARIABLES: Final = {"HEADWATER_NODE": "node", "HEADWATER_USER": "user", "HEADWATER_PASSWORD_FILE": "password-file"}
-"""The variables that come before a profile, and what of it: whatever option has such a variable has that default."""
+"""The variables that override a profile, each with the key that it overrides; an option with such a variable gets its
+default from that key.
+"""
 _USERS: Final = "user"
 """The commands whose --node is in place of a folder, and has no variable for that reason."""
 

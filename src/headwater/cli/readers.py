@@ -46,14 +46,16 @@ if TYPE_CHECKING:
 HEAD_BYTES = 1 << 20
 """The first bytes of a CSV file, read for its header and, where types are inferred, for the types."""
 LINE_BYTES_MAX = 16 * VALUE_BYTES_MAX
-"""A document of zeros told twice, as JSON and as text, each in six letters, and more."""
+"""The longest line: a document of zero bytes, each of them six letters, written twice (as JSON and as text), and more.
+"""
 
 BATCH_ROWS = 64
-"""Rows of Parquet that are decoded at once. How much they hold is not known before: a value may stand in a file once,
-or compressed to nothing, and be the value of each of its rows."""
+"""Rows of Parquet that are decoded at once. Their size is not known before: a value may stand in a file once, or
+compressed to nothing, and be the value of each of its rows.
+"""
 
 SLICE_BYTES = 32 << 20
-"""Rows of more are made Python's one by one."""
+"""Rows that take more bytes than this become Python's objects one by one."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 TYPES = ("text", "int", "float", "bool")
@@ -203,7 +205,7 @@ class _InspectedStream(io.RawIOBase):
 
 
 Rows = Iterator[tuple[str, Any, int]]
-"""Of a file: the place of each row as an error names it, the row, and the position in the file."""
+"""The rows of a file: the place of each row as an error names it, the row, and the position in the file."""
 
 
 def _documents(

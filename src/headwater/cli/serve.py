@@ -46,11 +46,13 @@ class Serve(CommandWithForms):
         from headwater.node.config import config_from, one_thread_for
 
         sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-        given = {name: ctx.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+        options = {
+            name: ctx.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"
+        }
         named = ctx.find_object(Settings)
         if named is not None and named.file is not None:  # headwater --config FILE serve
-            given.setdefault(CONFIG.field, str(named.file))
-        config = config_from(given)
+            options.setdefault(CONFIG.field, str(named.file))
+        config = config_from(options)
         one_thread_for(config)
         from headwater.node import run
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 AGAIN_SECONDS = 0.001
-"""After this a stop is raised again that came where Python lets nothing through."""
+"""The time after which a stop is raised again that came where Python lets no exception through."""
 
 
 def signals() -> tuple[signal.Signals, ...]:

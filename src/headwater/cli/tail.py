@@ -215,7 +215,9 @@ def _check_tap(start: str, positions: Path | None, collections: object, formed: 
 
 
 def _form(form: str, before: bool) -> str:
-    """Return the form of the lines; raises typer.BadParameter if it has no place for what a change replaced."""
+    """Return the form of the lines; raises typer.BadParameter if it has no place for the version that a change
+    replaced.
+    """
     if before and form not in ("text", "json"):
         raise typer.BadParameter("what a change replaced is shown as text or JSON: no other --format with --before.")
     return form
@@ -341,7 +343,7 @@ def _line_to_print(event: "Event", shown: TailShown, since_ns: int) -> str | Non
 
 
 def _told_loss(kind: str, event: "Missing", shown: TailShown) -> str | None:
-    """Return the line about something that does not come; None if it is on stderr."""
+    """Return the line about changes that do not come; None if it went to stderr."""
     if shown.loss is not None:
         return shown.loss(kind, event)
     remark(_loss(kind, event))
@@ -364,14 +366,14 @@ def _line(kind: str, change: "Row", keys_only: bool) -> str:
 
 
 def _operation(kind: str, change: "Row") -> str:
-    """Return what a change did, if it comes with what it replaced; the kind of event where that is not known."""
+    """Return the operation of a change, if it comes with the version that it replaced; else the kind of event."""
     from headwater.client import Lack
 
     return kind if change.before is Lack.NOT_REQUESTED else change.operation or kind
 
 
 def _replaced(change: "Row", keys_only: bool) -> str:
-    """Return for people what a change replaced: `, was seqno 7: {...}`; nothing where there was nothing."""
+    """Return the version that a change replaced, for people: `, was seqno 7: {...}`; empty if there was none."""
     from headwater.client import Before, Lack
 
     if change.before is Lack.NOT_KEPT:
@@ -405,7 +407,7 @@ def _event(kind: str, change: "CollectionEvent") -> str:
 
 
 def _loss(kind: str, event: "Missing") -> str:
-    """Return for people what does not come: `512:120 deletions_purged after seqno 90: ...`."""
+    """Return the line for people about changes that do not come: `512:120 deletions_purged after seqno 90: ...`."""
     from headwater.client import SnapshotMarker
 
     if isinstance(event, SnapshotMarker):
@@ -416,7 +418,7 @@ def _loss(kind: str, event: "Missing") -> str:
 
 
 def _json_loss(kind: str, event: "Missing") -> str:
-    """Return for programs what does not come."""
+    """Return the line for programs about changes that do not come."""
     return json.dumps({"event": kind} | asdict(event))
 
 
@@ -460,7 +462,7 @@ def json_line(kind: str, change: "Row", keys_only: bool = False) -> str:
 
 
 def _json_before(change: "Row", keys_only: bool) -> dict[str, Any]:
-    """Return for programs what a change replaced; nothing if that was not requested."""
+    """Return the version that a change replaced, for programs; empty if it was not requested."""
     from headwater.client import Before, Lack
 
     before = change.before

@@ -29,7 +29,7 @@ Accounts: TypeAlias = "dict[str, Account]"
 
 @dataclass(slots=True)
 class UsersPlace:
-    """A folder, or (`node`) the node to ask, with its login."""
+    """The folder of a node's store; or a running node with its login, if `node` is not None."""
 
     data: Path
     node: str | None = None
@@ -153,11 +153,11 @@ class UserCommand(PlacedCommand):
 
     def perform_at(self, place: UsersPlace, values: Mapping[str, Any]) -> None:
         """Change the users; a password is asked for once the rest is known to be right."""
-        given = {each.field: values[each.field] for each in self.work.options() if not each.secret}
-        work = self.work(**given)
+        fields = {each.field: values[each.field] for each in self.work.options() if not each.secret}
+        work = self.work(**fields)
         if self.work.needs_password():
             work.check(place.accounts() or {})
-            work = self.work(**given | {"password": new_password(values["password_file"], work.name)})
+            work = self.work(**fields | {"password": new_password(values["password_file"], work.name)})
         outcome = place.change(work)
         for line in outcome.details:
             remark(line)

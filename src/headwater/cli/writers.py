@@ -79,7 +79,9 @@ class ExportForm(NamedTuple):
 
 
 Source = Callable[[], "Iterator[pa.RecordBatch]"]
-"""Gives the documents anew each time, since some forms are found out by looking at all of them first."""
+"""A function that yields the documents from the beginning at each call, since some forms need a first pass over all of
+them.
+"""
 
 
 def write(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
@@ -348,14 +350,14 @@ def _column_types(source: Source, form: ExportForm) -> dict[str, Any]:
 
     arrow = {"text": "text", "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     types: dict[str, Any] = dict.fromkeys(_names(source, form))
-    given = {name: arrow[kind] for name, kind in form.types.items()}
-    if unknown := given.keys() - types.keys():
+    stated = {name: arrow[kind] for name, kind in form.types.items()}
+    if unknown := stated.keys() - types.keys():
         raise ExportError(f"--types names {min(unknown)!r}; the columns are {', '.join(types)}")
     quiet = form._replace(skip_bad=None if form.skip_bad is None else lambda error: None)
     for part in _parts(source, quiet):
-        for name in types.keys() - given.keys():
+        for name in types.keys() - stated.keys():
             types[name] = _wider(types[name], [members.get(name) for members in part])
-    return {name: _final(given.get(name, kind)) for name, kind in types.items()}
+    return {name: _final(stated.get(name, kind)) for name, kind in types.items()}
 
 
 def _wider(known: Any, values: list[Any]) -> Any:

@@ -26,7 +26,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headwater.protocol.browser import LOOPBACK, READING, is_own, name_of
 
 BODY_BYTES_MAX = 8 << 20
-"""The largest form: the largest editable document fits, with six bytes for a line end, else three at most."""
+"""The largest form: the largest editable document fits, with six bytes for each line end, and at most three for any
+other byte.
+"""
 FIELDS_MAX = 4096
 FORM = "application/x-www-form-urlencoded"
 POLICY = (

@@ -27,9 +27,9 @@ TAILS_MAX = 4
 """The most open tails: a browser opens six connections for all tabs, and other pages need some."""
 CONNECTIONS_SHOWN_MAX = 32
 STREAMS_SHOWN_MAX = 50
-"""Streams of one connection."""
+"""The most streams of one connection that the page shows."""
 FOLLOWED_SHOWN_MAX = 50
-"""Producers that one node follows."""
+"""The most producers of one node that the page shows."""
 
 
 async def streams(request: Request) -> Response:

@@ -69,9 +69,9 @@ def addresses(nodes: Sequence[str]) -> "tuple[list[Address], Place]":
 
 
 FIRST_START_SECONDS = 60.0
-"""A member's first start may compile its kernels, beside others that do the same: so long its answers may take."""
+"""The longest wait for an answer of a member at its first start: it may compile its kernels, as others do beside it."""
 WAITED_SECONDS = 3.0
-"""A node that owes an answer for so long is named, again and again."""
+"""The time after which a node that owes an answer is named, and the interval at which it is named again."""
 
 
 def run(
@@ -98,8 +98,8 @@ def run(
 
 
 class StopRequest:
-    """The user's wish for an end. `gently`: set by work that can finish a part; without it a signal cancels
-    at once.
+    """The user's request to stop. `gently` is set by work that can finish its running parts; otherwise a signal cancels
+    the work at once.
     """
 
     def __init__(self) -> None:

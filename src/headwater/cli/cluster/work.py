@@ -124,7 +124,7 @@ def _print(lines: tuple[str, ...]) -> None:
 
 def work_of(kind: type[DeclaredWork], values: dict[str, Any]) -> DeclaredWork:
     """Make work of the options on the command line; the others have their declared defaults. Raises OptionError."""
-    given = {}
+    fields = {}
     for option in kind.options():
         if (value := values[option.field]) is None or (option.many and not value):
             continue
@@ -135,8 +135,8 @@ def work_of(kind: type[DeclaredWork], values: dict[str, Any]) -> DeclaredWork:
             value = tuple(map(option.kind, value))
         elif option.read is not None:
             value = option.parse(value, f"--{option.name}")
-        given[option.field] = value
-    return kind(**given)
+        fields[option.field] = value
+    return kind(**fields)
 
 
 def add_work(group: typer.Typer, kind: type[DeclaredWork], node: Parameter | None, part: str | None = None) -> None:

@@ -88,9 +88,9 @@ def _only_of_flights(options: dict[str, tuple[object, object]]) -> None:
 
     Raises: OptionError.
     """
-    for name, (given, default) in options.items():
-        if given != default:
-            raise OptionError(name, str(given), "possible with failover, which has no option but --keep and --format")
+    for name, (value, default) in options.items():
+        if value != default:
+            raise OptionError(name, str(value), "possible with failover, which has no option but --keep and --format")
 
 
 def _need(modules: tuple[str, ...]) -> None:
