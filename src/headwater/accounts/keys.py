@@ -28,7 +28,7 @@ class Keys:
 
 def derive(hash_name: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Keys:
     """Derive the keys of a password. SaltedPassword = PBKDF2; StoredKey = H(HMAC(., "Client Key")); ServerKey = HMAC(.,
-    "Server Key"). Some milliseconds.
+    "Server Key"). This takes some milliseconds.
     """
     salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", hash_name)

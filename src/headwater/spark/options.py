@@ -314,7 +314,7 @@ class WriteSettings:
         example="shop.orders",
     )
     force: bool = False
-    """With metadata: over newer versions as well. No option of Spark's: a restore sets it."""
+    """True to write over newer versions as well, with metadata. It is no option of Spark: a restore sets it."""
 
     def __repr__(self) -> str:
         return f"WriteSettings({self.url})"

@@ -55,7 +55,7 @@ def types(
     Args:
         key_format, value_format: the types of key and value, "binary" or "string".
         collections: True if collections are chosen, which adds their columns.
-        befores: True if changes come with what they replaced, which adds three columns.
+        befores: True if changes come with the version that they replaced, which adds three columns.
     """
     known = COLUMNS | (OF_COLLECTIONS if collections else {}) | (OF_BEFORES if befores else {})
     chosen = {name: kind for name, (kind, _) in known.items()} | {"key": key_format, "value": value_format}

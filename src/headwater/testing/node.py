@@ -329,10 +329,10 @@ def node(
         OptionError: there is no option of this name.
         NodeError: the node did not start, or left a traceback; with its log.
     """
-    return _running(_given(locals()), environment, tls=tls)
+    return _running(_serve_options(locals()), environment, tls=tls)
 
 
-def _given(arguments: dict[str, Any]) -> dict[str, object]:
+def _serve_options(arguments: dict[str, Any]) -> dict[str, object]:
     """Return the options of `serve` among the arguments of `node`, without those that are None.
 
     Raises:

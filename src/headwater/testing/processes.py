@@ -186,7 +186,7 @@ class ForkServers:
         self.current: ForkServerProcess | None = None
         self._lock = Lock()
         self.broken: str = ""
-        """The reason for which there will be none in this process."""
+        """The reason why this process can have no fork server; empty while it can."""
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: IO[bytes]) -> Forked | None:
         """Return a forked process, or None if it must be started plainly."""

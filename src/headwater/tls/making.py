@@ -148,12 +148,12 @@ def _host(text: str) -> x509.GeneralName:
         return x509.DNSName(text)
 
 
-def _usage(**given: bool) -> x509.KeyUsage:
+def _usage(**flags: bool) -> x509.KeyUsage:
     from cryptography import x509  # noqa: PLC0415 - as above
 
     none = dict.fromkeys(("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"), False)
     none |= dict.fromkeys(("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False)
-    return x509.KeyUsage(**none | given)
+    return x509.KeyUsage(**none | flags)
 
 
 def _hash() -> Any:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 FIRST_SECONDS = 0.05
 LONGEST_SECONDS = 5.0
 LONGEST_FOR_REQUESTS_SECONDS = 1.0
-"""A vbucket that moves is back within a fraction of a second, and somebody waits for the answer."""
+"""The longest delay of one request: a vbucket that moves is back within a fraction of a second, and the caller waits.
+"""
 
 _DOUBLINGS_MAX = 32
-"""2.0 ** 1024 does not fit a float, and a client may try for weeks."""
+"""The most doublings of a delay: 2.0 ** 1024 does not fit a float, and a client may try for weeks."""
 
 
 @dataclass(slots=True)

@@ -2,9 +2,9 @@
 
 Half a MiB holds two of the chunks that a node sends, and stays in the processor's cache while it is decoded; with a
 smaller buffer the cost of each decoder call becomes noticeable (measured). For a larger frame the buffer grows only as
-the frame's bytes arrive: at most to twice its size each time, never beyond two of the largest frames (a change and what
-it replaced are decoded together). So a peer can't allocate memory here by announcing a large frame. The buffer is not
-filled with zeros, which took 0.2 ms for each connection and made half a MiB resident: a page becomes resident when
+the frame's bytes arrive: at most to twice its size each time, never beyond two of the largest frames (a change and its
+message Before are decoded together). So a peer can't allocate memory here by announcing a large frame. The buffer is
+not filled with zeros, which took 0.2 ms for each connection and made half a MiB resident: a page becomes resident when
 bytes arrive in it.
 """
 
