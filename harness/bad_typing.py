@@ -1,12 +1,12 @@
-"""Every command with every mistake that a user makes at one time or another:
+"""Run every command with every mistake that a user makes at one time or another:
 
     python -m harness.bad_typing [--only 'backup create'] [--mistake refused] [--shown FILE]
 
 The commands are those of the app, each with a line that would be right; a mistake changes its words or what is around
 it: the login, the address, the vbuckets, the folders, the disk, the terminal, a signal. Each runs in a process of its
-own, forked from one that has the command line imported. Told is what ends with a traceback, takes longer than a
-minute, ends well though nothing was done, has another number of lines than one, or leaves a file that looks whole;
-then the status is 1. With --shown all that was printed goes to a file, to be read.
+own, forked from one that has the command line imported. A command line is reported, and the status is 1, if it ends
+with a traceback, takes longer than a minute, succeeds without having done anything, prints more or fewer lines than
+one, or leaves a file that looks whole. With --shown all that was printed goes to a file, to be read.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ BASE: Final[Mapping[str, str]] = {
     "config check": "{place}/node.toml",
     "config show": "{place}/node.toml",
 }
-"""A right line for each command, `{place}` being an empty folder, and the node's user in the environment."""
+"""A correct line for each command; `{place}` stands for an empty folder, and the environment has the node's user."""
 LEFT_OUT: Final = {"copy": "Spark", "invalidate": "Spark", "publish": "Kafka", "demo": "Spark"}
 ASKS_BY_OPTION: Final = {
     *("load", "export", "get", "set", "delete", "tail", "tap", "seqnos", "failover-log", "streams"),

@@ -28,7 +28,7 @@ from typing import TypeAlias
 from zlib import crc32
 
 GONE = None
-"""In place of a value's checksum: the document is deleted."""
+"""Stands for the checksum of a deleted document."""
 
 State: TypeAlias = dict[tuple[int, bytes], int | None]
 """Checksums of documents by (vbucket, key)."""

@@ -11,7 +11,7 @@ ends with kill -9 or an orderly stop, and a start. It checks that:
     the node starts                      on whatever disk it left behind
     it is writing again                  within WRITING_AGAIN_SECONDS of a refusal, whenever live data fits in half
 
-Prints a line every ten seconds; what is broken ends it with a line that says so, and status 1.
+Prints a line every ten seconds; a broken promise ends it with a line that describes it, and status 1.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ MIB: Final = 1 << 20
 WRITING_AGAIN_SECONDS: Final = 30.0
 TOLD_SECONDS: Final = 10.0
 FITS, FITS_AFTER_BRIM, BRIM = 0.48, 0.4, 4.0
-"""Live data of all writers, as a part of the disk. 0.48 and what is beside the documents (headers, tombstones of the
-keys, records) is half."""
+"""The budgets of all writers' live data, as multiples of the disk's size: in usual rounds, after the disk was filled,
+and while it is filled. 0.48 of documents, with headers, tombstones and records, take half of the disk.
+"""
 BURST_BYTES, BURST_MAX = 4 * MIB, 32
 SIZES = ((0.60, 16, 4 << 10), (0.35, 16 << 10, 256 << 10), (0.0485, 256 << 10, 2 * MIB), (0.0015, 18 * MIB, 20 * MIB))
 SIZE_SHARE_MAX: Final = 16
-"""No document is larger than this part of the disk."""
+"""The largest document is the disk's size divided by this."""
 REFUSED_SECONDS = 0.02
 
 
@@ -138,10 +139,10 @@ class BudgetWriter(Writer):
         vbucket, key = place = self._random.choice(self._places)
         value = self._random.randbytes(max(16, min(self._size(), room + self._planned.get(place, 0))))
         self._plan(place, len(value))
-        told = digest(value)
-        self._sizes.by_digest[told] = len(value)
+        checksum = digest(value)
+        self._sizes.by_digest[checksum] = len(value)
         frame = Frame(Magic.CLIENT_REQUEST, Opcode.SET, key, bytes(8), value, vbucket=vbucket, opaque=number)
-        return Operation(number, vbucket, key, told), frame
+        return Operation(number, vbucket, key, checksum), frame
 
     def _size(self) -> int:
         at = self._random.random()
@@ -217,9 +218,9 @@ def stuck_dcp(vbuckets: int) -> list[bytes]:
         Frame(Magic.CLIENT_REQUEST, Opcode.DCP_OPEN, b"stuck", (0).to_bytes(4, "big") + (1).to_bytes(4, "big")),
         Frame(Magic.CLIENT_REQUEST, Opcode.DCP_CONTROL, b"connection_buffer_size", value=b"1000"),
     ]
-    asked = bytes(8) + b"".join(number.to_bytes(8, "big") for number in (0, forever, 0, 0, 0))
+    extras = bytes(8) + b"".join(number.to_bytes(8, "big") for number in (0, forever, 0, 0, 0))
     frames += [
-        Frame(Magic.CLIENT_REQUEST, Opcode.DCP_STREAM_REQ, b"", asked, vbucket=vbucket, opaque=vbucket)
+        Frame(Magic.CLIENT_REQUEST, Opcode.DCP_STREAM_REQ, b"", extras, vbucket=vbucket, opaque=vbucket)
         for vbucket in range(vbuckets)
     ]
     return [frame.encode() for frame in frames]
@@ -451,14 +452,14 @@ def _disk(mebibytes: int, kind: str) -> Iterator[Path]:
             yield path
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.disk_battery", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--mebibytes", type=int, default=300)
     parser.add_argument("--filesystem", choices=KINDS, default=KINDS[0])
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     if not may_mount():
         print("only root may mount a small disk; run this as root, outside of a container", file=sys.stderr)
         return 2

@@ -7,8 +7,8 @@ systemd looks at the unit of deploy/, and its command is started as systemd does
 nodes become a cluster; documents are loaded; each page of the console is opened, the first one in Chromium where that
 is installed; a real Prometheus (Debian's `prometheus`) scrapes the nodes with the alert rules of deploy/, and is asked
 each query of the dashboard and each alert; a backup is made, the nodes are wiped, it is restored into new ones, and
-what is exported before and after is compared key by key. Prints a line for each; whatever is not as it should be ends
-it with status 1.
+what is exported before and after is compared key by key. Prints a line for each step; the first result that differs
+from what the pages promise ends it with status 1.
 """
 
 from __future__ import annotations

@@ -29,13 +29,13 @@ def class_path(organisation: str, module: str, revision: str, place: Path) -> st
     if spec is None or spec.origin is None:
         raise NotFetched("pyspark is not installed")
     (ivy,) = (Path(spec.origin).parent / "jars").glob("ivy-*.jar")
-    found = place / f"{module}.jars"
+    jars = place / f"{module}.jars"
     wanted = ["-dependency", organisation, module, revision, "-confs", "default", "-types", "jar", "bundle"]
-    command = ["java", "-jar", str(ivy), *wanted, "-cachepath", str(found), "-warn"]
+    command = ["java", "-jar", str(ivy), *wanted, "-cachepath", str(jars), "-warn"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise NotFetched(str(problem)) from problem
-    if told.returncode or not found.exists():
-        raise NotFetched(told.stdout[-500:])
-    return found.read_text(encoding="utf-8").strip()
+    if done.returncode or not jars.exists():
+        raise NotFetched(done.stdout[-500:])
+    return jars.read_text(encoding="utf-8").strip()

@@ -121,10 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--batches", type=int, default=8000)
     parser.add_argument("--files", type=int, default=20)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as place:
-        for number, seen in enumerate(weeks(Path(place), asked.batches, asked.files)):
-            if number % max(1, asked.batches // 1000) == 0:
+        for number, seen in enumerate(weeks(Path(place), options.batches, options.files)):
+            if number % max(1, options.batches // 1000) == 0:
                 sys.stdout.write(f"{seen}\n")
 
 

@@ -93,8 +93,8 @@ def put(node: Node, vb: int, key: str, value: bytes) -> None:
 
 def replicate(node: Node, source: str, vbuckets: str, *, takeover: bool = False) -> None:
     """Let a node follow another one, at host:port, in some vbuckets such as `0-3,7`."""
-    asked = {"from": source, "vbuckets": vbuckets, "takeover": takeover}
-    _done(call(node, Opcode.IOCTL_SET, b"replicate", json.dumps(asked).encode()))
+    options = {"from": source, "vbuckets": vbuckets, "takeover": takeover}
+    _done(call(node, Opcode.IOCTL_SET, b"replicate", json.dumps(options).encode()))
 
 
 def leave(node: Node, source: str) -> None:
@@ -164,7 +164,7 @@ class HandMade:
             {"hostname": each.host, "services": {"kv": each.port, "mgmt": 8091}} for each in self.nodes
         ]
         hosts[this]["thisNode"] = True
-        told = {
+        config = {
             "rev": self._rev,
             "revEpoch": 1,
             "name": "default",
@@ -177,7 +177,7 @@ class HandMade:
                 "vBucketMap": [[owner, *self.replicas.get(vb, [])] for vb, owner in enumerate(self.owners)],
             },
         }
-        return json.dumps(told).encode()
+        return json.dumps(config).encode()
 
     def publish(self, *to: int) -> None:
         """Send a new map to these nodes, in this order; to all that run if none is named."""

@@ -16,10 +16,10 @@ def descendants(pid: int) -> list[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         if (fields := _fields(stat)) is not None:
             parents[int(stat.parent.name)] = int(fields[1])
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found[1:]
+    pids = [pid]
+    for each in pids:
+        pids += [child for child, parent in parents.items() if parent == each]
+    return pids[1:]
 
 
 def lives(pid: int) -> bool:

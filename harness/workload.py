@@ -268,6 +268,6 @@ def read_back(url: str, changes: Mapping[tuple[int, bytes], Shown]) -> None:
             answer = next(answers, None)
             if answer is None:
                 raise HeadwaterError("the node hung up on a GET")
-            found = digest(answer.value) if answer.status == Status.SUCCESS else GONE
-            if found != change.digest:
+            checksum = digest(answer.value) if answer.status == Status.SUCCESS else GONE
+            if checksum != change.digest:
                 raise Violation(f"GET answers {answer.status}, {len(answer.value)} bytes for {change}")

@@ -1,4 +1,4 @@
-"""Let bad guests loose on two real nodes and see what they cost:
+"""Attack two real nodes by hostile guests, and measure the cost of each attack:
 
     python -m harness.attack
 
@@ -6,8 +6,8 @@ Every request and page at its limits, before the login and after it, then storms
 the longest turn of the event loop in processor time ("turn"), in wall time while its thread did not stand in line for a
 processor ("own") and in wall time ("late"), how long a bystander waited, and the most resident memory. Status 1 when a
 bound is broken: a turn of more than 50 ms of processor time that comes again when the attack is repeated three times,
-more memory than the options allow, a traceback, a bystander who was not answered. Whoever else runs on the machine
-makes the other times longer, but not that one.
+more memory than the options allow, a traceback, a bystander who was not answered. Other programs on the machine make
+the other times longer, but not the processor time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from harness.attack.battery import Battery, two_nodes
 from harness.attack.storms import KEYS
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """Read the arguments and run; returns the exit status."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.attack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -33,12 +33,12 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--documents", type=int, default=KEYS, help="so many in each node")
     parser.add_argument("--only", default="", help="a pattern: only attacks in whose name it is found")
     parser.add_argument("--quiet", action="store_true", help="the table only")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, two_nodes(Path(folder), arguments.documents) as (everybody, users):
         tell = (lambda line: None) if arguments.quiet else _tell
-        told = {"seconds": arguments.seconds, "scale": arguments.scale, "only": arguments.only, "tell": tell}
-        report = Battery(everybody, users, **told).run()
+        options = {"seconds": arguments.seconds, "scale": arguments.scale, "only": arguments.only, "tell": tell}
+        report = Battery(everybody, users, **options).run()
     for line in report.table():
         _tell(line)
     for remark in report.remarks:

@@ -26,12 +26,15 @@ from headwater.wire.opcodes import Opcode, name_of
 
 TURN_SECONDS_MAX = 0.050
 REPEATS = 3
-"""How often an attack with a long turn is tried again: a machine that stands still does so once, and what a guest sends
-costs the same each time. One long turn among the repeats is a complaint."""
+"""How often an attack with a long turn is tried again: if the machine stood still, the turn will be short, but a costly
+request costs the same each time. One long turn among the repeats is a complaint.
+"""
 STRANGERS_MIB = 32
-"""The memory that all who have not logged in may hold, server.STRANGERS_BYTES_MAX."""
+"""The memory that all connections without a login may hold together: server.STRANGERS_BYTES_MAX."""
 WORKING_MIB = 160
-"""The memory that a node may take beside (docs/reliability.md): copies of documents, lists, answers being made."""
+"""The memory that a node may take besides both (docs/reliability.md): copies of documents, lists, unfinished
+answers.
+"""
 NODES_MEMORY_MIB = 256
 USER, PASSWORD = "bob", "bobs-s3cret"
 USERS = f"ann:anns-s3cret\n{USER}:{PASSWORD}\n"
@@ -47,7 +50,7 @@ DISTURBING = (
     *(Opcode.FLUSH, Opcode.FLUSHQ, Opcode.DISABLE_TRAFFIC, Opcode.STOP_PERSISTENCE, Opcode.DEL_VBUCKET),
     *(Opcode.SET_VBUCKET, Opcode.SET_CLUSTER_CONFIG, Opcode.IOCTL_SET, Opcode.COMPACT_DB, Opcode.DELETE_BUCKET),
 )
-"""Requests that change what everybody sees when they are well-formed: they come last."""
+"""Requests that change the node's state for all its clients if they are well-formed: they are sent last."""
 WAITS = frozenset({Opcode.SEQNO_PERSISTENCE, Opcode.GET_LOCKED, Opcode.SASL_AUTH})
 SILENT_SECONDS = 2.0
 

@@ -14,7 +14,7 @@ from headwater.wire.header import HEADER, HEADER_BYTES, Frame, Magic
 from headwater.wire.opcodes import Opcode
 
 ANSWER_SECONDS = 60.0
-"""A node that has not answered after this is not serving."""
+"""The longest wait for an answer; a node that takes longer counts as not serving."""
 MECHANISM = "SCRAM-SHA512"
 MARK = 0xA77AC000
 GONE = (ConnectionError, TimeoutError, BrokenPipeError, ssl.SSLError)

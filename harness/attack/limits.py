@@ -32,7 +32,7 @@ WITH_DOCUMENTS = frozenset(
         *(Opcode.ADD_WITH_META, Opcode.DEL_WITH_META, Opcode.RETURN_META, Opcode.DCP_MUTATION, Opcode.TAP_MUTATION),
     }
 )
-"""Opcodes whose value is looked into: these are sent large ones of every kind."""
+"""Opcodes whose value the node parses or validates: `large` yields large values of every kind for them."""
 
 
 def opcodes() -> list[int]:
@@ -62,9 +62,9 @@ def small(opcode: int, random: Random) -> Iterator[bytes]:
     lengths = extras_lengths(opcode)
     usual = bytes(lengths[-1])
 
-    def frame(**told: object) -> bytes:
+    def frame(**fields: object) -> bytes:
         sections = {"magic": REQUEST, "opcode": opcode, "key": b"k", "extras": usual, "value": b"v", "opaque": 7}
-        return Frame(**sections | told).encode()  # type: ignore[arg-type]
+        return Frame(**sections | fields).encode()  # type: ignore[arg-type]
 
     for length in sorted({0, 255, *lengths, *(each + 1 for each in lengths), *(max(0, each - 1) for each in lengths)}):
         for extras in (bytes(length), b"\xff" * length, random.randbytes(length)):

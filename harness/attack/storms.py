@@ -41,7 +41,7 @@ GROUPS = (
     b"loop",
 )
 HELLO_OF_DATATYPES = (0x06, 0x07, 0x08, 0x0A, 0x0B, 0x04)
-"""Those that show JSON, snappy, attributes and sequence numbers as they are."""
+"""Features by which a client gets documents with their datatypes (JSON, snappy, attributes), and sequence numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -584,4 +584,4 @@ STORMS: tuple[Callable[[Place], None], ...] = (
     faults_by_the_thousand,
     watchers_of_maps_that_do_not_read,
 )
-"""The last one changes what node is whose, and so comes last."""
+"""All storms of this module. The last one changes which node owns the vbuckets."""

@@ -286,4 +286,4 @@ STORMS: tuple[Callable[[Place], None], ...] = (
     tls_answers_that_nobody_reads,
 )
 BEFORE_LOGIN = STORMS[:-2]
-"""Those that a stranger can do as well."""
+"""The storms that need no login."""

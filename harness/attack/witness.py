@@ -103,30 +103,30 @@ class Witness:
         self._stat("loop reset")
         row = self._row = Row(name, peak_bytes=resident(self.node.pid))
         yield row
-        told = self._stat("loop reset")
-        row.turn_seconds = int(told.get("ep_loop_busy_max", 0)) / 1e6
-        row.late_seconds = int(told.get("ep_loop_late_max", 0)) / 1e6
-        row.own_seconds = int(told.get("ep_loop_own_max", 0)) / 1e6
+        statistics = self._stat("loop reset")
+        row.turn_seconds = int(statistics.get("ep_loop_busy_max", 0)) / 1e6
+        row.late_seconds = int(statistics.get("ep_loop_late_max", 0)) / 1e6
+        row.own_seconds = int(statistics.get("ep_loop_own_max", 0)) / 1e6
 
     def stat(self, name: str) -> int:
-        """Return one of the node's general statistics."""
+        """Return the value of a general statistic of the node, an integer."""
         return int(self._stat("").get(name, 0))
 
     def _stat(self, group: str) -> dict[str, str]:
         """Return a group of the node's statistics; empty if the node is gone."""
-        told: dict[str, str] = {}
+        statistics: dict[str, str] = {}
         if not self.node.is_running:
-            return told
+            return statistics
         answer = self._asker.ask(Opcode.STAT, group.encode())
         while answer is not None and answer.key:
-            told[answer.key.decode("latin-1")] = answer.value.decode("latin-1")
+            statistics[answer.key.decode("latin-1")] = answer.value.decode("latin-1")
             answer = self._asker.hear()
         if answer is None:
             self._row.unserved += 1
             self._asker.__exit__(None, None, None)
             with suppress(OSError):
                 self._asker = self._admit()
-        return told
+        return statistics
 
     def _weigh(self) -> None:
         with suppress(*GONE):

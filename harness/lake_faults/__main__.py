@@ -2,9 +2,9 @@
 
     python -m harness.lake_faults --seeds 0-199
 
-Each scenario's result is a line on the screen and a JSON object in the report, at once; a seed whose result is there is
-not run again, so a run that was ended goes on where it was. At the end a table says how many there were of each kind.
-Exit status 1 if one of them went wrong.
+Each scenario's result is printed and appended to the report as a JSON object, as soon as it is known; a seed whose
+result is in the report is not run again, so an interrupted run can be continued. At the end a table has the number of
+scenarios of each kind. Exit status 1 if one of them went wrong.
 
     python -m harness.lake_faults --seeds 17 --again --verbose       one seed, step by step
     python -m harness.lake_faults --engine spark --seeds 0-13        the mirrors run on Spark; a report of its own
@@ -28,7 +28,7 @@ from harness.numbers import numbers_of
 REPORTS = {"local": Path("artifacts/lake-faults.jsonl"), "spark": Path("artifacts/lake-faults-spark.jsonl")}
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.lake_faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -38,7 +38,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, help="where results are kept, a JSON object a line")
     parser.add_argument("--again", action="store_true", help="run seeds whose results are there as well")
     parser.add_argument("--verbose", action="store_true", help="tell each step")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     seeds = numbers_of(arguments.seeds)
     report = arguments.report or REPORTS[arguments.engine]
     known = read(report)
@@ -76,14 +76,14 @@ def _run(seed: int, report: Path, engine: Engine, *, verbose: bool) -> dict[str,
     if verbose:
         print(f"seed {seed}: {profile_of(seed).name}", flush=True)
     result = run(seed, lambda line: print(f"    {line}", flush=True) if verbose else None, engine)
-    said = asdict(result)
+    entry = asdict(result)
     with report.open("a", encoding="utf-8") as out:
-        out.write(json.dumps(said) + "\n")
+        out.write(json.dumps(entry) + "\n")
     outcome = result.problem or "equal"
     print(f"seed {seed:4}  {result.seconds:6.1f} s  {result.steps:2} steps  {result.profile}: {outcome}", flush=True)
     if verbose and result.trace:
         print(result.trace)
-    return said
+    return entry
 
 
 def table(results: Iterable[dict[str, Any]]) -> list[str]:

@@ -35,7 +35,7 @@ DRIVER_SECONDS = 600.0
 """How long a driver with a JVM of its own may take to come to its point, or to its end."""
 
 ELSEWHERE = ("lake.planned", "lake.reading", "lake.files_written")
-"""Points that a mirror on Spark passes in other processes than its driver."""
+"""Failpoints that a mirror on Spark passes in other processes than its driver."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 

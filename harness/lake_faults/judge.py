@@ -20,7 +20,7 @@ from headwater.wire.opcodes import Opcode
 
 SHOWN_MAX = 3
 BRANCHES_MAX = 25
-"""Entries of a failover log that a node keeps."""
+"""The most entries of a failover log that a node keeps."""
 
 CAS_MASK = (1 << 64) - 1
 Key = tuple[int, bytes]
@@ -110,13 +110,13 @@ def compare(table: Mapping[Key, Document], bucket: Bucket) -> None:
     """
     there = bucket.documents
     told = [
-        _told("missing in the table", there.keys() - table.keys()),
-        _told("only in the table", table.keys() - there.keys()),
+        _summary("missing in the table", there.keys() - table.keys()),
+        _summary("only in the table", table.keys() - there.keys()),
     ]
     differing = {
         key for key in table.keys() & there.keys() if not _same(table[key], there[key], bucket.histories[key[0]])
     }
-    told.append(_told("different", differing))
+    told.append(_summary("different", differing))
     for key in sorted(differing)[:SHOWN_MAX]:
         pairs = zip(Document._fields, table[key], there[key], strict=True)
         told.append("; ".join(f"{name} {_short(mine)} for {_short(its)}" for name, mine, its in pairs if mine != its))
@@ -138,7 +138,7 @@ def _short(value: object) -> str:
     return text if len(text) < 60 else f"{text[:60]}..."
 
 
-def _told(what: str, keys: Iterable[Key]) -> str:
+def _summary(what: str, keys: Iterable[Key]) -> str:
     found = sorted(keys)
     return (
         f"{len(found)} are {what} ({', '.join(f'{vb}:{key[:20]!r}' for vb, key in found[:SHOWN_MAX])})" if found else ""
@@ -170,7 +170,7 @@ def check_changes(place: Path, bucket: Bucket) -> None:
     if held != there:
         missing, surplus = there.keys() - held.keys(), held.keys() - there.keys()
         other = {key for key in held.keys() & there.keys() if held[key] != there[key]}
-        told = (_told("missing", missing), _told("surplus", surplus), _told("different", other))
+        told = (_summary("missing", missing), _summary("surplus", surplus), _summary("different", other))
         raise Wrong(f"change log: of {len(there)} documents " + ", ".join(filter(None, told)))
 
 

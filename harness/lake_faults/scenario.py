@@ -43,7 +43,7 @@ class Profile:
 
 
 BESIDE = ("mirror_that_meets", "mirror_meanwhile", "mirror_folding")
-"""Steps in whose middle others happen."""
+"""Steps during which a fault of the profile's `beside` happens."""
 
 USUAL = {"write": 6, "mirror": 3, "mirror_that_meets": 3, "mirror_meanwhile": 1}
 RETURNING = {"keep": 2, "go_back": 2, "go_back_twice": 1}

@@ -86,7 +86,7 @@ class World:
         self._written = 0
         self._kept: list[Path] = []
         self._cut: dict[int, int] = {}
-        """Vbuckets whose replica hears nothing any more, and where that is."""
+        """By vbucket whose replica was cut off: the number of the node with that replica."""
 
     @property
     def url(self) -> str:

@@ -25,7 +25,7 @@ from headwater.testing.node import NodeError
 KEPT = Path("artifacts/linearizability")
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.linearizability", description=__doc__)
     commands = parser.add_subparsers(required=True, dest="command")
@@ -35,7 +35,7 @@ def main(given: Sequence[str] | None = None) -> int:
     run.add_argument("--rounds", type=int, default=0, help="at most so many")
     again = commands.add_parser("judge", help="a history that was kept")
     again.add_argument("file", type=Path)
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     if arguments.command == "judge":
         return _judge_file(arguments.file)
     return _run(arguments.minutes, arguments.seed, arguments.rounds)

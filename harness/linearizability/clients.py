@@ -56,7 +56,7 @@ KINDS: Mapping[Kind, int] = {
     Kind.UNLOCK: 2,
 }
 PLAIN_ALWAYS = {Kind.TOUCH, Kind.GET_AND_TOUCH}
-"""Changes for which nobody can ask for durability here."""
+"""Changes that these clients can't request as durable writes."""
 WITHOUT_LEVEL = {*PLAIN_ALWAYS, Kind.GET, Kind.GET_AND_LOCK, Kind.UNLOCK}
 WITH_VALUE = {Kind.SET, Kind.ADD, Kind.REPLACE, Kind.APPEND}
 WITH_CAS = {Kind.SET, Kind.REPLACE, Kind.DELETE, Kind.APPEND}
@@ -107,7 +107,7 @@ class Client(Thread):
         seeds: the nodes that are asked for the map.
         lock: held while the recorder is called.
         keys: the keys to work on; a key that is listed twice is used twice as often.
-        lock_seconds: how long its locks last. The judges never know that a lock holds which is shorter than twice the
+        lock_seconds: how long its locks last. The judges never know whether a lock holds that lasts less than twice the
             error of the history's clock.
 
     Attributes:
@@ -245,15 +245,15 @@ class Client(Thread):
         """Take over the newest map of all nodes."""
         for seed in self._random.sample(self._seeds, len(self._seeds)):
             try:
-                asked = Frame(Magic.CLIENT_REQUEST, Opcode.GET_CLUSTER_CONFIG)
-                self._learn(self._connection(seed).ask(asked).value, seed)
+                request = Frame(Magic.CLIENT_REQUEST, Opcode.GET_CLUSTER_CONFIG)
+                self._learn(self._connection(seed).ask(request).value, seed)
             except (OSError, RemoteProtocolError):
                 self._hang_up(seed)
 
     def _learn(self, text: bytes, source: Address) -> None:
-        found = ClusterMap.from_json(text, source)
-        if self._map is None or found.version > self._map.version:
-            self._map = found
+        newer = ClusterMap.from_json(text, source)
+        if self._map is None or newer.version > self._map.version:
+            self._map = newer
 
     def _frame(self, kind: Kind, key: bytes, argument: Argument) -> Frame:
         assert self._map is not None  # noqa: S101

@@ -4,19 +4,19 @@
         if verdict.is_violation: ...
 
 The search is Wing and Gong's, as Lowe made it quick: an operation is put into the order just in time, when its answer
-is reached, and a state that was met before, with the same operations in the order, is not looked at again (G. Lowe,
-"Testing for linearizability", 2017; W. Wing and C. Gong, 1993). Instead of one order after the other it carries all
-*positions* that are possible at a moment: a state, and which of the operations under way have taken effect in it. When
-an answer leaves none, that is the answer nobody can explain.
+is reached, and a state that was reached before with the same operations in the order is not examined again (G. Lowe,
+"Testing for linearizability", 2017; W. Wing and C. Gong, 1993). Instead of one order after the other it keeps all
+*positions* that are possible at a moment: a position is a state with the set of running operations that have taken
+effect in it. If an answer leaves no position, no order explains that answer.
 
-A "maybe", and a fault, may take effect or not. So a position that has used fewer of them can do whatever one can that
-used more and is in the same state; only the first is kept. So can one with more older versions to go back to, where
-those do not count that a "maybe" it has not used would make again. Of "maybes" that ask for the same, the oldest goes
-first.
+A "maybe", and a fault, may take effect or not. So of two positions in the same state, the one that has used fewer of
+these events can reach every state that the other can; only the first is kept. The same holds for a position with more
+older versions to go back to; versions that an unused "maybe" could make again are not counted for this. Of "maybes"
+that request the same, the oldest is used first.
 
-Most histories have an order, and to find one is much cheaper than all: before the search a *descent* goes from answer
-to answer with one position at a time, and back where it comes to none. It puts as few events as it can before each
-answer, and few at most. Whatever it finds is an order; that there is none is for the search to say.
+Most histories have an order, and to find one is much cheaper than to find all: before the search a *descent* goes from
+answer to answer with one position at a time, and back where no position is left. It puts as few events as possible
+before each answer, AHEAD_MAX at most. An order that it finds is a proof; only the search can prove that there is none.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ __all__ = ["POSITIONS_MAX", "Verdict", "judge", "judge_key", "table"]
 
 Event: TypeAlias = Operation | Fault
 Moment: TypeAlias = tuple[float, bool, int, Event]
-"""When, whether something ends then and not begins, and what: its number, and itself."""
+"""The time, True for an end or False for a beginning, and the event that begins or ends: its number, and itself."""
 MAKERS = frozenset({Kind.SET, Kind.ADD, Kind.REPLACE})
 """Operations whose new version does not depend on the one before."""
 POSITIONS_MAX = 1_000_000
-"""How many positions are looked at for a key before it is left undecided."""
+"""The most positions that are examined for a key; a key that needs more is left undecided."""
 COMPARISONS_EACH = 20
-"""How many others a position is held against on average, before the key is left undecided as well."""
+"""The most comparisons for a key, as a multiple of POSITIONS_MAX; a key that needs more is left undecided as well."""
 DESCENT_SHARE = 0.1
-"""Of the positions that are looked at for a key, how many the descent may take."""
+"""The share of a key's positions that the descent may use."""
 AHEAD_MAX = 3
-"""How many events the descent puts before an answer, besides those that had their effect earlier."""
+"""The most events that the descent puts before an answer, besides those that took effect earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,9 @@ class _Descent:
         self._ends = list(_ends(moments))
 
     def finds_an_order(self, start: State) -> bool:
-        """Return True if it has found an order. False: there is none, or it takes more positions to find it."""
+        """Return True if it has found an order; False if there is none, or more positions would be needed to find
+        it.
+        """
         tried: set[tuple[int, State, int]] = set()
         waiting = [iter([(start, 0)])]
         try:
@@ -219,8 +221,9 @@ def _ends(moments: Sequence[Moment]) -> Iterator[tuple[int, list[tuple[int, Even
 class _Versions:
     """The versions of a document that a search has met, as bits, and which of them a "maybe" could make again.
 
-    A failover may bring a version back that nobody saw, of a plain write without an answer. Whoever has not used that
-    write may go back to the version before, and let it happen then: so it is not worse off for not having it.
+    A failover may bring a version back that nobody saw: that of a plain write without an answer. A position that has
+    not used that write can go back to the version before, and let the write take effect then. So it can reach as many
+    states as a position that has the version.
     """
 
     def __init__(self) -> None:
@@ -240,7 +243,7 @@ class _Versions:
         return word
 
     def older(self, word: str) -> Older:
-        """The versions of a word."""
+        """Return the versions of which a word was made."""
         return self._older[word][0]
 
     def of(self, word: str) -> int:
@@ -321,8 +324,8 @@ class _Front:
 
     Attributes:
         optional: the events that may have no effect. versions, compared: the search's.
-        found: by the document, the lock and the other events used: the optional ones used; by those, the words of the
-            older versions.
+        found: the positions: by document, lock and the set of used events that are not optional, then by the set of
+            used optional ones, the words of their older versions.
     """
 
     optional: int

@@ -1,8 +1,8 @@
 """Both judges of a history, by the rules that apply to it.
 
-    found = judged(history)
-    print(found.summary())
-    for report in found.reports: print(report)
+    judgement = judged(history)
+    print(judgement.summary())
+    for report in judgement.reports: print(report)
 
 Where a replica was promoted, plain writes may be lost: the model `plain`. Keys whose changes were all durable writes
 are judged strictly all the same, and so is every key of a history without a promotion.
@@ -65,18 +65,18 @@ def judged(history: History, *, with_porcupine: bool = True) -> Judgement:
     Args:
         with_porcupine: False to leave the second judge out.
     """
-    found = Judgement(len(history.operations), keys=len(history.keys))
-    found.maybes = sum(each.outcome is Outcome.MAYBE for each in history.operations)
+    judgement = Judgement(len(history.operations), keys=len(history.keys))
+    judgement.maybes = sum(each.outcome is Outcome.MAYBE for each in history.operations)
     loses = any(each.kind is FaultKind.FAILOVER for each in history.faults)
     strict = {key for key in history.keys if not loses or _is_durable(history, key)}
-    found.strict_keys = len(strict)
+    judgement.strict_keys = len(strict)
     for is_plain in (False, True):
         part = replace(
             history, operations=tuple(each for each in history.operations if (each.key in strict) is not is_plain)
         )
         if part.operations:
-            _judge_part(part, Model(is_plain, history.clock_error_seconds), found, with_porcupine=with_porcupine)
-    return found
+            _judge_part(part, Model(is_plain, history.clock_error_seconds), judgement, with_porcupine=with_porcupine)
+    return judgement
 
 
 def _is_durable(history: History, key: str) -> bool:
@@ -84,22 +84,22 @@ def _is_durable(history: History, key: str) -> bool:
     return all(each.argument.level for each in history.operations if each.key == key and each.kind in CHANGES)
 
 
-def _judge_part(part: History, model: Model, found: Judgement, *, with_porcupine: bool) -> None:
+def _judge_part(part: History, model: Model, judgement: Judgement, *, with_porcupine: bool) -> None:
     second: dict[str, Word] = {}
-    if with_porcupine and not found.porcupine:
+    if with_porcupine and not judgement.porcupine:
         try:
             second = verdicts(part, plain_may_be_lost=model.plain_may_be_lost)
         except NotBuilt as missing:
-            found.porcupine = str(missing)
+            judgement.porcupine = str(missing)
     for verdict in judge(part, model):
         other = second.get(verdict.key, Word.UNKNOWN)
         if verdict.is_violation:
-            found.violations.append(verdict.key)
-            found.reports.append(report(part.of(verdict.key), model, verdict))
+            judgement.violations.append(verdict.key)
+            judgement.reports.append(report(part.of(verdict.key), model, verdict))
         elif verdict.is_undecided and other is Word.ILLEGAL:
-            found.violations.append(verdict.key)
-            found.reports.append(f"key {verdict.key}: Porcupine finds no order, our search was given up")
+            judgement.violations.append(verdict.key)
+            judgement.reports.append(f"key {verdict.key}: Porcupine finds no order, our search was given up")
         if verdict.is_undecided or (second and other is Word.UNKNOWN):
-            found.undecided.append(verdict.key)
+            judgement.undecided.append(verdict.key)
         elif second and (other is Word.ILLEGAL) is not verdict.is_violation:
-            found.disagreements.append(verdict.key)
+            judgement.disagreements.append(verdict.key)

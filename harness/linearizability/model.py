@@ -138,8 +138,8 @@ class Model:
         """Return the state after the next version. A durable version, and all before it, are never taken back.
 
         Args:
-            is_blind: True if the change did not depend on the version before. If that is a guess, it need not be
-                remembered: the same guess can be made when a failover is to bring it back.
+            is_blind: True if the change did not depend on the version before. That version need not be remembered if it
+                is a guess: the same guess can be made when a failover is to bring it back.
         """
         if is_durable or not self.plain_may_be_lost:
             return State(document)

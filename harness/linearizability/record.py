@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 CAS_OF_LOCKED = 0xFFFF_FFFF_FFFF_FFFF
-"""GET tells this in place of a locked document's CAS. Source: kv.md 2, "Locked document"."""
+"""GET returns this value in place of a locked document's CAS. Source: kv.md 2, "Locked document"."""
 CLOCK_ERROR_SECONDS = 1.5
 
 
@@ -320,12 +320,15 @@ def to_lines(history: History) -> Iterator[str]:
     yield json.dumps({"clock_error_seconds": history.clock_error_seconds})
     for each in history.operations:
         head = {"client": each.client, "key": each.key, "kind": each.kind, "called": each.called}
-        yield json.dumps(head | {"answered": each.answered, **_given(each.argument), "result": _given(each.result)})
+        yield json.dumps(
+            head
+            | {"answered": each.answered, **_without_defaults(each.argument), "result": _without_defaults(each.result)}
+        )
     for fault in history.faults:
-        yield json.dumps({"fault": fault.kind} | {k: v for k, v in _given(fault).items() if k != "kind"})
+        yield json.dumps({"fault": fault.kind} | {k: v for k, v in _without_defaults(fault).items() if k != "kind"})
 
 
-def _given(part: Argument | Result | Fault) -> dict[str, Any]:
+def _without_defaults(part: Argument | Result | Fault) -> dict[str, Any]:
     values = ((each.name, getattr(part, each.name), each.default) for each in fields(part))
     return {name: value for name, value, default in values if default is MISSING or value != default}
 

@@ -32,12 +32,12 @@ _COUNTERS: dict[Kind, type[documents.Increment]] = {
 }
 _OTHERS: dict[Kind, Callable[[bytes, Argument], Request]] = {
     Kind.GET: lambda key, _: documents.Get(key=key),
-    Kind.DELETE: lambda key, asked: documents.Delete(key=key, cas=asked.cas),
-    Kind.APPEND: lambda key, asked: documents.Append(key=key, value=asked.value.encode(), cas=asked.cas),
-    Kind.TOUCH: lambda key, asked: documents.Touch(key=key, expiration=asked.expiry),
-    Kind.GET_AND_TOUCH: lambda key, asked: documents.GetAndTouch(key=key, expiration=asked.expiry),
-    Kind.GET_AND_LOCK: lambda key, asked: documents.GetLocked(key=key, lock_seconds=asked.seconds),
-    Kind.UNLOCK: lambda key, asked: documents.Unlock(key=key, cas=asked.cas),
+    Kind.DELETE: lambda key, parts: documents.Delete(key=key, cas=parts.cas),
+    Kind.APPEND: lambda key, parts: documents.Append(key=key, value=parts.value.encode(), cas=parts.cas),
+    Kind.TOUCH: lambda key, parts: documents.Touch(key=key, expiration=parts.expiry),
+    Kind.GET_AND_TOUCH: lambda key, parts: documents.GetAndTouch(key=key, expiration=parts.expiry),
+    Kind.GET_AND_LOCK: lambda key, parts: documents.GetLocked(key=key, lock_seconds=parts.seconds),
+    Kind.UNLOCK: lambda key, parts: documents.Unlock(key=key, cas=parts.cas),
 }
 
 

@@ -39,7 +39,7 @@ COMMAND_SECONDS = 120.0
 HEALTHY_SECONDS = 90.0
 AT_REST_SECONDS = 60.0
 CLOCK_ERROR_SECONDS = 1.05
-"""All have one clock; nodes count in whole seconds."""
+"""All processes use the same clock, but nodes count in whole seconds."""
 PAUSES = (0.05, 0.2, 0.5, 1.0, 2.0)
 EVENTS = (2, 4)
 
@@ -265,10 +265,10 @@ class Round:
             command.kill()
             raise Broken(f"a command did not end in {COMMAND_SECONDS:g} s") from None
         out = command.stdout
-        said = out.read().decode() if out is not None else ""
+        output = out.read().decode() if out is not None else ""
         if out is not None:
             out.close()
-        return status, said
+        return status, output
 
     def _obey(self, *arguments: str, again: bool = False) -> None:
         """Run a command of `headwater cluster` that must succeed.
@@ -278,22 +278,22 @@ class Round:
         """
         give_up = time.monotonic() + (HEALTHY_SECONDS if again else 0.0)
         while True:
-            status, said = self._end(self._begin(*arguments))
+            status, output = self._end(self._begin(*arguments))
             if status == 0:
                 return
             if time.monotonic() > give_up:
-                raise Broken(f"headwater cluster {' '.join(arguments)}: status {status}\n{said}{self._log()}")
+                raise Broken(f"headwater cluster {' '.join(arguments)}: status {status}\n{output}{self._log()}")
             time.sleep(0.5)
 
     def _until_healthy(self) -> None:
         """Wait until `headwater cluster status` reports no problem, and no replica is behind for good."""
         give_up = time.monotonic() + HEALTHY_SECONDS
         while True:
-            status, said = self._end(self._begin("status", str(self._doors[0])))
+            status, output = self._end(self._begin("status", str(self._doors[0])))
             if status == 0:
                 return
             if time.monotonic() > give_up:
-                raise Broken(f"not well after {HEALTHY_SECONDS:g} s:\n{said}{self._log()}")
+                raise Broken(f"not well after {HEALTHY_SECONDS:g} s:\n{output}{self._log()}")
             time.sleep(0.3)
 
     def _log(self) -> str:

@@ -17,7 +17,9 @@ from harness.linearizability.record import UNANSWERED, History, Kind, Operation
 __all__ = ["Smaller", "report", "smallest"]
 
 POSITIONS_MAX = 20_000
-"""How many positions are looked at for one try: what is not plainly a violation without an answer keeps that."""
+"""The most positions that are examined for one try: an answer is kept unless these suffice to prove a violation without
+it.
+"""
 ALL_POSITIONS_MAX = 600_000
 STATES_TOLD, OPERATIONS_WANTED = 6, 15
 
@@ -27,7 +29,7 @@ class Smaller:
     """A violation that becomes smaller.
 
     Attributes:
-        found: the part that is left. start: the document before it. unexplained: its last answer.
+        found: the remaining part of the history. start: the document before it. unexplained: its last answer.
     """
 
     found: History

@@ -4,9 +4,9 @@
     python -m harness.mutants --quickest 5               those that are known to be found in the shortest time
     python -m harness.mutants --only fsync-left-out --seeds 50 --from-seed 7
 
-The seed that is known to find a mutant comes first, then the others in order. What was found is run by the same seed
-without the bug: a judge that fails then as well has found nothing. At the end there is a table. What needs a judge that
-can't work on this machine is named, with the reason, and not counted. Status 1: a mutant survived, a patch does not
+The seed that is known to find a mutant comes first, then the others in order. After a find, the same seed is run
+without the bug: a judge that fails then as well has found nothing. At the end there is a table. Mutants whose judge
+can't work on this machine are listed with the reason, and not counted. Status 1: a mutant survived, a patch does not
 apply any more, or nothing was tried.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["QUICKEST", "Trial", "judged", "main", "quickest", "table", "tried"]
 
 SEEDS_MAX: Final = 200
 QUICKEST: Final = 5
-"""So many are planted by the tests that everybody runs."""
+"""The number of mutants that the ordinary tests plant."""
 MUTANT_SECONDS_MAX: Final = 1800.0
 _SEED: Final = re.compile(r"^seed (\d+)$", re.MULTILINE)
 _FOUND: Final = re.compile(r"^found (\d+) ([\d.]+): (.*)$", re.MULTILINE)
@@ -55,7 +55,7 @@ class Trial:
     remark: str
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -64,7 +64,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="NAME", action="append", help="only this one; may be given again")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="of each mutant, at most")
     parser.add_argument("--from-seed", type=int, help="the first seed, in place of the one that is known")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     trials: list[Trial] = []
     left_out = 0
     for mutant in _chosen(every(), arguments.only, arguments.quickest):
@@ -108,11 +108,11 @@ def tried(mutant: Mutant, seeds: Sequence[int], *, is_controlled: bool = True) -
             source = planted(mutant, Path(folder))
         except Stale as error:
             return Trial(mutant, None, 0, 0.0, str(error))
-        said = judged(mutant.judge, seeds, source)
+        output = judged(mutant.judge, seeds, source)
     seconds = time.monotonic() - began
-    found = _FOUND.search(said)
+    found = _FOUND.search(output)
     if found is None:
-        return Trial(mutant, None, len(seeds), seconds, said.strip().rpartition("\n")[2] or "the judge said nothing")
+        return Trial(mutant, None, len(seeds), seconds, output.strip().rpartition("\n")[2] or "the judge said nothing")
     seed = int(found[1])
     if is_controlled and _FOUND.search(control := judged(mutant.judge, [seed], ROOT / "src")):
         return Trial(mutant, None, seeds.index(seed) + 1, seconds, f"found without the bug as well: {control.strip()}")

@@ -4,11 +4,11 @@
 
 Each seed is named before it begins. The last line says `found SEED SECONDS: why` (status 1) or `nothing` (status 0).
 Status 2: the judge itself broke. A seed that takes `PROCESSOR_SECONDS_MAX` of a processor goes round in a circle: its
-process is ended by SIGPROF, which no code of the product can hold up. Who started it goes by that, as by any other
-signal.
+process is ended by SIGPROF, which no code of the product can hold up. `harness.mutants` counts such an end as a find,
+as it does for any other signal.
 
-A seed of `clients` and of `power_cuts` says which requests and cuts there are; as real processes run, not when: what it
-found once it finds again nearly always, not surely.
+A seed of `clients` or `power_cuts` decides the requests and the cuts, but not their times, since these judges run real
+processes: a seed that found a bug once will nearly always find it again, but not surely.
 """
 
 from __future__ import annotations
@@ -61,12 +61,14 @@ CLIENTS: Final = 4
 LIFE_SECONDS: Final = 3.0
 LOCK_SECONDS: Final = (5,)
 CLOCK_ERROR_SECONDS: Final = 1.05
-"""Of a node that counts whole seconds by the clock of its clients."""
+"""The error of a node that uses its clients' clock, but counts in whole seconds."""
 HOT_KEYS, COLD_KEYS = ("p1", "p2", "d1"), tuple(f"c{number}" for number in range(200))
 KEYS: Final = HOT_KEYS * 60 + COLD_KEYS
-"""Half of all operations meet on three keys; others are left alone for long enough to expire, or to stay locked."""
+"""Half of all operations use the same three keys; all other keys are unused for long enough to expire, or to stay
+locked.
+"""
 PROCESSOR_SECONDS_MAX: Final = 60.0
-"""Far more than a seed of any judge needs."""
+"""The most processor seconds for a seed: far more than a seed of any judge needs."""
 FINDINGS: Final = (AssertionError, HeadwaterError, Flaky)
 """The errors by which a judge says that a promise is broken; any other is a mistake of the judge or the patch."""
 
@@ -189,12 +191,12 @@ def why_not_here(judge: str) -> str:
     return why_not() if judge == "power_cuts" else ""
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.mutants.judges", description=__doc__)
     parser.add_argument("judge", choices=list(JUDGES))
     parser.add_argument("--seeds", default="0-199", help="numbers and ranges, such as 0-19,40")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     for number in numbers_of(arguments.seeds):
         print(f"seed {number}", flush=True)
         signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS_MAX)
@@ -203,8 +205,8 @@ def main(given: Sequence[str] | None = None) -> int:
             with redirect_stdout(StringIO()):
                 JUDGES[arguments.judge](number)
         except FINDINGS as error:
-            told = (str(error).strip() or type(error).__name__).splitlines()[0]
-            print(f"found {number} {time.monotonic() - began:.1f}: {told}", flush=True)
+            message = (str(error).strip() or type(error).__name__).splitlines()[0]
+            print(f"found {number} {time.monotonic() - began:.1f}: {message}", flush=True)
             return 1
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)

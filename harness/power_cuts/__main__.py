@@ -2,9 +2,9 @@
 
     python -m harness.power_cuts --cuts 1000 --seed 1 --only node
 
-The disk is a file system of FUSE that keeps what was synced, and chance of the rest. Every ten seconds a line says how
-many cuts there were. What is lost or made up, a start that is refused and a table that is not its bucket end it with a
-line that says so, and status 1. It needs root, /dev/fuse and mfusepy.
+The disk is a FUSE file system that keeps synced data, and a random part of the rest. Every ten seconds a line has the
+number of cuts. A lost or invented document, a refused start, or a table that differs from its bucket ends the run with
+a line that describes it, and status 1. It needs root, /dev/fuse and mfusepy.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from headwater import testing
 
 TOLD_SECONDS = 10.0
 LAKE_SHARE = 5
-"""One cut under a table for so many under a node."""
+"""The number of cuts under a node for each cut under a table."""
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.power_cuts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -36,7 +36,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--cuts", type=int, default=100, help="under the node; a fifth as many under the table")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=("node", "lake"))
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     if why := why_not():
         print(f"no power cuts: {why}")
         return 2
@@ -78,11 +78,11 @@ def _lake(folder: Path, cuts: int, seed: int) -> None:
 
 
 def _rounds(name: str, cut: CutNode | CutTable, cuts: int) -> None:
-    told = time.monotonic()
+    reported_at = time.monotonic()
     while cut.cuts.total() < cuts:
         cut.round()
-        if time.monotonic() > told + TOLD_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() > reported_at + TOLD_SECONDS:
+            reported_at = time.monotonic()
             print(f"{name}: {cut.summary()}", flush=True)
 
 

@@ -1,8 +1,8 @@
-"""A disk of which power cuts leave what was synced, mounted until its standard input ends (root, or fusermount3):
+"""A disk that keeps synced data over power cuts, mounted until standard input ends (needs root, or fusermount3):
 
     python -m harness.power_cuts.filesystem FOLDER
 
-It is told what to do in lines, and answers each with one:
+It reads commands from standard input, one a line, and answers each with a line:
 
     look             frozen or on, and how many changes there were
     cut-at N         the Nth change from now on finds the power gone
@@ -11,7 +11,7 @@ It is told what to do in lines, and answers each with one:
     restore SEED P   mount what is left, then answer: of what was not synced a piece is lost with probability P
 
 The programs on it must be dead before `restore`. FUSE itself is spoken by mfusepy (of libfuse 3), for pyfuse3 has no
-`fallocate`, and the C library then writes into each block of the room that it is asked for.
+`fallocate`, in whose place the C library writes into each block that is to be reserved.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ class Mount(mfusepy.Operations):  # type: ignore[misc]
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
         """Return the fields of `stat`."""
-        found = self._leaf(path, fh) if fh else self._tree.find(path)
-        changed = self._modified.get(found.number, self._begun)
-        seen = {"st_mode": found.mode, "st_ino": found.number, "st_mtime": changed, "st_ctime": changed}
+        entry = self._leaf(path, fh) if fh else self._tree.find(path)
+        changed = self._modified.get(entry.number, self._begun)
+        seen = {"st_mode": entry.mode, "st_ino": entry.number, "st_mtime": changed, "st_ctime": changed}
         seen |= {"st_atime": changed, "st_uid": os.getuid(), "st_gid": os.getgid(), "st_blksize": BLOCK_BYTES}
-        if isinstance(found, Folder):
+        if isinstance(entry, Folder):
             return seen | {"st_nlink": 2, "st_size": 0, "st_blocks": 0}
-        content = found.content
-        return seen | {"st_nlink": found.links, "st_size": content.size, "st_blocks": -(-content.reserved // 512)}
+        content = entry.content
+        return seen | {"st_nlink": entry.links, "st_size": content.size, "st_blocks": -(-content.reserved // 512)}
 
     def readdir(self, path: str, fh: int) -> Iterator[tuple[str, dict[str, int], int]]:
         """Yield the names in a folder. The C library would skip an entry without an inode."""
         folder = self._tree.folder(path)
-        for name, found in {".": folder, "..": folder, **folder.names}.items():
-            yield name, {"st_ino": found.number, "st_mode": found.mode}, 0
+        for name, entry in {".": folder, "..": folder, **folder.names}.items():
+            yield name, {"st_ino": entry.number, "st_mode": entry.mode}, 0
 
     def mkdir(self, path: str, mode: int) -> int:
         """Make a folder."""
@@ -146,8 +146,8 @@ class Mount(mfusepy.Operations):  # type: ignore[misc]
 
     def chmod(self, path: str, mode: int) -> int:
         """Set the mode of a file; that is on the disk at once."""
-        found = self._tree.find(path)
-        found.mode = found.mode & ~0o7777 | mode & 0o7777
+        entry = self._tree.find(path)
+        entry.mode = entry.mode & ~0o7777 | mode & 0o7777
         return 0
 
     def utimens(self, path: str, times: tuple[int, int] | None = None) -> int:
@@ -174,9 +174,9 @@ class Mount(mfusepy.Operations):  # type: ignore[misc]
             raise mfusepy.FuseOSError(errno.EOPNOTSUPP)
         return self._tree.file(path)
 
-    def _touch(self, found: Any) -> Any:
-        self._modified[found.number] = time.time_ns()
-        return found
+    def _touch(self, entry: Any) -> Any:
+        self._modified[entry.number] = time.time_ns()
+        return entry
 
 
 class Power:
@@ -190,9 +190,9 @@ class Power:
     def run(self) -> None:
         """Carry out commands until the input ends."""
         for line in sys.stdin:
-            said = self._obey(*line.split())
-            if said:
-                print(said, flush=True)
+            answer = self._obey(*line.split())
+            if answer:
+                print(answer, flush=True)
         unmount(self._place)
 
     def _obey(self, word: str, *given: str) -> str:

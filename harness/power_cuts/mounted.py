@@ -106,10 +106,10 @@ class PowerCutDisk:
         return line
 
 
-def _pipe(found: IO[str] | None) -> IO[str]:
-    if found is None:
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    if stream is None:
         raise TypeError("the process has no pipes")
-    return found
+    return stream
 
 
 @contextmanager

@@ -100,8 +100,8 @@ class CutNode:
     def summary(self) -> str:
         """Return the counts, in a line."""
         met = ", ".join(f"{count} {what}" for what, count in sorted(self.cuts.items()))
-        told = f"{self.ledger.acknowledged:,} writes acknowledged, {self.ledger.observations:,} changes shown"
-        return f"{self.cuts.total()} cuts ({met}), {told}, {self.compactions} compactions"
+        counts = f"{self.ledger.acknowledged:,} writes acknowledged, {self.ledger.observations:,} changes shown"
+        return f"{self.cuts.total()} cuts ({met}), {counts}, {self.compactions} compactions"
 
     def _write(self) -> None:
         writers = [

@@ -99,40 +99,40 @@ class Tree:
         """Return the file or folder at a path. Raises OSError ENOENT, ENOTDIR, or EIO once it is frozen."""
         if self.is_frozen:
             raise _error(errno.EIO, path)
-        found: Folder | Leaf = self._root
+        entry: Folder | Leaf = self._root
         for name in filter(None, path.split("/")):
-            if not isinstance(found, Folder):
+            if not isinstance(entry, Folder):
                 raise _error(errno.ENOTDIR, path)
-            if name not in found.names:
+            if name not in entry.names:
                 raise _error(errno.ENOENT, path)
-            found = found.names[name]
-        return found
+            entry = entry.names[name]
+        return entry
 
     def file(self, path: str) -> Leaf:
         """Return the file at a path. Raises OSError, EISDIR for a folder."""
-        found = self.find(path)
-        if isinstance(found, Folder):
+        entry = self.find(path)
+        if isinstance(entry, Folder):
             raise _error(errno.EISDIR, path)
-        return found
+        return entry
 
     def folder(self, path: str) -> Folder:
         """Return the folder at a path. Raises OSError, ENOTDIR for a file."""
-        found = self.find(path)
-        if not isinstance(found, Folder):
+        entry = self.find(path)
+        if not isinstance(entry, Folder):
             raise _error(errno.ENOTDIR, path)
-        return found
+        return entry
 
     def create(self, path: str, mode: int = FILE) -> Leaf:
         """Create an empty file. Raises OSError, EEXIST."""
-        made = Leaf(next(self._numbers), Content.of(b""), S_IFREG | (mode & 0o7777))
-        self._add(path, made)
-        return made
+        created = Leaf(next(self._numbers), Content.of(b""), S_IFREG | (mode & 0o7777))
+        self._add(path, created)
+        return created
 
     def make_folder(self, path: str, mode: int = FOLDER) -> Folder:
         """Create a folder. Raises OSError, EEXIST."""
-        made = Folder(next(self._numbers), S_IFDIR | (mode & 0o7777))
-        self._add(path, made)
-        return made
+        created = Folder(next(self._numbers), S_IFDIR | (mode & 0o7777))
+        self._add(path, created)
+        return created
 
     def link(self, path: str, to: Leaf) -> None:
         """Give a file an additional name. Raises OSError, EEXIST."""
@@ -214,18 +214,18 @@ class Tree:
         waiting: list[tuple[str, Folder]] = [("", self._root)]
         while waiting:
             at, folder = waiting.pop()
-            for name, found in sorted(folder.names.items()):
-                if isinstance(found, Folder):
-                    waiting.append((f"{at}/{name}", found))
+            for name, entry in sorted(folder.names.items()):
+                if isinstance(entry, Folder):
+                    waiting.append((f"{at}/{name}", entry))
                 else:
-                    yield f"{at}/{name}", found
+                    yield f"{at}/{name}", entry
 
-    def _add(self, path: str, made: Folder | Leaf) -> None:
+    def _add(self, path: str, created: Folder | Leaf) -> None:
         folder, name = self._place(path)
         if name in folder.names:
             raise _error(errno.EEXIST, path)
         self._step()
-        folder.change({**folder.names, name: made})
+        folder.change({**folder.names, name: created})
 
     def _place(self, path: str) -> tuple[Folder, str]:
         above, _, name = path.rpartition("/")
@@ -249,15 +249,15 @@ class _Remains:
     def folder(self, before: Folder, number: int) -> Folder:
         states = [before.durable, *before.since]
         names = states[self._random.randrange(len(states)) if 0 < self._lose < 1 else (0 if self._lose else -1)]
-        kept = {name: self._kept(found) for name, found in names.items()}
+        kept = {name: self._kept(entry) for name, entry in names.items()}
         return Folder(number, before.mode, kept, kept)
 
-    def _kept(self, found: Folder | Leaf) -> Folder | Leaf:
-        if isinstance(found, Folder):
-            return self.folder(found, next(self._numbers))
-        if found not in self._leaves:
-            content = Content.of(found.content.after_cut(self._random, self._lose))
-            self._leaves[found] = Leaf(next(self._numbers), content, found.mode, 0)
-        left = self._leaves[found]
+    def _kept(self, entry: Folder | Leaf) -> Folder | Leaf:
+        if isinstance(entry, Folder):
+            return self.folder(entry, next(self._numbers))
+        if entry not in self._leaves:
+            content = Content.of(entry.content.after_cut(self._random, self._lose))
+            self._leaves[entry] = Leaf(next(self._numbers), content, entry.mode, 0)
+        left = self._leaves[entry]
         left.links += 1
         return left

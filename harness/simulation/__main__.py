@@ -23,13 +23,13 @@ ROUND_EXAMPLES = 50
 TOLD_SECONDS = 30.0
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.simulation", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
     parser.add_argument("--steps", type=int, default=50, help="of an example, at most")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     begun = told = time.monotonic()
     number = arguments.seed
     while time.monotonic() < begun + 60 * arguments.minutes:

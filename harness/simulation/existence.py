@@ -52,19 +52,19 @@ class Existence:
 
     def asks(self, node: str, *, makes: bool) -> Request:
         """Note that a request is about to be sent to a node; return it."""
-        asked = Request(makes)
-        self.on_the_way[node].append(asked)
+        request = Request(makes)
+        self.on_the_way[node].append(request)
         if self.must[node] is not makes:
             self.must[node] = None
-        return asked
+        return request
 
-    def answered(self, node: str, asked: Request, *, done: bool) -> None:
+    def answered(self, node: str, request: Request, *, done: bool) -> None:
         """Note that a node confirmed a request, or failed to carry it out, which leaves both states possible."""
         left = self.on_the_way[node]
-        if asked in left:
-            left.remove(asked)
-        opposite = any(each.makes is not asked.makes for each in left)
-        self.must[node] = asked.makes if done and not opposite else None
+        if request in left:
+            left.remove(request)
+        opposite = any(each.makes is not request.makes for each in left)
+        self.must[node] = request.makes if done and not opposite else None
 
     def began(self, node: str) -> None:
         """Note that a process was started: requests to the one before are lost."""
@@ -74,5 +74,5 @@ class Existence:
         """Check that a running node serves the bucket only where it may, and where it must."""
         must = self.must[node]
         if must is not None and must is not is_served:
-            said = "is not there, though it was made" if must else "is there, though it was dropped, or never made"
-            raise Broken(f"bucket: on {node} it {said}")
+            problem = "is not there, though it was made" if must else "is there, though it was dropped, or never made"
+            raise Broken(f"bucket: on {node} it {problem}")

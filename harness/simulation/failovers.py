@@ -457,6 +457,6 @@ class Failovers:
         host = self._cluster.hosts[at]
         return host.bucket.state(VB) if host.is_up else None
 
-    def _until(self, come: Callable[[], bool], what: str) -> None:
-        if not self._cluster.run(PATIENCE_SECONDS, come):
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        if not self._cluster.run(PATIENCE_SECONDS, condition):
             raise Broken(f"{PATIENCE_SECONDS:g} s have passed until {what}: {self._difference()}")

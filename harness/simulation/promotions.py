@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 60.0
 CALL_SECONDS = 5.0
 """The longest that it takes a replica to call its owner again."""
 BYTES_MIN, DOUBLINGS = 300, 6.0
-"""So many bytes arrive of the snapshot, or up to 64 times as many."""
+"""The fewest bytes of the snapshot that arrive, and how often that number is doubled at most."""
 
 
 def play(seed: int, rounds: int) -> int:

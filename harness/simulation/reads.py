@@ -182,8 +182,8 @@ class Reads:
             self._ask(self._readers[0], key)
         self._until(lambda: self.answers == before + len(KEYS), "all documents are read")
 
-    def _until(self, come: Callable[[], bool], what: str) -> None:
-        if not self._cluster.run(PATIENCE_SECONDS, come):
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        if not self._cluster.run(PATIENCE_SECONDS, condition):
             raise Broken(f"up: {PATIENCE_SECONDS:g} s have passed until {what}")
 
 

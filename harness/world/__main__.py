@@ -4,7 +4,8 @@
     python -m harness.world --seed 17 --seeds 1 --without 0-3,7     one of them again, without some of its faults
     python -m harness.world --faults                                how often each fault comes in 200, and each pair
 
-A failure is told with its seed, and made smaller; status 1, as where the two judges of what clients saw disagree.
+A failure is printed with its seed, and shrunk to fewer faults; status 1, as when the two judges of the clients'
+histories disagree.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from harness.world.shrinking import run_seed, shrink
 
 OPERATIONS, PLANS = 1000, 200
 WORLDS_OF_A_PROCESS = 15
-"""A process that runs worlds keeps 50 to 100 MiB of each, in pieces too small to be given back."""
+"""How many worlds a process runs before another one replaces it: it keeps 50 to 100 MiB of each, in pieces too small to
+be given back.
+"""
 TOLD_SECONDS = 30.0
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Read the arguments and run; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness.world", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
@@ -42,7 +45,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--as-it-is", action="store_true", help="do not make a failure smaller")
     parser.add_argument("--faults", action="store_true", help="run nothing: count the faults and their pairs")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     if arguments.faults:
         seeds_told = range(arguments.seed, arguments.seed + (arguments.seeds or PLANS))
         print(told(plan_of(seed, arguments.operations) for seed in seeds_told))

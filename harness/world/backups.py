@@ -49,7 +49,7 @@ AGAIN_SECONDS = 2.0
 PATIENCE_SECONDS = 120.0
 ADDITIONS_MAX = 1000
 OF_EXPIRY_SECONDS = 5.0
-"""Who restores a document that has expired, or is about to, may find it gone."""
+"""A restored document that expires within so many seconds may be missing."""
 CAS_MASK = (1 << 64) - 1
 
 Documents = dict[bytes, Change]

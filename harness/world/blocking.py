@@ -1,15 +1,15 @@
-"""Processes whose code blocks: backups and mirrors, which wait in the middle of a call and know no event loop.
+"""Processes whose code blocks: backups and mirrors, which wait in the middle of a call and have no event loop.
 
     program = BlockingProgram(schedule, network, "backup-1", work)
     program.is_over, program.error, program.result
     program.kill()
 
 Each of their threads is a real one, but it runs only while the schedule stands still, and the other way round: they
-take turns, so a seed decides everything. A thread gives its turn away where it would wait: for a connection, for a
-time, for another thread's work (`waits` replaces the functions that wait).
+take turns, so a seed decides everything. A thread gives up its turn where it would wait: for a connection, for some
+time, or for another thread's work (`waits` replaces the functions that wait).
 
-A killed process notices it where it waits: `Killed` is raised there and passes through its code. The effects of that
-code are lost: its connections are gone, and its store accepts nothing any more (objects.py).
+In a killed process `Killed` is raised where a thread waits, and passes through its code. That code has no effects any
+more: the process's connections are gone, and its store accepts nothing (objects.py).
 """
 
 from __future__ import annotations

@@ -58,17 +58,19 @@ if TYPE_CHECKING:
     from headwater.wire.cluster_map import ClusterMap
 
 FOUND_SECONDS = 20.0
-"""Time for two intervals of the scrubber, and for what its passes wait for."""
+"""The time in which a node must find the damage: two intervals of the scrubber, and the waits of its passes."""
 REPLACED_SECONDS = 600.0
 VALUES = re.compile(rb"v(\d+)-")
 NUMBER_AT = 8
-"""Where the number of a batch is in its header."""
+"""The offset of a batch's number in the batch's header."""
 IN_A_HEADER, AT_ONCE = 0.25, 0.6
-"""Amounts of a step below which the bit is in a header, and a pass of the scrubber begins at once."""
+"""If a step's amount is below the first, the bit is in a header; if below the second, a pass of the scrubber begins at
+once.
+"""
 POLL_SECONDS = 0.01
 AGAIN_SECONDS = 2.0
 FAILOVERS = 4
-"""So often an operator has a failover refused before he types --force."""
+"""The number of refusals of a failover after which an operator uses the proposed option."""
 
 
 class DamagedWorld(ProgramsWorld, Protocol):

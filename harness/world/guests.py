@@ -31,7 +31,7 @@ KEYS = 3
 PAUSE_SECONDS = 0.15
 KINDS = {Kind.GET: 5, Kind.SET: 4, Kind.ADD: 1, Kind.DELETE: 1}
 FIRST_NUMBER = 100
-"""Of the guests among all clients."""
+"""The number of the first guest among all clients."""
 
 
 class GuestsWorld(ProgramsWorld, Protocol):

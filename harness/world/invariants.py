@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 POSITIONS_MAX = 300_000
 _WORDS = {(False, False): Word.OK, (False, True): Word.UNKNOWN, (True, False): Word.ILLEGAL}
-"""Our search's verdict (is_violation, is_undecided) as the second judge says it."""
+"""By our search's verdict (is_violation, is_undecided): the same verdict as the second judge's word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ def check_linearizable(world: World) -> None:
         world.counts["keys undecided"] += verdict.is_undecided
         world.verdicts[verdict.key] = _WORDS[verdict.is_violation, verdict.is_undecided]
         if verdict.is_violation:
-            told = report(history.of(verdict.key), model, verdict)
-            raise Broken(f"linearizable: vbucket {world.vbucket_of(verdict.key)}\n{told}")
+            text = report(history.of(verdict.key), model, verdict)
+            raise Broken(f"linearizable: vbucket {world.vbucket_of(verdict.key)}\n{text}")
 
 
 def check_complete(world: World) -> None:

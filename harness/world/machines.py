@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harness.simulation.sockets import Network
 
 THREAD_SECONDS = 0.003
-"""So long a write and its sync take at most on a disk that is well."""
+"""The longest time that a write and its sync take on a healthy disk."""
 
 
 class MachineClock(Clock):

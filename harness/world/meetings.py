@@ -16,7 +16,9 @@ from harness.world.steps import JOBS, WORKS, Fault, Step
 
 Pair = frozenset[Fault]
 WORK_SECONDS = 1.0
-"""An operator's work takes about so long, and what is over at once (a reset, a death) has effects for so long."""
+"""The approximate duration of an operator's work, and of the effects of a fault that is over at once (a reset, a
+death).
+"""
 LASTS = Fault.__members__.values() - WORKS.keys() - JOBS
 
 

@@ -47,7 +47,7 @@ ROOT = "lake/table"
 LEVEL_SECONDS = 300.0
 AGAIN_SECONDS = 1.0
 EXPIRY_SECONDS = 30.0
-"""By then all is gone that clients gave a time to live."""
+"""The longest time until all documents with an expiry have expired."""
 AT_ONCE = ("", "5", "40")
 RETRY_SECONDS = "10"
 

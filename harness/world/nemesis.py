@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 Undo = Callable[[], None]
 TENANTS_SHARE = 0.7
-"""Of the changes of rights, where there are tenants."""
+"""The share of the changes of rights that concern tenants, in a world that has some."""
 KILLED_SECONDS = 0.3
-"""An operator who is killed at a failover of the second bucket has at most so long before that."""
+"""The longest time from the begin of a failover in the second bucket until its operator is killed."""
 
 
 def begin(world: World, step: Step) -> Undo | None:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 REQUEST_SECONDS = 0.03
 RETENTION_SECONDS, UNDER_WAY_SECONDS, VACUUM_SECONDS, CHECKPOINT_EVERY = 10.0, 30.0, 5.0, 6
 REPEATS_SHARE = 0.5
-"""Of changes whose answer was lost, how many the library asks for once more by itself."""
+"""The share of changes without an answer that the library itself requests once more."""
 
 HASTY = {
     "RETENTION": RETENTION_SECONDS,
@@ -45,7 +45,7 @@ HASTY = {
     "VACUUM_SECONDS": VACUUM_SECONDS,
     "CHECKPOINT_EVERY": CHECKPOINT_EVERY,
 }
-"""Constants of upkeep, and what they are here."""
+"""Constants of upkeep, with their values in a simulated world."""
 
 
 class NoAnswer(Exception):  # noqa: N818 - says what happened
@@ -85,7 +85,7 @@ class ObjectServer:
 
     def cat_file(self, key: str) -> bytes:
         """Return an object's bytes."""
-        return self._asked(lambda: self._object(key).content)
+        return self._carried_out(lambda: self._object(key).content)
 
     def open(self, key: str, *_: object, **__: object) -> io.BytesIO:
         """Return an object as a file, with the content of this moment."""
@@ -93,11 +93,11 @@ class ObjectServer:
 
     def exists(self, key: str) -> bool:
         """Return True if there is an object of this name, or one below it."""
-        return self._asked(lambda: "/" not in key or key in self.held or bool(self._below(key)))
+        return self._carried_out(lambda: "/" not in key or key in self.held or bool(self._below(key)))
 
     def info(self, key: str) -> dict[str, Any]:
         """Return an object's size."""
-        return self._asked(lambda: {"size": len(self._object(key).content)})
+        return self._carried_out(lambda: {"size": len(self._object(key).content)})
 
     def put_file(self, local: str, key: str) -> None:
         """Put a local file as an object."""
@@ -113,11 +113,11 @@ class ObjectServer:
             for look in self.on_put:
                 look(key)
 
-        self._asked(put, changes=True)
+        self._carried_out(put, changes=True)
 
     def rm_file(self, key: str) -> None:
         """Remove an object."""
-        self._asked(lambda: self.held.pop(key, None), changes=True)
+        self._carried_out(lambda: self.held.pop(key, None), changes=True)
 
     def rm(self, key: str, recursive: bool = False) -> None:
         """Remove an object, and all below it, one after the other."""
@@ -126,7 +126,7 @@ class ObjectServer:
 
     def ls(self, key: str, detail: bool = True) -> list[dict[str, Any]]:
         """Return the names directly below a name."""
-        return self._asked(lambda: list(self._listed(key)))
+        return self._carried_out(lambda: list(self._listed(key)))
 
     # --- within -----------------------------------------------------------------------------------------------------
 
@@ -146,14 +146,14 @@ class ObjectServer:
         for name in found:
             first, _, rest = name.removeprefix(f"{key}/").partition("/")
             if not rest:
-                told = self.held[name]
-                put = datetime.fromtimestamp(told.modified, UTC)
-                yield {"name": name, "type": "file", "size": len(told.content), "LastModified": put}
+                stored = self.held[name]
+                put = datetime.fromtimestamp(stored.modified, UTC)
+                yield {"name": name, "type": "file", "size": len(stored.content), "LastModified": put}
             elif first not in folders:
                 folders.add(first)
                 yield {"name": f"{key}/{first}", "type": "directory", "size": 0}
 
-    def _asked(self, effect: Callable[[], T], *, changes: bool = False) -> T:
+    def _carried_out(self, effect: Callable[[], T], *, changes: bool = False) -> T:
         """Delay a request, carry out its effect, and delay its answer; either may be lost. The harness's own requests
         take no time.
         """

@@ -34,7 +34,7 @@ HISTORY_BYTES = (0, 0, 1 << 20, 1 << 30)
 ANSWER_SECONDS = 2.0
 AGAIN_SECONDS = 2.0
 CLASH = "are not of one bucket"
-"""A part of the refusal to let nodes come together of which each has collections that the other lacks."""
+"""A part of the refusal to join two nodes of which each has collections that the other lacks."""
 LIMITS = Limits(connect_seconds=ANSWER_SECONDS, answer_seconds=5.0, handover_seconds=20.0, patience_seconds=15.0)
 
 
@@ -60,7 +60,7 @@ _ACCEPTED: dict[Work, Collection[FailoverRefusal]] = {
     Work.FORCED_FAILOVER: tuple(FailoverRefusal),
 }
 LOGIN: tuple[str | None, str | None] = (None, None)
-"""The operators' name and password, where the world that runs has users."""
+"""The operators' name and password in the present world; None for both if it has no users."""
 
 
 def login_options() -> dict[str, str]:

@@ -30,9 +30,11 @@ KNOWN = {ADMINISTRATOR[0]: ADMINISTRATOR[1], APPLICATION[0]: APPLICATION[1], CLU
 AGAIN_SECONDS = 2.0
 ATTEMPTS = 4
 ITERATIONS = 4096
-"""The fewest that RFC 5802 allows: a world that asks for as many as a node does spends a tenth of its time on them."""
+"""The fewest iterations that RFC 5802 allows: with a node's own number, a world would spend a tenth of its time on
+them.
+"""
 LATE_SECONDS = 60.0
-"""So much later nothing of an operator who was killed or cut off arrives any more."""
+"""The time after which no request of a killed or disconnected operator can arrive any more."""
 ROLES = (("read",), ("write",), ("read", "write"), ("read", "write"), ("stream",), ("read", "stream"), ())
 READS = frozenset({Kind.GET})
 WRITES = frozenset({Kind.SET, Kind.ADD, Kind.DELETE})
@@ -75,7 +77,7 @@ class Guest:
         return any(right in (each.roles or ()) for each in self.possible(node, began, ended))
 
     def possible(self, node: str, began: float, ended: float) -> list[Change]:
-        """The changes that may have been in force on a node at some time in between."""
+        """Return the changes that may have been in force on a node at some time in between."""
         known = [each for each in self.changes if node in each.nodes and each.ended is not None and each.ended < began]
         begun = [each for each in self.changes if each.began <= ended]
         return [each for each in begun if not any(newer.supersedes(each) for newer in known)]

@@ -20,10 +20,10 @@ from harness.linearizability.second import NotBuilt, Word, verdicts_of
 from harness.world.run import WorldOutcome
 
 Firsts = Sequence[tuple[int, Mapping[str, Word]]]
-"""A seed and the verdicts of our own search, of each world."""
+"""For each world: its seed, and our own search's verdict about each key."""
 AT_ONCE = 64
 KEY_SECONDS = 5.0
-"""For Porcupine. Keys that take longer, with many answers that never came, are left undecided."""
+"""Porcupine's time for a key. Keys that take longer, as many missing answers can cause, are left undecided."""
 
 
 def heard(histories: Sequence[History]) -> list[dict[str, Word]]:
@@ -89,8 +89,8 @@ class BothJudges:
             elif mine is other:
                 self.counts["keys"] += 1
             else:
-                told = f"our search says {mine}, Porcupine says {other}"
-                self.disagreements.append(f"seed {seed}, key {key}: {told}")
+                line = f"our search says {mine}, Porcupine says {other}"
+                self.disagreements.append(f"seed {seed}, key {key}: {line}")
 
     def __str__(self) -> str:
         if self.missing:

@@ -41,9 +41,9 @@ def shrink(
                 break
             tries -= 1
             tried = sorted([*gone, *kept[begin : begin + size]])
-            found = again(without(plan, tried))
-            if promise_of(found) == promise:
-                gone, outcome, is_less = tried, found, True
+            attempt = again(without(plan, tried))
+            if promise_of(attempt) == promise:
+                gone, outcome, is_less = tried, attempt, True
                 break
         if not is_less:
             if size == 1:

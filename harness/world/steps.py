@@ -16,7 +16,8 @@ from harness.world.operators import Work
 class Fault(Enum):
     """The kinds of faults; the number is the weight with which each is drawn.
 
-    Those with 0 come to some worlds alone, drawn separately, so that they change no other worlds.
+    Faults with weight 0 are drawn separately, for some worlds only, so that the plans of all other worlds stay the
+    same.
     """
 
     KILL = ("the process dies", 4)
@@ -67,7 +68,7 @@ WORKS = {
 
 
 JOBS = frozenset({Fault.BACKUP, Fault.FULL_BACKUP})
-"""Work that is done beside the cluster, by those who may be killed as operators are."""
+"""Work beside the cluster, whose processes may be killed as operators may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,10 +223,10 @@ def _same_process() -> Iterator[None]:
 @contextmanager
 def _hashed(kind: type, numbers: Iterator[int]) -> Iterator[None]:
     def number_of(thing: Any) -> int:
-        found = thing.__dict__.get("simulated_number")
-        if found is None:
-            found = thing.__dict__["simulated_number"] = next(numbers)
-        return found  # type: ignore[no-any-return]
+        number = thing.__dict__.get("simulated_number")
+        if number is None:
+            number = thing.__dict__["simulated_number"] = next(numbers)
+        return number  # type: ignore[no-any-return]
 
     with mock.patch.object(kind, "__hash__", number_of):
         yield

@@ -122,7 +122,7 @@ class World:
         return f"couchbase://{','.join(map(str, self.addresses))}/{operators.BUCKET}"
 
     def name(self, node: int) -> str:
-        """A machine's place in the network."""
+        """Return a machine's place in the network."""
         return self.machines[node].name
 
     def place(self, node: int, other: int) -> str:
