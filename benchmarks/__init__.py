@@ -1,1 +1,1 @@
-"""The measurements that claims of speed rest on: `python -m benchmarks.run`, or `make bench`."""
+"""The measurements behind all claims of speed: `python -m benchmarks.run`, or `make bench`."""

@@ -35,9 +35,9 @@ def _now(clock: Any) -> Any:
 
 @numba.njit(nogil=True)  # type: ignore[misc]
 def _ask(descriptors: Any, requests: Any, lengths: Any, answer_bytes: Any, nanoseconds: Any, taken: Any) -> Any:  # noqa: PLR0917 - a kernel
-    """Let each client ask again and again for some nanoseconds.
+    """Let each client send its request again and again for some nanoseconds.
 
-    Returns: how many answers came, whose times in nanoseconds are in `taken`; -1 after an error, or when no answer came
+    Returns: the number of answers, whose times in nanoseconds are in `taken`; -1 after an error, or if no answer came
     for a minute.
     """
     count, answers = len(descriptors), 0

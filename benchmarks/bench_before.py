@@ -1,9 +1,9 @@
-"""The cost of a drain of every version in which each comes with the one that it replaced.
+"""The cost of a drain of every version in which each change carries the version that it replaced.
 
 A node in a process of its own, 64 vbuckets, 16-byte keys, 256-byte values, every key written three times and nothing
-compacted. Two changes of three replace a version, so with it the drain moves 1.7 times the bytes. All drains take
-turns with a reference: the same drain with history alone, and one of as many documents, at another node, whose values
-are so much larger that as many bytes move. The second says how much of the cost comes from the bytes.
+compacted. Two of three changes replace a version, so a drain with the replaced versions moves 1.7 times the bytes. It
+takes turns with two references: the same drain with history alone, and a drain of as many documents, from another node,
+whose values are so much larger that as many bytes move. The second shows how much of the cost comes from the bytes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ LARGER_BYTES = VALUE_BYTES + MESSAGE_BYTES + VALUE_BYTES * (VERSIONS - 1) // VER
 
 
 def load_versions(node: testing.Node, value_bytes: int) -> None:
-    """Set each key as often as it has versions."""
+    """Set each key VERSIONS times."""
     for version in range(VERSIONS):
         load(node, KEYS, value_byte=0x61 + version, value_bytes=value_bytes)
 
 
 def main() -> None:
-    """Measure the drain with what was replaced beside the drain without, and beside one of as many bytes."""
+    """Measure the drain with replaced versions beside the drain without them, and beside one of as many bytes."""
     items = KEYS * VERSIONS
     with (
         testing.node(vbuckets=VBUCKETS, compact_dead_percent=100) as node,

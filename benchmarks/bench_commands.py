@@ -4,8 +4,8 @@
     HEADWATER_BENCH_BESIDE=../before/src python -m benchmarks commands
 
 Both nodes get the same pipelines in turn. Each pipeline is as short as the work that a node does in one turn of its
-loop, so that both nodes commit as often. Measured is the processor time of the node's threads, which a busy machine
-changes less than the time on the clock. The best of the rounds is told, because it changes least.
+loop, so that both nodes commit as often. The processor time of the node's threads is measured, since a busy machine
+changes it less than the time on the clock; the best of the rounds is printed, because it changes least.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ def main() -> None:
 
 def _publish(name: str, taken: list[list[float]]) -> None:
     ours, theirs = min(taken[0]), min(taken[1]) if len(taken) > 1 else None
-    told = f"{name}, processor time, best of {ROUNDS}"
+    title = f"{name}, processor time, best of {ROUNDS}"
     beside = ("beside", theirs, ours / theirs) if theirs else (None, None, None)
-    publish(Figure(told, "us", ours, statistics.median(taken[0]), max(taken[0]), *beside))
+    publish(Figure(title, "us", ours, statistics.median(taken[0]), max(taken[0]), *beside))
 
 
 if __name__ == "__main__":

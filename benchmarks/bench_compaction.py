@@ -4,7 +4,7 @@ A million items over 64 vbuckets; every key was overwritten five times, in anoth
 compacted. Then COMPACT_DB, timed from the request to its answer: once at rest, once under a writer of 5,000 durable
 sets a second and a client on a live stream, and once with another client beside those that drains the bucket again and
 again. Each of them is a process. The reference is write and fdatasync of as many bytes as are live, under the same load
-and right after. In the end of each run all that was acknowledged is looked for, and once more after a restart.
+and right after. At the end of each run, and once more after a restart, all acknowledged writes are checked.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ _processes = multiprocessing.get_context("spawn")
 
 
 class Keys:
-    """The million keys, as requests that set them. `generation` is the number whose byte fills all values now."""
+    """The million keys, as requests that set them. `generation` is the number of the last overwrite; its byte fills all
+    values.
+    """
 
     def __init__(self) -> None:
-        made = b"".join(requests(ITEMS, 0, VBUCKETS))
-        self._table = np.frombuffer(made, np.uint8).reshape(ITEMS, -1).copy()
+        sets = b"".join(requests(ITEMS, 0, VBUCKETS))
+        self._table = np.frombuffer(sets, np.uint8).reshape(ITEMS, -1).copy()
         self._random = np.random.default_rng(1)
         self.generation = 0
 
@@ -119,8 +121,8 @@ class Load:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run the traffic while the block runs. A writer begins BEFORE_SECONDS earlier, so that there are answers to
-        compare with.
+        """Run the traffic while the block runs. A writer begins BEFORE_SECONDS earlier, for times of answers without a
+        compaction.
         """
         with contextlib.ExitStack() as stack:
             if self._written:
@@ -188,7 +190,7 @@ def log_mib(node: testing.Node) -> float:
 
 
 def compact(node: testing.Node) -> tuple[float, float]:
-    """Compact a node's log; return when that was asked and when answered, in seconds of `time.perf_counter`."""
+    """Compact a node's log; return the times of the request and of its answer, in seconds of `time.perf_counter`."""
     with socket.create_connection((node.host, node.port), COMPACTION_SECONDS_MAX) as sock:
         began = time.perf_counter()
         sock.sendall(CompactDb(vbucket=0).encode())

@@ -3,7 +3,7 @@
 Every set is on the disk before the no-op behind it is answered. Beside it take turns: the disk alone (the bytes that
 the log must hold, written and synced in pieces as large as its batches), and memcached 1.6 with one thread, which
 keeps nothing,
-fed by the same generator. Without memcached on this machine its comparisons are left out, and that is said.
+fed by the same generator. Without memcached on this machine its comparisons are left out, and a line says so.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def writing(folder: str, count: int) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def memcached() -> Iterator[int | None]:
-    """Run a memcached with one thread and 2 GiB while the block runs; yield its port, or None if it is not
+    """Run a memcached with one thread and 2 GiB of memory while the block runs; yield its port, or None if it is not
     installed.
     """
-    with memcached_process() as found:
-        yield None if found is None else found[0]
+    with memcached_process() as server:
+        yield None if server is None else server[0]
 
 
 @contextlib.contextmanager
@@ -145,8 +145,8 @@ def quiet_sets(node: testing.Node, other: int | None, folder: str, value_bytes: 
 
 
 def round_trips(port: int, opcode: int, seconds: float) -> list[float]:
-    """Let CONNECTIONS clients ask for some seconds, with one request in flight on each; return the milliseconds that
-    each answer took.
+    """Let CONNECTIONS clients send requests for some seconds, one at a time each; return the milliseconds that each
+    answer took.
     """
     poll, started, socks = select.epoll(), {}, {}
     for number in range(CONNECTIONS):

@@ -1,10 +1,10 @@
-"""The mirror's batches, large and small, its starts, and the source with few columns: each beside its yardstick.
+"""The mirror's batches, large and small, its starts, and the `dcp` source with few columns: each beside a yardstick.
 
     large    a million documents into an empty table, then a million new versions, by a warm mirror; beside Spark that
              reads and writes the same rows as Parquet, and a plain MERGE of the same rows into a plain Delta table
     small    a thousand changes at a time into a large table, from "durable in the node" to "in the table"
     kafka    an upsert of all rows beside Spark's Kafka source and a MERGE of the same rows (needs Maven Central once)
-    starts   `headwater mirror --once`, as one types it: with nothing to do, and into an empty table
+    starts   `headwater mirror --once` as a command: with nothing to do, and into an empty table
     ids      a table whose rows keep their ids beside one whose rows do not: inserts, upserts of all rows, small
              batches, and a fold of all, by the local engine in one process
     source   the `dcp` source to Spark's noop: key, value and seqno, and all columns; beside it a source that has the
@@ -13,8 +13,8 @@
 
 Every line has seconds on the clock and CPU seconds of all processes: ours with the node and Python workers, Spark's
 with the JVM. Values are random: of letters that Parquet can pack a million rows become a few MiB, and everything looks
-fast. What is compared takes turns, and medians are told. One session does all of Spark's work, with the JVM's own
-settings, so that the yardsticks have the compiler they are used to.
+fast. The compared runs take turns, and medians are printed. One session does all of Spark's work, with the JVM's own
+settings, so that the yardsticks have the compiler of an ordinary session.
 
     python -m benchmarks.bench_lake --rows 100000 --rounds 1 --only large,source
 """
@@ -69,14 +69,14 @@ _SET = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: a measurement, and the wish that it is judged by.
+    """One line of the table: a measurement, and the target by which it is judged.
 
     Attributes:
         seconds, cpu_seconds: medians of ours.
-        yardstick: its name, or "" where the wish is in seconds.
+        yardstick: its name, or "" where the target is in seconds.
         wall_ratio, cpu_ratio: the yardstick's seconds for one of ours.
-        wanted: the wish, in words.
-        met: whether the wish is fulfilled; None where nothing was wished.
+        wanted: the target, in words.
+        met: True if the target is met; None where there is no target.
         note: more figures.
     """
 
@@ -102,7 +102,7 @@ class Line:
         return text + (f"; {self.note}" if self.note else "")
 
 
-def told(name: str, ours: Cost, wanted: str, met: bool | None, note: str = "") -> None:
+def alone(name: str, ours: Cost, wanted: str, met: bool | None, note: str = "") -> None:
     """Publish a line that has no yardstick."""
     publish(Line(name, ours.wall, ours.cpu, wanted=wanted, met=met, note=note))
 
@@ -114,8 +114,8 @@ def beside(
     wall: float | None = None,
     cpu: float | None = None,
 ) -> None:
-    """Publish a line with its yardstick. `wall` and `cpu` are the wish: the yardstick takes at least so many times our
-    seconds, on the clock and of CPU; nothing is wished where they are None.
+    """Publish a line with its yardstick. `wall` and `cpu` are the targets: the yardstick takes at least so many times
+    our seconds, on the clock and of CPU; None for no target.
     """
     one, other = median(ours), median(yardstick[1])
     ratios = other.wall / one.wall, other.cpu / max(one.cpu, 0.01)
@@ -148,7 +148,9 @@ def _requests(keys: Sequence[bytes]) -> NDArray[Any]:
 
 
 def load(node: Node, wanted: NDArray[Any], rng: np.random.Generator, which: NDArray[Any] | None = None) -> None:
-    """Store new values of all keys, or of some, six random bits a byte; return when they are durable."""
+    """Store new values of all keys, or of those with the indexes `which`, six random bits a byte; return once they are
+    durable.
+    """
 
     def pieces() -> Iterator[bytes]:
         for first in range(0, len(wanted if which is None else which), PIECE):
@@ -350,7 +352,7 @@ def _small_batches(mirror: Paced, node: Node, what: tuple[str, int, int, float],
     note = f"p99 {p99:.3g} s is {p99 / p50:.1f} of p50, wanted 5: {'met' if p99 <= 5 * p50 else 'MISSED'}"
     note += f"; longest {max(seconds):.3g} s; {files} files at the end"
     met = p50 <= wanted if rows <= 1_000_000 else None
-    told(name, Cost(p50, whole.cpu / count), f"{wanted} s", met, note)
+    alone(name, Cost(p50, whole.cpu / count), f"{wanted} s", met, note)
     return p50
 
 
@@ -365,11 +367,11 @@ def _small_merge(spark: Any, place: Path, rng: np.random.Generator) -> None:
         rows = spark.read.format("delta").load(str(table)).sample(0.05, seed=int(rng.integers(1 << 30))).limit(1000)
         rows.write.mode("overwrite").parquet(changes)
         costs.append(yardsticks.merge([changes]))
-    told("the same by a plain Delta MERGE", median(costs[1:]), "", None)
+    alone("the same by a plain Delta MERGE", median(costs[1:]), "", None)
 
 
 def mirror_once(node: Node, place: Path, engine: str) -> Callable[[], None]:
-    """Return a function that runs `headwater mirror --once` as one types it."""
+    """Return a function that runs the command `headwater mirror --once`."""
     command = [sys.executable, "-m", "headwater", "mirror", node.url, "--to", str(place), "--once"]
     arguments = [*command, "--engine", engine.lower(), "--progress", "none"]
     return lambda: subprocess.run(arguments, check=True) and None
@@ -405,11 +407,11 @@ def starts(spark: Any, wish: argparse.Namespace) -> None:
             note = f"rounds {', '.join(f'{each.wall:.3g}' for each in found)}"
             note += f"; a bare Spark session {bare.wall:.3g} s, {bare.cpu:.3g} CPU s"
             ours = median(found)
-            told(f"--once {rows}{what}, {engine}", ours, f"{wanted} s", ours.wall <= wanted, note)
+            alone(f"--once {rows}{what}, {engine}", ours, f"{wanted} s", ours.wall <= wanted, note)
 
 
 def ids(spark: Any, wish: argparse.Namespace) -> None:
-    """The cost of rows that keep their ids."""
+    """Measure a table whose rows keep their ids beside one whose rows do not."""
     rng, costs = np.random.default_rng(2013), dict[tuple[str, bool], list[Cost]]()
     keys = requests(wish.rows)
     for number in range(-1, wish.rounds):  # the first is for the compilers and caches
@@ -474,7 +476,7 @@ def demo(spark: Any, wish: argparse.Namespace) -> None:
     with folder("demo") as place:
         command = [sys.executable, "-m", "headwater", "demo"]
         found = cost(lambda: subprocess.run(command, check=True, cwd=place, stdout=subprocess.DEVNULL))
-    told("demo", found, "60 s", found.wall <= 60)
+    alone("demo", found, "60 s", found.wall <= 60)
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:

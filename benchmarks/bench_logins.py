@@ -1,11 +1,12 @@
-"""How long a get waits while others log in: beside the same gets while nobody does, in turn, in one run.
+"""The time of a get while other clients log in, beside that of the same gets while nobody logs in, in turn, in one run.
 
     python -m benchmarks logins
 
-One connection, logged in before, asks for a document again and again, a thousandth of a second between two. Beside it a
-process of its own opens connections and logs in, RATE times a second: with SCRAM-SHA512; with PLAIN and the right
-password, which the node remembers; and with PLAIN and a wrong one from one address after another, which it has to
-derive each time. The guests' own share of SCRAM is computed once, so that it takes no processor from the node.
+One connection, already logged in, gets a document again and again, with pauses of a thousandth of a second. Meanwhile
+another process opens connections and logs in, RATE times a second: with SCRAM-SHA512; with PLAIN and the right
+password, which the node remembers; and with PLAIN and a wrong password from one address after another, for which the
+node has to derive a key each time. The guests' own share of SCRAM is computed once, so that it takes no processor from
+the node.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ LOGINS: dict[str, Callable[[int, int], None]] = {
 
 
 def log_in(port: int, how: str, going: Event, stopping: Event, done: multiprocessing.Queue[float]) -> None:
-    """Log in RATE times a second until `stopping` is set. `going` is set after the first login; `done` gets the logins
-    a second.
+    """Log in RATE times a second until `stopping` is set. `going` is set after the first login; the number of logins a
+    second is put into `done`.
     """
     hashlib.pbkdf2_hmac = lru_cache(hashlib.pbkdf2_hmac)  # type: ignore[assignment]
     begun, count, first = time.perf_counter(), 0, secrets.randbelow(ADDRESSES)
@@ -146,9 +147,9 @@ def main() -> None:
     for how, taken in found.items():
         waits = [wait for wait, _ in taken]
         rate = statistics.median(rate for _, rate in taken)
-        told = f"get, 99th percentile, beside {rate:.0f} logins a second with {how}"
+        title = f"get, 99th percentile, beside {rate:.0f} logins a second with {how}"
         median = statistics.median(waits)
-        publish(Figure(told, "ms", median, min(waits), max(waits), "nobody logs in", nobody, median / nobody))
+        publish(Figure(title, "ms", median, min(waits), max(waits), "nobody logs in", nobody, median / nobody))
 
 
 if __name__ == "__main__":

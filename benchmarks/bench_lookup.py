@@ -1,11 +1,11 @@
-"""How many lookups of two paths a node answers in a second of its processor's time, asked by fifty connections.
+"""How many lookups of two paths a node answers in a second of its processor's time, from fifty connections.
 
     python -m benchmarks lookup
     HEADWATER_BENCH_BESIDE=../before/src python -m benchmarks lookup
 
-Each connection has one lookup under way at a time, as a pool of clients would; measured is the processor time of all
-threads of the node, which a busy machine changes less than the time on the clock. With another source tree's node both
-get the same rounds in turn. Plain GETs of the same documents, by the same connections, are told as well.
+Each connection has one lookup under way at a time, as in a pool of clients. The processor time of all threads of the
+node is measured, since a busy machine changes it less than the time on the clock. With another source tree's node both
+get the same rounds in turn. Plain GETs of the same documents, by the same connections, are measured as well.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ def _measure(name: str, guests: list[Guests], asked: list[Request], target: floa
     for number in range(ROUNDS):
         for which in range(len(guests))[:: 1 if number % 2 else -1]:
             taken[which].append(guests[which].per_second(requests))
-    ours, told = taken[0], f"{name}, {CONNECTIONS} connections"
+    ours, title = taken[0], f"{name}, {CONNECTIONS} connections"
     reference = max(taken[1]) if len(taken) > 1 else None
     publish(
         Figure(
-            told,
+            title,
             "k/s of the node's processor time",
             max(ours),
             min(ours),

@@ -4,9 +4,10 @@ Each node is a process of its own. They take turns at short pieces of work, and 
 client's pipeline of quiet sets), a drain of all vbuckets, and sets of fifty connections that wait for each answer,
 where a request comes alone. CPU seconds are those of all threads of the node, by the scheduler's clock.
 
-What disturbs the machine for longer than a piece disturbs both of a pair; so each pair gives a ratio, and each pair of
-processes the median of its ratios. Where a process lies in memory makes it quicker or slower for its life, by a percent
-or two; so there are several pairs of processes, and the interval is that of the mean of their medians (Student's t).
+A disturbance of the machine that lasts longer than a piece of work affects both nodes of a pair; so each pair of pieces
+gives a ratio, and each pair of processes the median of its ratios. A process's place in memory makes it quicker or
+slower for its whole life, by a percent or two; so there are several pairs of processes, and the interval is that of the
+mean of their medians (Student's t).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STUDENT = 2.262  # the 97.5th percentile of Student's t with PROCESSES - 1 degre
 PAIRS = 20
 WARMING = 2  # pairs of each that are not counted: caches fill
 PIECES = 50
-"""A piece of bulk sets is this part of a million."""
+"""The number of pieces into which a million bulk sets are divided."""
 ALONE_SECONDS = 0.1
 SHARE_MAX = 0.02
 
@@ -59,13 +60,13 @@ class MetricsCost:
     promised: bool
 
     def __str__(self) -> str:
-        told = f"{self.name}: {self.counting:.4g} {self.unit} with metrics, {self.without:.4g} without, "
-        told += f"ratio {self.ratio:.4f}, 95 % from {self.low:.4f} to {self.high:.4f}"
+        line = f"{self.name}: {self.counting:.4g} {self.unit} with metrics, {self.without:.4g} without, "
+        line += f"ratio {self.ratio:.4f}, 95 % from {self.low:.4f} to {self.high:.4f}"
         if self.promised:
             bound = 1 + SHARE_MAX
             judged = "met" if self.high <= bound else "MISSED" if self.low > bound else "not decided by this run"
-            told += f"; at most {bound:.2f}: {judged}"
-        return told
+            line += f"; at most {bound:.2f}: {judged}"
+        return line
 
 
 def cpu_seconds(pid: int) -> float:

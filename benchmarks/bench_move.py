@@ -2,9 +2,9 @@
 
 Two nodes, the writer and the mover are a process each, on one machine. The writer follows the vbuckets by
 NOT_MY_VBUCKET and the map that comes with it; the map is given to both nodes as soon as a vbucket is owned by the
-other. Told are the items moved a second, and for each vbucket how long it refused writes: from the first write that
-was refused, when it was sent, to the first that was accepted, when that was answered. In the end every document that
-was acknowledged is read from the new owner.
+other. Printed are the items moved a second, and for each vbucket how long it refused writes: from the sending of the
+first refused write to the answer of the first accepted one. At the end every acknowledged document is read from the new
+owner.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ class Map:
 
 
 async def move(source: testing.Node, target: testing.Node, control: Connection) -> tuple[list[Moved], float]:
-    """Move all vbuckets while the writer writes; return what became of each vbucket, and the seconds that the moves
-    took.
-    """
+    """Move all vbuckets while the writer writes; return the outcome of each move, and the seconds that all took."""
     ends = [Endpoint(Address(node.host, node.port)) for node in (source, target)]
     nodes = [await NodeAdmin.connect(end) for end in ends]
     told = Map(nodes)

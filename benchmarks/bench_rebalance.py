@@ -2,7 +2,8 @@
 
 Four processes on one machine: three nodes and the operator's run. The reference is the same with every next owner
 filled by the mover, through the operator's process. Both take turns, each with nodes of its own. Besides the rates, the
-processor seconds of all four are told: on a machine whose cores are all busy they say more than the clock.
+processor seconds of all four processes are printed: on a machine whose cores are all busy they tell more than the
+clock.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def run() -> Run:
 
 
 def through() -> Run:
-    """Do the same with every next owner filled by the mover."""
+    """Do the same as `run`, with every next owner filled by the mover."""
     with patch.object(module, "_joining", through_the_mover):
         return run()
 

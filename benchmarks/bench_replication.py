@@ -2,8 +2,8 @@
 
 Two nodes in processes of their own on one machine, 64 vbuckets, over loopback; the replica calls the producer. The time
 counts from the request to the moment when the replica's durable seqnos are the producer's. The time on the clock says
-little on a shared machine. So the CPU seconds of both nodes are told as well, and the time that the disk alone takes to
-write and sync the same bytes piece by piece, measured right before each round: no replica can be faster than that.
+little on a shared machine. So the CPU seconds of both nodes are printed as well, and the time that the disk alone takes
+to write and sync the same bytes piece by piece, measured right before each round: no replica can be faster than that.
 """
 
 from __future__ import annotations
@@ -53,11 +53,13 @@ def cpu_seconds(node: testing.Node) -> float:
 
 
 def follow(source: testing.Node, replica: testing.Node, *, takeover: bool) -> float:
-    """Let the replica follow until it has everything, or owns it if `takeover`; return the seconds that it took."""
+    """Let the replica follow until it has all changes, or, with `takeover`, owns all vbuckets; return the seconds that
+    it took.
+    """
     wanted, state = seqnos(source, State.ACTIVE), State.ACTIVE if takeover else State.REPLICA
-    asked = json.dumps({"from": source.address, "vbuckets": f"0-{VBUCKETS - 1}", "takeover": takeover})
+    options = json.dumps({"from": source.address, "vbuckets": f"0-{VBUCKETS - 1}", "takeover": takeover})
     start = time.perf_counter()
-    answer = call(replica, Opcode.IOCTL_SET, b"replicate", asked.encode())
+    answer = call(replica, Opcode.IOCTL_SET, b"replicate", options.encode())
     if answer.status:
         raise AssertionError(f"replicate was refused: {answer}")
     while seqnos(replica, state) != wanted:

@@ -2,8 +2,8 @@
 
 The clients are compiled (askers.py) and take turns between the two servers. Printed are answers a second, the median
 time of an answer, and answers by a processor second of the server, which other work on the machine changes least. A
-durable set's time stands beside memcached's, and beside twice the time that the node's folder takes for 4 KiB and
-fdatasync: a set waits so long if its batch has to wait for the one before it.
+durable set's time stands beside memcached's, and beside twice the time of a write of 4 KiB and fdatasync in the node's
+folder: a set takes that long if its batch has to wait for the previous one.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ class Small:
 
     def __str__(self) -> str:
         ours, theirs = self.ours, self.memcached
-        text = f"{self.name}, {CONNECTIONS} connections one at a time: {_said(ours)}"
+        text = f"{self.name}, {CONNECTIONS} connections one at a time: {_line(ours)}"
         if theirs is not None:
-            text += f"; memcached {_said(theirs)}; ratio of the rates {ours.rate / theirs.rate:.2f}, "
+            text += f"; memcached {_line(theirs)}; ratio of the rates {ours.rate / theirs.rate:.2f}, "
             text += f"by processor second {theirs.cpu_us / max(ours.cpu_us, 0.01):.2f}"
             wanted = theirs.median_us + 2 * self.fdatasync_us
             text += f"; memcached and two fdatasync of {self.fdatasync_us:.0f} us: {wanted:.0f} us"
         return text
 
 
-def _said(taken: Taken) -> str:
+def _line(taken: Taken) -> str:
     return f"{taken.rate:,.0f} answers/s, median {taken.median_us:.0f} us, {taken.cpu_us:.1f} us of its processor each"
 
 
@@ -91,7 +91,7 @@ def turn(port: int, pid: int, opcode: int) -> Taken:
 
 
 def synced(folder: str) -> float:
-    """Return the median time that a folder takes for 4 KiB and fdatasync, in microseconds."""
+    """Return the median time of a write of 4 KiB and fdatasync in a folder, in microseconds."""
     times, piece = [], os.urandom(SYNCED_BYTES)
     descriptor = os.open(f"{folder}/synced", os.O_WRONLY | os.O_CREAT)
     try:

@@ -223,7 +223,9 @@ def reopening(place: Path) -> None:
 
 
 def index_memory(place: Path) -> None:
-    """Print the index's bytes a key, after loading and after reopening; AssertionError where they are more than 56."""
+    """Print the index's bytes for each key, after loading and after reopening; AssertionError if there are more than
+    56.
+    """
     for vbuckets in (64, 1024):
         path = place / f"memory-{vbuckets}"
         store = Store.open(path, vbuckets=vbuckets)

@@ -1,6 +1,6 @@
 """TLS beside no TLS, at one node: bulk sets and drains, by turns in one run, so that both have the same cores.
 
-What is sealed and opened costs the processor once at each end: about 0.6 s for each GiB here (AES-256-GCM, one core,
+The sealing and the opening of a record each cost processor time: about 0.6 s for each GiB here (AES-256-GCM, one core,
 OpenSSL 3). The kernel has no part in it; a system with kernel TLS could save a copy (docs/decisions/0060).
 """
 
@@ -86,9 +86,9 @@ def compare(node: testing.Node, name: str, by_tls: Callable[[], None], without: 
     met = figure.ratio is not None and figure.ratio >= RATIO_MIN
     print(f"  target: a ratio of at least {RATIO_MIN}: {'met' if met else 'MISSED'}")
     size = ITEMS * (79 + VALUE_BYTES) >> 20
-    for told, run in (("by TLS", by_tls), ("without", without)):
+    for how, run in (("by TLS", by_tls), ("without", without)):
         here, there = cpu_of(node, run)
-        print(f"  {told}: {here:.2f} s of processor here, {there:.2f} s at the node, for {size} MiB")
+        print(f"  {how}: {here:.2f} s of processor here, {there:.2f} s at the node, for {size} MiB")
     return figure
 
 

@@ -1,8 +1,8 @@
 """Made-up DCP traffic, millions of frames a second, written by numpy into one buffer.
 
-Changes go round the vbuckets in short runs, as a producer with many streams sends them; each vbucket's seqnos rise from
-1, and a V1 snapshot marker stands before every `snapshot` changes of a vbucket, so the traffic obeys every rule a
-consumer checks. Values are random bytes, the worst case for anything that searches for headers.
+The changes take turns among the vbuckets in short runs, as a producer with many streams sends them; each vbucket's
+seqnos rise from 1, and a V1 snapshot marker stands before every `snapshot` changes of a vbucket, so the traffic obeys
+every rule a consumer checks. Values are random bytes, the worst case for anything that searches for headers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Traffic:
         buffer: the bytes.
         offsets: int64, one more than there are frames: where each starts, and where the last ends.
         changes: how many of the frames are mutations and deletions.
-        vbuckets: the changes belong to vbuckets 0 to this, exclusive; every stream's opaque is its vbucket.
+        vbuckets: the number of vbuckets, from 0 on, to which the changes belong; every stream's opaque is its vbucket.
     """
 
     buffer: NDArray[np.uint8]

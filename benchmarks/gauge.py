@@ -1,4 +1,4 @@
-"""Seconds on the clock, and seconds of CPU of this process and all that descend from it: JVM, workers, nodes.
+"""Seconds on the clock, and CPU seconds of this process and all its descendants: JVM, workers, nodes.
 
 CPU seconds are read from /proc. A process that ended is counted by its parent, which keeps the sum of those it has
 waited for; one whose parent ended first (a JVM, the server of workers) counts only if this process adopts it.

@@ -22,7 +22,7 @@ class Growth:
 
     @property
     def exponent(self) -> float:
-        """The exponent of the step from the second size to the third."""
+        """The exponent of the growth from the second size to the third."""
         _, middle, last = self.seconds
         return math.log(last / middle) / math.log(STEP)
 

@@ -21,14 +21,14 @@ def publish_rows(spark: Any, address: str, files: Sequence[str]) -> None:
 
 
 class KafkaMerge:
-    """A streaming query that merges each batch of the topic into a plain Delta table, and then waits to be told to go
-    on.
+    """A streaming query that merges each batch of the topic into a plain Delta table, and then waits for the next call
+    of `batch`.
 
     It does nothing else: no key comes twice in a batch here, so the query does not look for such keys, and there are no
     deletions.
 
     Args:
-        address: of the broker; the topic must have been written to.
+        address: of the broker, in whose topic there must be messages.
         place: the folder of table and checkpoint.
     """
 

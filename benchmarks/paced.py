@@ -1,4 +1,4 @@
-"""A mirror that waits before each batch until it is told to go on, so that a batch can be prepared and timed."""
+"""A mirror that waits for a call before each batch, so that a batch can be prepared and timed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SOURCE = {"pollIntervalSeconds": "0.01"}
 
 
 class Paced:
-    """A mirror that follows a bucket in a thread of its own and waits after each batch. Upkeep is done as any mirror
-    does it.
+    """A mirror that follows a bucket in a thread of its own and waits after each batch. It does the same upkeep as any
+    mirror.
 
     Args:
         spark: a session; None for worker processes.
@@ -41,7 +41,7 @@ class Paced:
         self._thread.start()
 
     def wait(self) -> float:
-        """Wait until a batch is in the table; return when it was, by `time.perf_counter`."""
+        """Wait until a batch is in the table; return the time of that, by `time.perf_counter`."""
         if not self._stands.acquire(timeout=PATIENCE_SECONDS) or self._failure:
             raise AssertionError(f"the mirror came to nothing: {self._failure or 'it is late'}")
         return self.visible
@@ -51,7 +51,7 @@ class Paced:
         self._may.release()
 
     def batch(self) -> float:
-        """Let the mirror do the next batch; return when it was in the table, by `time.perf_counter`."""
+        """Let the mirror do the next batch; return the time when it was in the table, by `time.perf_counter`."""
         self.go()
         return self.wait()
 

@@ -1,9 +1,8 @@
 """A writer at a steady rate that follows its vbuckets from node to node by NOT_MY_VBUCKET; a process of its own.
 
 Every millisecond it sends the sets that are due, each to the node that the newest map names. A set that is refused
-(NOT_MY_VBUCKET, ETMPFAIL) is sent again a millisecond later, or at once if the refusal brought a newer map. It
-remembers how long each vbucket refused: from the first write that was refused (or parked) to the first that was
-accepted.
+(NOT_MY_VBUCKET, ETMPFAIL) is sent again a millisecond later, or at once if the refusal brought a newer map. It records
+how long each vbucket refused writes: from the first refused (or parked) write to the first accepted one.
 """
 
 from __future__ import annotations
@@ -142,16 +141,16 @@ class Roamer:
         self._again.appendleft((now, write)) if is_news else self._again.append((now + AGAIN_SECONDS, write))
 
     def _learn(self, config: bytes) -> bool:
-        told = json.loads(config)
-        if told["rev"] <= self._rev:
+        newest = json.loads(config)
+        if newest["rev"] <= self._rev:
             return False
-        self._rev = told["rev"]
-        self._owners = [chain[0] for chain in told["vBucketServerMap"]["vBucketMap"]]
+        self._rev = newest["rev"]
+        self._owners = [chain[0] for chain in newest["vBucketServerMap"]["vBucketMap"]]
         return True
 
 
 def roam(control: Connection, ports: list[int], owners: list[int], per_second: float) -> None:
-    """Write from when the parent says so until it says stop, then send it the report; the body of a process."""
+    """Write from the parent's first message to its second, then send it the report; the body of a process."""
     roamer = Roamer(ports, owners, per_second)
     control.send("ready")
     control.recv()

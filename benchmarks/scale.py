@@ -4,7 +4,7 @@
 
     collections: 64, 256, 1024 in 64 vbuckets: 0.060, 0.232, 0.910 CPU s; exponent 0.99, at most 1.1: met
 
-The exponent is that of the last step, log(cost x16 / cost x4) / log 4: what does not grow weighs least there. 1 is
+The exponent is that of the last step, log(cost x16 / cost x4) / log 4: costs that do not grow weigh least there. 1 is
 linear. A limit of 1.1 is for work that has to be linear, 0.1 for work that has to cost the same at every size. The
 figure of a size is the least of REPETITIONS runs: other work on a machine makes a run dearer, never cheaper.
 """
@@ -25,8 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     names = parser.parse_args(arguments).names or list(AXES)
     if unknown := sorted(set(names) - set(AXES)):
         parser.error(f"nothing is called {', '.join(unknown)}; there are {', '.join(AXES)}")
-    found = [publish(AXES[name].measured()) for name in names]
-    return int(any(each.exponent > each.limit for each in found))
+    growths = [publish(AXES[name].measured()) for name in names]
+    return int(any(each.exponent > each.limit for each in growths))
 
 
 if __name__ == "__main__":

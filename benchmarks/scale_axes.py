@@ -67,7 +67,7 @@ def on_bucket(vbuckets: int, work: Callable[[Bucket], Awaitable[float]]) -> floa
 
 
 def manifest(collections: int) -> bytes:
-    """Return a manifest with so many collections in a scope, beside the default one."""
+    """Return a manifest with `collections` collections in a scope beside the default one."""
     default: dict[str, Any] = {"uid": "0", "name": "_default", "collections": [{"uid": "0", "name": "_default"}]}
     made = [{"uid": f"{8 + number:x}", "name": f"c{number}"} for number in range(collections)]
     return json.dumps({"uid": "1", "scopes": [default, {"uid": "8", "name": "s", "collections": made}]}).encode()
@@ -149,9 +149,9 @@ def scan(size: int) -> float:
             if number % 10_000 == 0:
                 await bucket.committer.wait(bucket.committer.wrote())
         await bucket.committer.wait(bucket.committer.wrote())
-        before, found = time.process_time(), bucket.scans.create(bucket.vbuckets[0], ScanPlan(), 0.0)
+        before, range_scan = time.process_time(), bucket.scans.create(bucket.vbuckets[0], ScanPlan(), 0.0)
         count = 0
-        while await found.next(nobody, 0) is not None:
+        while await range_scan.next(nobody, 0) is not None:
             count += 1
         if count != size:
             raise AssertionError(f"{count} of {size} keys")
