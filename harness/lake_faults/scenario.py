@@ -128,7 +128,8 @@ def run(seed: int, told: Callable[[str], None] = lambda line: None, engine: Engi
     Args:
         seed: decides everything except durations.
         told: called with a line for each step as it ends.
-        engine: runs the mirrors; on Spark, Delta is one more foreign writer.
+        engine: runs the mirrors; None for the local engine. With Spark, Delta's own commands also write to the table,
+            as foreign writers.
     """
     profile, began = profile_of(seed), time.monotonic()
     result = Result(seed, profile.name)

@@ -91,7 +91,9 @@ class Observer:
         self._look_at_states(restarted=True)
 
     def gone(self) -> None:
-        """Note that the process is about to die: all its durable changes must be there again."""
+        """Note that the process is about to die: its durable changes at this moment must be there after the next
+        start.
+        """
         store = self.host.store
         durable, staged = store.committing.records, store.staging.records
         self._durable_before = {vb: store.index.durable_seqno(vb) for vb, at in durable.items() if staged.get(vb) is at}

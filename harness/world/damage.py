@@ -162,7 +162,9 @@ class Damages:
     # --- flipping -----------------------------------------------------------------------------------------------------
 
     def begin(self, step: Step) -> Callable[[], None] | None:
-        """Flip a bit, if that is allowed now; return the function that lets an operator replace the machine."""
+        """Flip a bit, if that is allowed now; return the function that lets an operator replace the machine, None if no
+        bit was flipped.
+        """
         chosen = None if self.current or self.world.leaving else self._choose(step)
         if chosen is None:
             self.world.counts["bits not flipped"] += 1

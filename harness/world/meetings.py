@@ -23,8 +23,8 @@ LASTS = Fault.__members__.values() - WORKS.keys() - JOBS
 
 
 def ends(step: Step) -> float:
-    """Return when a fault is over, in seconds after the clients began; `lasts` of an operator is the time until it is
-    killed.
+    """Return the time when a fault is over, in seconds after the clients began. For an operator's work WORK_SECONDS
+    stand in place of `lasts`, which is the time until the operator is killed.
     """
     return step.at + (max(step.lasts, WORK_SECONDS) if step.fault in LASTS else WORK_SECONDS)
 

@@ -168,7 +168,7 @@ class Cluster(Nodes):
 
         Args:
             wanted: vbuckets that must be in the answer; None for those that the map gives to a node.
-                        patience_seconds: for how long to ask; None for the time of one operation.
+            patience_seconds: for how long to ask; None for the time of one operation.
             collection: the id of the only collection that counts, on connections with Collections; None for all.
 
         Raises:

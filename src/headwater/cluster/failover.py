@@ -540,7 +540,9 @@ class Failover:
 
     @property
     def _may_live(self) -> bool:
-        """True if the dead nodes may answer, and are fenced first."""
+        """True if the operator accepted that the nodes called dead may be alive; then they are fenced before the
+        failover.
+        """
         return FailoverRefusal.ALIVE in self._accepted
 
     async def plan(self) -> FailoverPlan:

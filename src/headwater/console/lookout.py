@@ -247,7 +247,7 @@ def _is_away(view: NodeView, seen: Mapping[Address, object]) -> bool:
 
 
 def plain(error: HeadwaterError) -> str:
-    """Return an error as one line for a page, without a login."""
+    """Return an error's message as one line for a page; names and passwords in urls are hidden."""
     return hide_logins(" ".join(str(error).split()))
 
 

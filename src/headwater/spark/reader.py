@@ -293,12 +293,12 @@ def _dropped(event: CollectionEvent) -> int | None:
 
 
 def claim(part: Range) -> Position:
-    """Return the position for the request of a stream.
+    """Return the position from which a task requests the stream of its range.
 
-    Its snapshot ends at the high seqno that the planner observed, so that the node refuses unless all of that is still
-    its history: then everything up to the range's end is, too. It starts one below its seqno: a node would not check a
-    claim whose snapshot starts at its own seqno up to the end (failover 2, rule 5). Nodes of headwater get it marked as
-    a claim.
+    The position's snapshot ends at the high seqno that the planner observed. So the node refuses the request unless its
+    history still has all seqnos up to there, and with them the whole range. The snapshot starts one below the
+    position's seqno, since a node would not check the end of a snapshot that starts at the seqno (failover 2, rule 5).
+    Nodes of headwater get the position marked as a claim.
     """
     start = part.start_seqno
     if start == 0:

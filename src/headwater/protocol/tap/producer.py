@@ -309,7 +309,9 @@ class TapProducer:
         return self.options.takeover and drained and self.ledger.unacked < HANDOVER_UNACKED_MAX
 
     def handing_over(self, stream: TapProducerStream) -> None:
-        """Note that the producer's own vbucket is dead, so that it gets no more changes."""
+        """Note that the producer's own vbucket is dead, so the stream gets no more changes and ends once all are
+        sent.
+        """
         stream.place = replace(stream.place, step=TapStep.DRAIN)
 
     def sent(self, stream: TapProducerStream, seqnos: Sequence[int], upto: int, *, asks: bool) -> None:
