@@ -280,5 +280,5 @@ def _matched(effect: _Effect, operation: Operation) -> State | None:
 
 
 def _with(state: State, document: Document | None) -> State:
-    """Return the state with its document as an answer showed it."""
+    """Return the state with the document that an answer showed, which is no guess any more; unchanged for None."""
     return state if document is None else state._replace(document=document._replace(is_guess=False))

@@ -373,7 +373,7 @@ class Orders:
 
 
 def lowered(operations: Iterable[Operation], losses: Sequence[Loss]) -> list[Operation]:
-    """Return the operations with the levels that hold in spite of all losses."""
+    """Return the operations; those whose durability a loss may have undone get the level NONE, as plain writes."""
 
     def as_held(each: Operation) -> Operation:
         is_plain = any(loss.lowers(each) for loss in losses)

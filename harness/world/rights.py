@@ -177,7 +177,9 @@ def check_operations(
 
 
 def check_shown(guest: Guest, nodes: Sequence[str], written: float, shown: float, what: object) -> None:
-    """Check that a change which a guest's stream showed could be shown, by some node's state, since it was written."""
+    """Check that a guest had the right to a change of its stream: on some node, at some time from the change's write
+    until the stream showed it.
+    """
     if not any(guest.may("stream", node, written, shown) for node in nodes):
         raise Broken(
             f"rights: {guest.name} may stream from no node since {written:.3f}, and was shown {what} at {shown:.3f}"

@@ -78,11 +78,12 @@ def live(manifest: CollectionsManifest | None, chosen: frozenset[str] | None) ->
 
 
 def routed(batch: pa.RecordBatch, upto: NDArray[np.int64], routes: Mapping[int, Live]) -> pa.RecordBatch:
-    """Return the rows whose collections still exist, with the names under which they are written.
+    """Return the rows whose collections exist at the point that is restored, with columns for the names of scope and
+    collection.
 
     Args:
         batch: rows of a backup with all collections.
-        upto: for each vbucket the number of backups of the chain that count.
+        upto: for each vbucket the number of backups of the chain that are restored.
         routes: for each such number the collections that existed then.
     """
     counts = upto[batch.column("vbucket").to_numpy()]

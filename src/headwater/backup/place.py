@@ -1,8 +1,8 @@
 """The place of an archive: a folder, a prefix of an object store such as s3://bucket/path, or another url of fsspec.
 
 Files are written whole and never changed, except for the index, which is replaced. In a folder a file is synced before
-it gets its name, and only its owner may read it, as with the store that was read; an object store shows an object once
-all of it has arrived.
+it gets its name, and only its owner may read it, as with a node's own files; an object store shows an object once all
+of it has arrived.
 """
 
 from __future__ import annotations

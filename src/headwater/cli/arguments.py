@@ -1,8 +1,9 @@
 """Passwords among the arguments of a process: overwritten at once, since everybody on the machine can read
 arguments.
 
-Linux shows the arguments from the process's own memory, so a change there shows in `ps`, too. From the start
-of the process to here is a tenth of a second or so; a file, the environment or a prompt shows nothing at all.
+Linux shows the arguments from the process's own memory, so a change there shows in `ps`, too. Until then the password
+is visible for about a tenth of a second from the start of the process; one from a file, the environment or a prompt is
+never visible.
 """
 
 from __future__ import annotations

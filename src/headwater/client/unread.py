@@ -1,6 +1,6 @@
 """Collections of a bucket that this client does not read, or that its user may not see.
 
-A copy of a bucket must know that it lacks something.
+A program that copies a bucket uses this to report what its copy lacks.
 """
 
 from __future__ import annotations

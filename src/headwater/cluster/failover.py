@@ -402,7 +402,7 @@ def check_asked(promotions: Sequence[Promotion]) -> None:
     """Check that no copy is promoted while the seqno that it must have reached is unknown.
 
     Raises:
-        ClusterError: one would be.
+        ClusterError: such a promotion is planned.
     """
     unknown = [each for each in promotions if each.unasked]
     if unknown:
@@ -456,7 +456,7 @@ def check_flaws(promotions: Sequence[Promotion]) -> None:
     """Check that no copy with a flaw is promoted.
 
     Raises:
-        ClusterError: one would be: no other is complete as far.
+        ClusterError: a copy with a flaw would be promoted, since no other copy is complete up to the same seqno.
     """
     by_flaw: dict[tuple[str, str], list[int]] = {}
     for each in promotions:
@@ -475,7 +475,7 @@ def check_rivals(promotions: Sequence[Promotion]) -> None:
     """Check that no copy is promoted while another one has a history of its own.
 
     Raises:
-        ClusterError: one would be.
+        ClusterError: such a promotion is planned.
     """
     with_rival = [each for each in promotions if each.rival is not None]
     if with_rival:

@@ -31,8 +31,10 @@ HASHES = {"SCRAM-SHA512": "sha512", "SCRAM-SHA256": "sha256", "SCRAM-SHA1": "sha
 ITERATIONS_MAX = 1_000_000
 """A server that asks for more is refused: each iteration costs us time, and servers use 4,000 to 15,000."""
 ITERATIONS_MIN = 4000
-"""The least that Couchbase's servers used (memcached_password_hash_iterations) before 15,000; RFC 7677, 4, says "at
-least 4096". A false server would request one, and then guess the password from the proof."""
+"""A server that asks for fewer is refused: with one iteration a false server could guess the password from the proof.
+4000 is the least number that Couchbase's servers used (memcached_password_hash_iterations) before 15,000; RFC 7677, 4,
+says "at least 4096".
+"""
 BOUND = "-PLUS"
 """RFC 5802, 4: the suffix of a mechanism whose proof is bound to its connection."""
 

@@ -48,7 +48,7 @@ class TlsEngine:
         self.is_over: bool = False
 
     def receive(self, data: memoryview | bytes) -> None:
-        """Take bytes from the network."""
+        """Take sealed bytes that arrived from the network."""
         self._incoming.write(data)
 
     def receive_eof(self) -> None:

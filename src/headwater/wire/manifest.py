@@ -118,7 +118,7 @@ class HistoryFlags:
     default: bool = True
 
     def of(self, collection: int) -> bool:
-        """Return the flag of a collection by its id."""
+        """Return the history flag of the collection with this id."""
         return self.known.get(collection, self.default)
 
 

@@ -101,7 +101,7 @@ class Producer:
         return each_frame(self._buffer, data, now, self.receive_frame)
 
     def receive_eof(self) -> list[Event]:
-        """Report that the consumer closed the connection: all streams are over."""
+        """Note that the consumer closed the connection, which ends all streams; return PeerGone."""
         return [PeerGone()]
 
     def receive_frame(self, frame: Frame, now: float) -> list[Event]:

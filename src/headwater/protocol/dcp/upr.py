@@ -63,5 +63,5 @@ def state_number(state: State, *, as_printed: bool) -> int:
 
 
 def state_of(number: int, *, as_printed: bool) -> State:
-    """Return the state with a number from 1 to 4."""
+    """Return the state with a wire number from 1 to 4; `as_printed` as in `state_number`."""
     return next(state for state in State if state_number(state, as_printed=as_printed) == number)

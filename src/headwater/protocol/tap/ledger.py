@@ -19,7 +19,7 @@ from headwater.invariants import invariant
 
 OPAQUES: Final = 0xFFFF_FFFF
 ACK_INTERVAL: Final = 1000
-"""The number of messages after which one requests an acknowledgement."""
+"""A message requests an acknowledgement after so many messages without a request."""
 WINDOW_MESSAGES: Final = 10 * ACK_INTERVAL
 """The number of messages that may be unacknowledged."""
 
