@@ -1,8 +1,8 @@
 """A mirror into a table on a disk whose power is cut again and again.
 
 A round: some documents change, a mirror runs in a process of its own until the power is gone or it is done, the disk is
-cut. Of a mirror that was done before the cut every change must be in the remaining table; then a mirror runs to its
-end, and the table equals the bucket, as a foreign reader (Polars) sees it.
+cut. If the mirror was done before the cut, the remaining table must have every change. Then a mirror runs to its end,
+after which the table must equal the bucket, as read by Polars, a foreign reader.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.simulation.sockets import Network, SimSocket
 
 PLACE = "client"
-"""Where all clients are."""
+"""The place of all clients in the simulated network."""
 READ_BYTES = 64 << 10
 
 

@@ -2,7 +2,7 @@
 
 A producer that sends the replaced version promises: it is the version of the same key, in the same history, with the
 highest seqno below that of the change; or there was no document; or the node does not keep it any more (decision 0158).
-Every other version is a violation. What is not kept any more is counted, and no violation.
+Every other version is a violation. A replaced version that is not kept any more is counted, and is no violation.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     --quiet, -q    no progress, no remarks, no report of what was done: only what was asked for, and errors
     --verbose, -v  on stderr, what it talks to and how long it took; twice: with the traceback of an error
 
-`commands.py` gives a command those of them that it does not declare itself. What is said goes through `report` (what
-was done), `answer` (what was asked for), `remark` and `detail`.
+`commands.py` gives a command those of them that it does not declare itself. Commands print by `report` (what was done),
+`answer` (the result that was asked for), `remark` and `detail`.
 """
 
 import json

@@ -32,7 +32,7 @@ class Printed:
         changes: the drain that is printed; its `max_wait_seconds` is SAVE_SECONDS, so that a quiet bucket is noted,
             too.
         path: the file; None for none.
-        saved: the positions in the file. Those of vbuckets that are not read now stay there.
+        saved: the positions in the file. Positions of vbuckets that are not read now are kept there.
     """
 
     def __init__(

@@ -7,7 +7,7 @@
             it is absent
 
 All numbers are little-endian, sizes in bytes. A text is a u32 offset from its own position to a u32 length and the
-bytes. Every position is checked before it is read; an invalid one raises ValueError. What is written has one form: the
+bytes. Every position is checked before it is read; an invalid one raises ValueError. Written buffers have one form: the
 root, the vtable, the table with its fields in the order of their numbers and each at a multiple of its size, the texts.
 """
 
