@@ -261,6 +261,20 @@ def _several(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)
 
 
+def _old_copies(survey: Survey, vbuckets: list[int]) -> Iterator[str]:
+    """Yield a problem for each seed that left the cluster and has an old copy of vbuckets that no member has."""
+    held: dict[Address, list[int]] = {}
+    for vb in vbuckets:
+        for node in survey.former_with(vb):
+            held.setdefault(node, []).append(vb)
+    for node, old in held.items():
+        yield (
+            f"{node}, which left the cluster, has an old copy of {_vbucket_names(old)}, vbucket {old[0]} up to seqno"
+            f" {survey.nodes[node].seqnos[old[0]]:,}: headwater cluster failover, with {node} among the nodes to start"
+            " from, promotes what no member has"
+        )
+
+
 def _without_owner(survey: Survey) -> Iterator[str]:
     settlement = settle(survey)
     for sentence, vbuckets in (
@@ -272,6 +286,7 @@ def _without_owner(survey: Survey) -> Iterator[str]:
     ):
         if vbuckets:
             yield sentence.format(_vbucket_names(vbuckets))
+    yield from _old_copies(survey, settlement.lost)
 
 
 def _remarks(survey: Survey, nodes: tuple[NodeStatus, ...]) -> Iterator[str]:
