@@ -205,6 +205,17 @@ def test_nobody_is_taken_back_to_a_state_that_lacked_a_change(home: Home) -> Non
     assert home.vbucket.roll_back(5) == 2
 
 
+def test_a_rollback_without_room_for_its_record_undoes_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its frame alone would be committed, below a record whose failover log describes what was undone."""
+    home.write("a", "b")
+    monkeypatch.setattr(home.store.log, "make_room", lambda control=0: None)
+    monkeypatch.setattr(home.store.staging, "_has_room", lambda count: count <= 100)
+    with pytest.raises(DiskFull):
+        home.vbucket.roll_back(1)
+    assert (home.vbucket.high_seqno, home.store.index.high_seqno(1)) == (2, 2)
+    assert home.store.freeze() is None, "nothing is staged"
+
+
 def test_a_replica_promoted_after_a_whole_snapshot_branches_at_its_end(home: Home) -> None:
     home.vbucket.set_state(State.REPLICA)
     home.vbucket.begin_snapshot(1, 2)

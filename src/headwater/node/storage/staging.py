@@ -357,6 +357,10 @@ class Staging:
         """Raise DiskFull or ArenaFull unless a record of RECORD_BYTES can be staged; call this before any change."""
         self._check_room(RECORD_BYTES, 0)
 
+    def check_rollback_room(self) -> None:
+        """Raise DiskFull or ArenaFull unless a rollback and the record behind it can be staged, in one batch."""
+        self._check_room(len(rollback_frame(0, 0, 0)) + RECORD_BYTES, 0)
+
     def control(self, frame: bytes) -> None:
         """Stage a control frame, which may use the reserve as well. Raises DiskFull, ArenaFull."""
         self._check_room(len(frame), 0)

@@ -711,7 +711,11 @@ class VBucket:
 
         "It may roll back further than asked, never less" (dcp 9). If `seqno` lies within a received snapshot, the
         rollback goes to an earlier consistent state. If the store no longer has the versions for that, it goes to 0.
+
+        Raises:
+            ArenaFull, DiskFull: there is no room for the rollback and its record; nothing changes.
         """
+        self._store.staging.check_rollback_room()  # else the rows would be gone, and the record below be missing
         nearest, before = self._nearest(seqno), self.high_seqno
         node_invariant(nearest <= seqno, "vbucket {}: back to {}, {} was asked for", self.id, nearest, seqno)
         # This frame and the record below are in the same batch, because a batch is never closed within a turn of the
