@@ -95,6 +95,21 @@ def test_a_job_that_had_nothing_to_do_for_long_has_all_its_patience(monkeypatch:
     assert reports == [(1, "node: reset"), (2, "node: reset")]
 
 
+def test_a_batch_that_fails_after_longer_than_all_patience_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first copy of a large bucket takes an hour; a node that restarted in it ended the job."""
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    reports, attempts, job = prepared(RESET, RESET, RESET, retry_seconds=30.0)
+
+    def hour() -> None:
+        clock[0] += 20.0 if reports else 3600.0
+        job()
+
+    with pytest.raises(ConnectionLost):
+        attempts.run(hour)
+    assert reports == [(1, "node: reset"), (2, "node: reset")]
+
+
 def test_a_problem_beside_a_batch_is_reported_with_it() -> None:
     reports, attempts, _ = prepared()
     attempts.batch_done("upkeep: no space")

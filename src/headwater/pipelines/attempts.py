@@ -38,7 +38,7 @@ P = TypeVar("P", bound=Progress)
 
 
 def patience(retry_seconds: float | None, *, once: bool) -> float:
-    """Return the seconds for which a job keeps trying without a successful batch.
+    """Return the seconds for which a job keeps trying after a failure, without a successful batch.
 
     Args:
         retry_seconds: the user's choice; None for the default, which is shorter with `once`.
@@ -72,7 +72,7 @@ class Attempts(Generic[P]):
         progress: the job's counts; the job adds to them before it reports that a batch is done.
         report: called with the progress after each batch and before each new attempt.
         stop: called several times a second; True ends the job.
-        retry_seconds: the time of further attempts without a successful batch.
+        retry_seconds: the time of further attempts after a failure, without a successful batch.
         watch: gets the times of batches and the lag from the engine.
     """
 
@@ -90,7 +90,8 @@ class Attempts(Generic[P]):
         self.watch: BatchWatch = watch
         self.retry_seconds: float = retry_seconds
         self._report = report
-        self._began = self._succeeded = time.monotonic()
+        self._began = time.monotonic()
+        self._failed_at: float | None = None  # the first failure since the last batch that succeeded
         self._backoff = Backoff(0.5, 15.0)
 
     def batch_done(self, problem: str = "") -> None:
@@ -99,8 +100,7 @@ class Attempts(Generic[P]):
         Args:
             problem: a problem that does not end the job, such as one of the upkeep; empty for none.
         """
-        self._succeeded = time.monotonic()
-        self._backoff.reset()
+        self.calm()
         self._say(problem)
 
     def calm(self) -> None:
@@ -108,7 +108,7 @@ class Attempts(Generic[P]):
 
         The next failure then counts as the first, however long ago the last batch was.
         """
-        self._succeeded = time.monotonic()
+        self._failed_at = None
         self._backoff.reset()
 
     def remark(self, problem: str) -> None:
@@ -126,7 +126,10 @@ class Attempts(Generic[P]):
                 return attempt()
             except Exception as error:  # Spark's have no class of their own; those that do not pass are raised again
                 why = reason(error)
-                late = time.monotonic() - self._succeeded >= self.retry_seconds
+                # Counted from the first failure, not from the last batch: one batch may take longer than all patience.
+                if self._failed_at is None:
+                    self._failed_at = time.monotonic()
+                late = time.monotonic() - self._failed_at >= self.retry_seconds
                 if self.stop():
                     return None
                 if late or not passes(error):
