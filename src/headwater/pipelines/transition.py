@@ -255,8 +255,20 @@ async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[
     Raises:
         MoveError: a target does not own its vbucket, or lacks some of its source's history.
     """
+    rows, refused = await judged(pair, moved)
+    for error in refused:
+        raise error
+    return rows
+
+
+async def judged(
+    pair: NodePair, moved: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[MoveError]]:
+    """Check both ends of moves; return the journal's rows, and the errors of those of which a target does not own the
+    vbucket, or lacks some of its source's history.
+    """
     source, target = pair.addresses
-    rows = []
+    rows, refused = [], []
     async with await NodeAdmin.connect(pair.source) as old, await NodeAdmin.connect(pair.target) as new:
         # The old copy is dead and writes nothing more, so its seqno is the end of its history.
         highs, details = await new.seqnos(State.ACTIVE), await old.stats("vbucket-details")
@@ -268,9 +280,11 @@ async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[
             shared = BranchHistory(tuple(log), has).shared_with(branch) if log else 0
             if min(has, shared) < had or branch not in dict(log) or await old.state(vb) is State.ACTIVE:
                 message = f"{target} has it up to seqno {has}, {source} had it up to {had} of branch {branch:016x}"
-                raise MoveError(vb, f"the new owner has not what the old one had: {message}", "look at both nodes")
+                problem = f"the new owner has not what the old one had: {message}"
+                refused.append(MoveError(vb, problem, "look at both nodes"))
+                continue
             rows.append(each | {"source": source, "target": target, "high_seqno": had, "moved_at": time.time()})
-    return rows
+    return rows, refused
 
 
 async def cleared(pair: NodePair, vbuckets: Iterable[int]) -> None:
@@ -301,11 +315,7 @@ class _Transition:
         counts = self._attempts.progress
         counts.total = len(survey.left) + len(survey.moved.keys() | noted.keys())
         self._unnoted({vb: pair for vb, pair in survey.moved.items() if noted.get(vb) != pair.addresses})
-        if self._job.delete:
-            for pair, moved in by_pair(survey.moved).items():
-                # A note says what the new owner had then. If it has lost its disk since, the old copy is the only one.
-                asyncio.run(checked(pair, [{"vbucket": vb} for vb in moved]))
-                asyncio.run(cleared(pair, moved))
+        kept = self._clear(survey.moved) if self._job.delete else []
         while survey.left and not self._attempts.stop():
             counts.moved = counts.total - len(survey.left)
             self._batch(survey.left)
@@ -315,6 +325,22 @@ class _Transition:
             problem = "a source has a dead copy of it, and none of these nodes owns it"
             advice = "look for its owner; if that is another node, name the vbuckets to be moved"
             raise MoveError(min(survey.ownerless), problem, f"{advice} ({len(survey.ownerless)} are so)")
+        for error in kept:
+            raise error
+
+    def _clear(self, moved: Mapping[int, NodePair]) -> list[MoveError]:
+        """Remove the old copies of moves that are done; return the errors of those that are kept.
+
+        A note says what the new owner had then. If it has lost its disk since, the old copy is the only one. And if it
+        has begun so many branches since that its log has lost the old one, nothing shows what they share. Neither keeps
+        the other vbuckets from being moved and removed.
+        """
+        kept: list[MoveError] = []
+        for pair, vbuckets in by_pair(moved).items():
+            rows, refused = asyncio.run(judged(pair, [{"vbucket": vb} for vb in vbuckets]))
+            kept += refused
+            asyncio.run(cleared(pair, [row["vbucket"] for row in rows]))
+        return kept
 
     def _noted(self) -> dict[int, tuple[str, str]]:
         """Return the nodes of each noted move, by vbucket.
