@@ -223,5 +223,7 @@ def test_older_maps_other_maps_and_nonsense_are_refused() -> None:
         assert send_map(one, 4, cluster_map(4, both, [[1, 0]] * 4, 0)) == KEY_EEXISTS
         assert send_map(one, 6, cluster_map(6, both, [[1, 0]] * 8, 0)) == EINVAL
         assert send_map(one, 6, b'{"rev":6}') == EINVAL
+        strangers = json.loads(cluster_map(6, both, [[1, 0]] * 4, 0)) | {"uuid": "ab" * 16}
+        assert send_map(one, 6, json.dumps(strangers).encode()) == EINVAL, "of another cluster"
         assert [state(one, vb) for vb in range(4)] == [State.ACTIVE] * 4
         assert known_map(one)["rev"] == 5

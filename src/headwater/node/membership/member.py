@@ -167,6 +167,7 @@ class Membership:
             raise CommandRefused(Status.EINVAL, str(error)) from None
         if map_.version != version:
             raise CommandRefused(Status.EINVAL, f"the request is about map {version}, the map says {map_.version}")
+        self._check_cluster(map_)
         here = self.map.here if self.map is not None else None
         if map_.this is None and here is not None and here in map_.servers:
             map_ = seen_from(map_, here)
@@ -179,6 +180,17 @@ class Membership:
         if self.map is not None and version == self.map.version and not says_the_same(map_, self.map):
             raise CommandRefused(Status.KEY_EEXISTS, f"the map here has version {version} as well, and is another")
         return map_
+
+    def _check_cluster(self, map_: ClusterMap) -> None:
+        """Refuse the map of another cluster, by which the vbuckets here would belong to strangers; but a node alone may
+        join one.
+        """
+        known = self.map
+        if known is None or not known.uuid or not map_.uuid or set(known.servers) == {known.here}:
+            return
+        if map_.uuid != known.uuid:
+            why = f"this node is of the cluster with uuid {known.uuid}, the map of that with {map_.uuid}"
+            raise CommandRefused(Status.EINVAL, why)
 
     def _floor(self) -> tuple[int, int]:
         """Return the version that clients may have from this node, below which no map is accepted; (0, 0) if there is
