@@ -80,6 +80,22 @@ def test_a_node_that_is_down_is_named_and_the_same_again_goes_on() -> None:
         assert on(nodes[1:], buckets.names) == ["default"]
 
 
+def test_a_bucket_that_a_rebalance_has_not_moved_yet_is_not_made_a_second_time() -> None:
+    """The nodes of the first bucket have none of it, or not all of them do."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state="none")) for _ in range(3)]
+        one, two, three = (Address(each.host, each.port) for each in nodes)
+        on(nodes[:2], lambda members, seeds: found_cluster(members, seeds, 0))
+        on(nodes[:1], lambda members, seeds: buckets.create(members, seeds, BucketWish("orders")))
+        on(nodes[:1], lambda members, seeds: Rebalance(members, seeds, add=[three]).run())
+        with pytest.raises(ClusterError, match=f"the bucket orders is on {one}, {two} already"):
+            on(nodes[:1], lambda members, seeds: buckets.create(members, seeds, BucketWish("orders")))
+        on(nodes[:1], lambda members, seeds: Rebalance(members, seeds, remove=[one, two]).run())
+        with pytest.raises(ClusterError, match=f"the bucket orders is on {one}, {two} already"):
+            on(nodes[::-1], lambda members, seeds: buckets.create(members, seeds, BucketWish("orders")))
+        assert on(nodes[2:], buckets.names) == ["default"]
+
+
 def test_a_bucket_has_its_quota_and_is_dropped_at_a_member_that_has_left_the_first_bucket_alone() -> None:
     """A rebalance goes from bucket to bucket, and may be stopped in between."""
     with ExitStack() as stack:

@@ -57,10 +57,11 @@ async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -
 
     Raises:
         KeyExists: it exists (on a node that is alone).
-        ClusterError: some nodes did not create it; repeat the call to continue.
+        ClusterError: some nodes did not create it; repeat the call to continue. Or it exists on other nodes.
         StatusError, TransportError: a node refused, or did not answer the first request.
     """
     nodes, replicas = await _nodes(members, seeds)
+    await _refuse_second(members, nodes, seeds, wish.name)
     # A node alone owns all vbuckets of its bucket at once: no map is needed, which would make it a cluster of one.
     if len(nodes) == 1:
         await members.of("").admin(nodes[0]).create_bucket(wish.name, wish.vbuckets, wish.quota_mib)
@@ -76,6 +77,23 @@ async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -
     wanted = replicas if wish.replicas is None else wish.replicas
     await found_cluster(members.of(wish.name), nodes, wanted)
     return len(nodes)
+
+
+async def _refuse_second(members: Members, nodes: Sequence[Address], seeds: Sequence[Address], name: str) -> None:
+    """Refuse to create a bucket that other nodes than `nodes` have, or only some of them: it would be a second one of
+    this name, or its map would lack a node that got it.
+
+    A rebalance goes from bucket to bucket, and may have stopped in between.
+
+    Raises:
+        ClusterError: they have it.
+    """
+    having = await _members_of(members.of(name), [*nodes, *seeds])
+    if (len(having) > 1 and set(having) != set(nodes)) or not set(having) <= set(nodes):
+        raise ClusterError(
+            f"the bucket {name} is on {', '.join(map(str, having))} already, and not on the nodes of the first bucket",
+            "go on with the rebalance that was stopped: headwater cluster rebalance, as it was typed; or drop it first",
+        )
 
 
 async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
