@@ -261,9 +261,7 @@ async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[
     return rows
 
 
-async def judged(
-    pair: NodePair, moved: Sequence[dict[str, Any]]
-) -> tuple[list[dict[str, Any]], list[MoveError]]:
+async def judged(pair: NodePair, moved: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[MoveError]]:
     """Check both ends of moves; return the journal's rows, and the errors of those of which a target does not own the
     vbucket, or lacks some of its source's history.
     """
