@@ -1,4 +1,4 @@
-"""Faults of a simulated world: the begin of each step, and its end."""
+"""Faults of a simulated world: the beginning of each step, and its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Undo = Callable[[], None]
 TENANTS_SHARE = 0.7
 """The share of the changes of rights that concern tenants, in a world that has some."""
 KILLED_SECONDS = 0.3
-"""The longest time from the begin of a failover in the second bucket until its operator is killed."""
+"""The longest time from the beginning of a failover in the second bucket until its operator is killed."""
 
 
 def begin(world: World, step: Step) -> Undo | None:

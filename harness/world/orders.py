@@ -6,8 +6,8 @@ with them; in the others nobody changes its owners, and its plain writes are kep
 life, each from the moment when all machines have confirmed its creation until its next drop is requested. A life begins
 empty: a value of an earlier life, or of the other bucket, has no write that explains it.
 
-The time at which a failover took effect is not observed: it may be any moment from its begin; and answers of the failed
-node from then on are old until it has joined again. Such reads are left out, such plain writes are a "maybe".
+The time at which a failover took effect is not observed: it may be any moment from its beginning; and answers of the
+failed node from then on are old until it has joined again. Such reads are left out, such plain writes are a "maybe".
 """
 
 from __future__ import annotations
@@ -401,7 +401,7 @@ def parts(
 
 
 def within(operations: Sequence[Operation], life: Life, until: float) -> Iterator[Operation]:
-    """Yield the operations of a life; those that overlap its begin or its end may belong to it, or not."""
+    """Yield the operations of a life; those that overlap its beginning or its end may belong to it, or not."""
     for each in operations:
         called = each.called - NOON_SECONDS
         ended = float("inf") if each.answered is None else each.answered - NOON_SECONDS

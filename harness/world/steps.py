@@ -68,7 +68,7 @@ WORKS = {
 
 
 JOBS = frozenset({Fault.BACKUP, Fault.FULL_BACKUP})
-"""Work beside the cluster, whose processes may be killed as operators may."""
+"""Backups: work beside the cluster, by processes that may be killed like operators."""
 
 
 @dataclass(frozen=True, slots=True)

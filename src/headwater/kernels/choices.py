@@ -162,8 +162,8 @@ def note_newest(locs: Any, seqs: Any, row: Any, rows: Any, segments: Table, numb
 
 @kernel
 def link_newest(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, numbers: Any, links: Any) -> None:
-    """Copy NEXT of rows whose number is in the sorted `numbers` from `nexts` to `links`: of these rows the newest
-    version of a key is shown, of all others every version.
+    """Copy NEXT from `nexts` to `links` for rows whose number is in the sorted `numbers`: for such rows only the newest
+    version of a key is shown, for all others every version.
     """
     while row < rows:
         if U(nexts[row]) != NIL and place_in(numbers, choice_of(_frame(locs, row, segments))) >= 0:

@@ -229,7 +229,7 @@ def _child(data: Any, at: Any, name: Any, index: Any) -> Any:
 
 @kernel
 def _walk(data: Any, names: Any, ends: Any, indexes: Any) -> Any:
-    """Return begin and end of the value at a path; NOWHERE twice if there is none.
+    """Return the offsets of beginning and end of the value at a path; NOWHERE twice if there is none.
 
     Component `i` of the path is indexes[i], or names[ends[i-1]:ends[i]] if that is NOWHERE.
     """
@@ -340,7 +340,7 @@ def steps(path: Sequence[str | int]) -> Steps | None:
 
 
 def walk(data: NDArray[np.uint8], path: Steps) -> tuple[int, int]:
-    """Return begin and end of the value at a path; (NOWHERE, NOWHERE) if there is none."""
+    """Return the offsets of beginning and end of the value at a path; (NOWHERE, NOWHERE) if there is none."""
     return _walk(data, *path)  # type: ignore[no-any-return]
 
 

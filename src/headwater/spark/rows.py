@@ -116,7 +116,7 @@ class Row:
         """The expiry in Unix seconds.
 
         Raises:
-            OptionError: the server would take it for seconds from now.
+            OptionError: the number is so small that the server would take it for seconds from now.
         """
         seconds = int(self.expiry.timestamp()) if hasattr(self.expiry, "timestamp") else self.expiry or 0
         if 0 < seconds <= RELATIVE_SECONDS_MAX and not self.deletes:

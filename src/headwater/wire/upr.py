@@ -17,8 +17,8 @@ __all__ = ["Expiration", "Flush", "Mutation", "SnapshotMarker", "StreamRequest",
 
 
 class StreamRollback(Response, opcode=Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK):
-    """The histories differ; UPR has the seqno in the extras, DCP in the value (erratum U3). Accept both, send DCP's
-    form.
+    """The histories differ; UPR has the seqno in the extras, DCP in the value (erratum U3). Headwater accepts both, and
+    sends DCP's form.
     """
 
     rollback_seqno: u64 = about("the last seqno both ends share")

@@ -27,7 +27,7 @@ class Samples:
     """All looks, in order, and the marks set between them (the crash, the end of the load).
 
     Attributes:
-        waited: the begin and end of the time in which the mirror was starting.
+        waited: the beginning and end of the time in which the mirror was starting.
     """
 
     clock: Callable[[], float]
@@ -66,8 +66,8 @@ class Samples:
         self.marks.append((self.seconds(), text))
 
     def rates(self) -> list[tuple[float, float, float]]:
-        """Return (seconds, node changes/s, table changes/s) since the last look; the first batch counts from the begin
-        of the wait.
+        """Return (seconds, node changes/s, table changes/s) since the last look; the first batch counts from the
+        beginning of the wait.
         """
         pairs = zip(self.rows, self.rows[1:], strict=False)
         return [
