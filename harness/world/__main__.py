@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
 from multiprocessing import get_context
 
 from harness.numbers import numbers_of
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--operations", type=int, default=OPERATIONS, help="of each history")
     parser.add_argument("--without", default="", help="numbers of steps to leave out, as 0-3,7")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--times", action="store_true", help="with a reader that says until when it has everything")
     parser.add_argument("--as-it-is", action="store_true", help="do not make a failure smaller")
     parser.add_argument("--faults", action="store_true", help="run nothing: count the faults and their pairs")
     arguments = parser.parse_args(argv)
@@ -86,7 +88,7 @@ def _outcomes(arguments: argparse.Namespace, left_out: Sequence[int], begun: flo
         for seed in seeds:
             if not arguments.seeds and time.monotonic() > begun + 60 * arguments.minutes:
                 return
-            yield run_seed(seed, arguments.operations, left_out)
+            yield run_seed(seed, arguments.operations, left_out, times=arguments.times)
         return
     context = get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, mp_context=context, max_tasks_per_child=WORLDS_OF_A_PROCESS) as pool:
@@ -94,7 +96,9 @@ def _outcomes(arguments: argparse.Namespace, left_out: Sequence[int], begun: flo
         while True:
             is_time = bool(arguments.seeds) or time.monotonic() < begun + 60 * arguments.minutes
             while is_time and len(waiting) < 2 * arguments.jobs and (number := next(seeds, None)) is not None:
-                waiting.add(pool.submit(run_seed, number, arguments.operations, left_out))
+                waiting.add(
+                    pool.submit(partial(run_seed, times=arguments.times), number, arguments.operations, left_out)
+                )
             if not waiting:
                 return
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -107,6 +111,7 @@ def _tell(outcome: WorldOutcome, operations: int, smaller: float | None) -> None
     seed = outcome.plan.seed
     print(f"seed {seed} broke a promise (digest {outcome.digest}):\n{outcome.broken}\n{outcome.trace}", flush=True)
     again = f"python -m harness.world --seed {seed} --seeds 1 --operations {operations}"
+    again += " --times" if outcome.plan.has_times else ""
     print(f"  again: {again}", flush=True)
     if smaller is None:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from harness.world.steps import (
@@ -12,6 +12,7 @@ from harness.world.steps import (
     duplicates_of,
     flips_of,
     histories_of,
+    jumps_of,
     owners_of,
     rights_of,
     steps_of,
@@ -30,6 +31,7 @@ class WorldPlan:
         has_tenants: True if some users have rights in single collections alone.
         has_history: True if a reader requests every version.
         has_befores: True if that reader requests what each change replaced, too.
+        has_times: True if a reader says up to which time it has everything.
     """
 
     seed: int
@@ -47,11 +49,19 @@ class WorldPlan:
     has_tenants: bool = False
     has_history: bool = False
     has_befores: bool = False
+    has_times: bool = False
 
     @property
     def has_flips(self) -> bool:
         """True if bits flip, and machines are replaced for that."""
         return any(step.fault is Fault.FLIP for step in self.steps)
+
+
+def with_times(plan: WorldPlan) -> WorldPlan:
+    """Return a plan with a reader of the time, in which clocks jump more often."""
+    random = Random(f"times {plan.seed}")  # noqa: S311 - must be repeatable
+    steps = tuple(sorted((*plan.steps, *jumps_of(random, plan.nodes, plan.seconds)), key=lambda step: step.at))
+    return replace(plan, steps=steps, clock_error_seconds=5.0, has_times=True)
 
 
 def plan_of(seed: int, operations: int = 1000) -> WorldPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from harness.world.plan import WorldPlan, plan_of
+from harness.world.plan import WorldPlan, plan_of, with_times
 from harness.world.run import WorldOutcome, run
 
 TRIES_MAX = 60
@@ -16,9 +16,10 @@ def without(plan: WorldPlan, left_out: Collection[int]) -> WorldPlan:
     return replace(plan, steps=tuple(step for at, step in enumerate(plan.steps) if at not in left_out))
 
 
-def run_seed(seed: int, operations: int, left_out: Collection[int] = ()) -> WorldOutcome:
-    """Run one seed without some of its steps; return the outcome."""
-    return run(without(plan_of(seed, operations), left_out))
+def run_seed(seed: int, operations: int, left_out: Collection[int] = (), *, times: bool = False) -> WorldOutcome:
+    """Run one seed without some of its steps, perhaps with a reader of the time; return the outcome."""
+    plan = plan_of(seed, operations)
+    return run(without(with_times(plan) if times else plan, left_out))
 
 
 def shrink(

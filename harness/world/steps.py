@@ -114,6 +114,12 @@ def duplicates_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...
     return tuple(steps)
 
 
+def jumps_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
+    """Choose when clocks jump, about every second."""
+    count = random.randrange(1 + int(seconds), 3 + 2 * int(seconds))
+    return tuple(_step(random, random.uniform(0.2, seconds), Fault.CLOCK_JUMPS, nodes) for _ in range(count))
+
+
 def histories_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:
     """Choose when an operator says how far back the bucket keeps old versions, the first time soon after the beginning,
     and when a node's log is compacted meanwhile: otherwise nothing is dropped that a history could keep.

@@ -29,18 +29,21 @@ class Branches(Histories):
     """The histories of all branches; whether a value was sent is judged with the operations.
 
     Attributes:
+        on_wrote: called with a change that an owner has made durable, before it is recorded.
         flipped: the numbers of values of which a bit flipped on one disk: `v17-` may be `w17-` where that was copied.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.flipped: set[str] = set()
+        self.on_wrote: Callable[[str, int, Change], None] = lambda who, vb, change: None
 
     def wrote(self, who: str, vb: int, uuid: int, seqno: int, change: Change) -> None:
         """Note that an owner has made a change durable."""
         change = self.as_written(change)
         if change.value is not None:
             self.sent(vb, change.key, change.value)
+        self.on_wrote(who, vb, change)
         super().wrote(who, vb, uuid, seqno, change)
 
     def shown(self, who: str, vb: int, log: Log, seqno: int, change: Change) -> None:

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from harness.linearizability.record import CLOCK_ERROR_SECONDS, History, Recorder, to_lines
 from harness.linearizability.second import Word
-from harness.simulation.histories import Broken
+from harness.simulation.histories import Broken, Held
 from harness.simulation.host import Crash
 from harness.simulation.scheduler import NOON_SECONDS, Schedule, SimLoop
 from harness.simulation.sockets import Link, Network
 from harness.world import operators
 from harness.world.befores import BeforesJudge
 from harness.world.blocking import BlockingProgram
+from harness.world.completeness import TimeReader
 from harness.world.damage import Damages
 from harness.world.guests import Guests
 from harness.world.machines import Machine
@@ -86,6 +87,7 @@ class World:
         self.guests: Guests | None = None
         self.tenants: Tenants | None = None
         self.orders: Orders | None = None
+        self.times: TimeReader | None = None
         self.judged = History()
         self.verdicts: dict[str, Word] = {}
         self._random = Random(self.schedule.random.getrandbits(64))  # noqa: S311 - must be repeatable
@@ -151,6 +153,14 @@ class World:
     def owner(self, vb: int) -> VBucket:
         """Return a vbucket on its owner."""
         return self.watcher.placed[self.copies(vb)[0]].bucket.vbuckets[vb]
+
+    def owned(self, vb: int) -> Held:
+        """Return the documents of a vbucket on its owner by the newest map, if that serves it; else none."""
+        known = self.newest_map()
+        owner = None if known is None else known.owner(vb)
+        at = self.addresses.index(owner) if owner in self.addresses else None
+        serves = at is not None and self.name(at) in self.watcher.serving(vb)
+        return self.watcher.observers[at].held(vb) if serves and at is not None else {}
 
     def holders(self, bucket: str, vb: int) -> list[Address]:
         """Return the machines with a running node that has a copy of a vbucket of a bucket."""
@@ -299,6 +309,9 @@ class World:
             self.readers.append(WorldReader(f"reader-{number}", seeds, self.plan.vbuckets, random, shown, login=login))
         if self.plan.has_history:
             self.readers.append(self._reader_of_versions(seeds, login))
+        if self.plan.has_times:
+            self.times = TimeReader(self, self.readers[0], seeds)
+            self.watcher.branches.on_wrote = self.times.times.wrote
         if self.plan.has_users:
             self.guests = Guests(self, Random(f"guests {self.plan.seed}"))  # noqa: S311 - must be repeatable
         if self.plan.has_tenants:
@@ -330,6 +343,8 @@ class World:
         each, pause = plan.operations // plan.clients, plan.seconds * plan.clients / plan.operations
         working = [self.run(f"client-{one.number}", partial(one.run, each, pause)) for one in self.clients]
         self._reading = [self.run(reader.name, reader.run) for reader in self.readers]
+        if self.times is not None:
+            self._reading.append(self.run("reader-of-the-time", self.times.run))
         for part in self._parts:
             part.begin()
         for step in plan.steps:

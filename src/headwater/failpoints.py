@@ -60,6 +60,8 @@ FAILPOINTS = {
     "users.after_rename": "a new list of users is in place, the folder not synced",
     "workers.before_rename": "the layout of a folder of workers is written and synced beside the old one, not renamed",
     "workers.after_rename": "the layout of a folder of workers is in place, the folder not synced",
+    "clock.before_rename": "a new bound of the clock is written and synced beside the old one, not renamed",
+    "clock.after_rename": "the new bound of the clock is renamed, its folder not synced",
     "cluster.before_rename": "a new cluster map is written and synced beside the old one, not renamed",
     "cluster.after_rename": "the new cluster map is in place, the folder not synced, nobody was told",
     "replica.marker": "a snapshot that a replica receives was announced, and that is staged",

@@ -28,8 +28,8 @@ from headwater.wire.tap import ConnectFlag, MessageFlag, OpaqueCode
 from headwater.wire.times import RELATIVE_SECONDS_MAX
 from tests.conformance.spec import numbers, quiet_forms, statements
 
-OWN_OPCODES = {Opcode.DCP_BEFORE}
-"""Those that are headwater's own, sent to who requests it by a control."""
+OWN_OPCODES = {Opcode.DCP_BEFORE, Opcode.HOLD_CLOCK}
+"""Those that are headwater's own: one is sent to who requests it by a control, one asks for a promise."""
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "failover_vectors.json").read_text("utf-8"))
 
 

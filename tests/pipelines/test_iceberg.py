@@ -366,6 +366,14 @@ def test_a_table_of_iceberg_alone_has_the_usual_layout(bucket: Node, tmp_path: P
     assert newest["properties"]["gc.enabled"] == "false"
 
 
+def test_the_table_has_the_time_up_to_which_nothing_is_missing_as_a_property(bucket: Node, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    run(bucket, place, format=ALONE)
+    newest = json.loads(max((place / "metadata").glob("v*.json"), key=lambda file: file.stat().st_mtime_ns).read_text())
+    told = upkeep.describe(log_of(place))["complete_until"]
+    assert told and newest["properties"]["headwater.complete-until"] == told
+
+
 def test_a_table_of_iceberg_alone_goes_on_without_the_option(bucket: Node, tmp_path: Path) -> None:
     place = tmp_path / "t"
     run(bucket, place, format=ALONE, changelog=True)

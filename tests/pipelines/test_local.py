@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ import pytest
 from harness.nodes import cluster, diverge, keep, return_to
 from headwater import failpoints
 from headwater.errors import DataLoss, TableChanged, TableError, TransportError
+from headwater.lake.freshness import complete_text
 from headwater.lake.log import TableLog, removal
 from headwater.lake.shape import PLAIN
 from headwater.lake.store import TableStore
 from headwater.lake.unfold import UNFOLDED
+from headwater.lake.upkeep import describe, history
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.jobs import OnEngines
 from headwater.pipelines.local import LocalEngine, Workers
@@ -114,6 +117,36 @@ def test_records_of_transactions_that_an_older_release_brought_in_go_when_the_bu
     repair(str(tmp_path), anew=True)
     mirror(bucket.url, tmp_path)
     assert table(tmp_path) == {b"a": b"one"}
+
+
+def test_the_table_says_up_to_which_time_nothing_is_missing(bucket: Node, tmp_path: Path) -> None:
+    with bucket.client() as client:
+        client.set_many((f"a{i}", b"one") for i in range(50))
+    began = time.time()
+    end = mirror(bucket.url, tmp_path).end
+    until = end["completeUntil"] / 1e9
+    assert began <= until <= time.time(), "the promise was asked for and kept within the run"
+    log = TableLog(TableStore(tmp_path))
+    assert describe(log)["complete_until"] == complete_text(end)
+    assert history(log)[0]["operationMetrics"]["completeUntilMs"] == str(int(until * 1000))
+    bucket.kill()
+    bucket.restart()
+    with bucket.client() as client:
+        assert client.set("later", b"two") > end["completeUntil"]
+    assert mirror(bucket.url, tmp_path).end["completeUntil"] > end["completeUntil"]
+
+
+def test_the_time_stands_still_while_a_node_may_not_promise_it() -> None:
+    """A copy may be promoted as long as the map has it."""
+    with cluster(2) as made:
+        nodes = made.nodes
+        nodes[1].stop()
+        planning = Planning(parse({"url": nodes[0].url, "retrySeconds": "1"}, streaming=True))
+        planning.latest({"v": 1, "vb": {}}, None)
+        assert planning.reported is not None
+        assert planning.reported["complete"]["until"] == 0
+        assert f"{nodes[1].address} holds no clock" in planning.reported["complete"]["standsFor"]
+        planning.close()
 
 
 def test_worker_processes_do_the_same(bucket: Node, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headwater.errors import RollbackRequired
 from headwater.kernels.columns import SCHEMA
+from headwater.protocol.dcp.complete import ClocksHeld
 from headwater.protocol.dcp.failover import Claim, Rollback, decide
 from headwater.protocol.dcp.position import Position
 
@@ -39,6 +40,8 @@ class FakeClient:
         self.before: Callable[[str], None] = lambda question: None
         self.asked: list[str] = []
         self.on_disk: dict[int, int] = {}
+        self.clock = self.held = 0
+        """The nodes' clocks, and what they have promised; 0 for nodes that promise nothing."""
         self.old = False
         """Whether it compares the purge seqno with the snapshot's start, as servers did once."""
 
@@ -57,6 +60,13 @@ class FakeClient:
 
     def look_for_newer_map(self) -> SimpleNamespace:
         return self.map
+
+    def hold_clocks(self, cas: int = 0) -> ClocksHeld:
+        if not self.clock:
+            return ClocksHeld(problem="the fakes hold no clock")
+        self.before("clocks")
+        self.held = max(self.held, min(cas, self.clock))
+        return ClocksHeld(self.held, self.clock)
 
     def seqnos(self) -> dict[int, int]:
         self._ask("seqnos")

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from headwater.errors import DataLoss, OptionError, RollbackRequired
+from headwater.protocol.dcp.complete import NANOSECONDS, ClocksHeld, Completeness
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.position import Position
 from headwater.spark.columns import RowMaker
 from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import plan, ranges
-from headwater.spark.planning import FURTHER_MAX, Planning, check, check_ends, check_loss
+from headwater.spark.planning import FURTHER_MAX, TELL_SECONDS, Planning, check, check_ends, check_loss
 from headwater.spark.settings import parse
 
 URL = "couchbase://127.0.0.1/b"
@@ -34,6 +35,7 @@ class Seen:
         self.resting: list[set[int]] = []
         self.coverage: Coverage | None = None
         self.vbuckets, self.ownerless = 1, (0, 0.0)
+        self.complete, self.clock = Completeness(), 0
 
     def observe(
         self, *, whole: bool = False, idle: bool = False, resting: Collection[int] = ()
@@ -41,6 +43,8 @@ class Seen:
         self.asked.append(idle)
         self.resting.append(set(resting))
         self.wholes.append(whole)
+        if self.clock:
+            self.complete.look(ClocksHeld(self.clock, self.clock), {0: self.high}, [0], 0.0)
         return {0: BranchHistory(self.log, self.high, persisted_seqno=self.persisted)}
 
     def covered(self, start: Offset) -> Coverage | None:
@@ -253,3 +257,62 @@ def test_a_vbucket_rests_that_has_been_read_to_the_end_and_was_not_read_since() 
     assert Offset.from_json(third).position(0).seqno == 12
     made.latest(third, None)
     assert seen.resting[-1] == set()
+
+
+NOON = 1_700_000_000 * NANOSECONDS
+
+
+def test_an_offset_says_up_to_which_time_nothing_is_missing_in_it() -> None:
+    seen = Seen(high=10)
+    seen.clock = NOON
+    made = planning(seen)
+    first = made.latest({"v": 1, "vb": {}}, None)
+    assert first["completeUntil"] == NOON
+    assert made.reported is not None and made.reported["complete"] == {"until": 0, "standsFor": ""}
+    seen.clock += 5
+    assert made.latest(first, None) is first, "nothing changed, and Spark would run a batch for the time alone"
+    assert made.reported["complete"]["until"] == NOON + 5
+
+
+def test_a_batch_that_is_cut_is_complete_up_to_the_time_that_it_had_before() -> None:
+    seen = Seen(high=10)
+    seen.clock = NOON
+    made = planning(seen)
+    first = made.latest({"v": 1, "vb": {}}, None)
+    seen.high, seen.clock = 20, NOON + 1
+    cut = made.latest(first, 5)
+    assert (cut["vb"]["0"][1], cut["completeUntil"]) == (15, NOON)
+    seen.high, seen.clock = 30, NOON + 2
+    assert made.latest(cut, 5)["completeUntil"] == NOON + 1
+    assert made.latest(cut, None)["completeUntil"] == NOON + 2
+
+
+def test_a_failover_that_takes_changes_back_leaves_the_time_where_it_was() -> None:
+    seen = Seen(high=10)
+    seen.clock = NOON
+    made = planning(seen)
+    first = made.latest({"v": 1, "vb": {}}, None)
+    seen.log, seen.high = ((0xB, 6), *ONE), 7
+    after = made.latest(first, None)
+    assert (after["rollback"], after["completeUntil"]) == ([0], NOON)
+
+
+def test_a_job_with_a_record_of_its_own_tells_the_time_now_and_then_though_nothing_changes() -> None:
+    seen = Seen(high=10)
+    seen.clock = NOON
+    made = planning(seen, settle=True)
+    made.aim()
+    calm = made.latest(made.latest({"v": 1, "vb": {}}, None), None)
+    seen.clock += int(TELL_SECONDS) * NANOSECONDS - 1
+    assert made.latest(calm, None) is calm
+    seen.clock += 1
+    later = made.latest(calm, None)
+    assert later == calm | {"completeUntil": seen.clock}
+    assert made.latest(later, None) is later
+
+
+def test_a_planner_that_starts_again_does_not_go_back() -> None:
+    seen = Seen(high=10)
+    first = {"v": 1, "vb": {"0": ["000000000000000a", 10]}, "completeUntil": NOON}
+    seen.high, seen.clock = 11, NOON - 1
+    assert planning(seen).latest(first, None)["completeUntil"] == NOON

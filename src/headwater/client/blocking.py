@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, ov
 
 from headwater.client import bulk
 from headwater.client import writes as writing
+from headwater.client.clocks import hold_clocks
 from headwater.client.cluster import Cluster
 from headwater.client.collections import CollectionId, Collections, manifest_of, newest_manifest, parse_path, resolve
 from headwater.client.durability import DurabilityChoice
@@ -49,6 +50,7 @@ from headwater.client.scans import KEYS_MAX, KeyPage, WantedKeys, keys_page
 from headwater.client.settings import ConnectOptions, settings_for
 from headwater.client.writes import Write, WriteWithMeta
 from headwater.errors import StatusError, TransportError
+from headwater.protocol.dcp.complete import ClocksHeld
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.protocol.dcp.persistence import MinPersisted, read_min_persisted
 from headwater.transport.blocking import run
@@ -490,6 +492,12 @@ class Client(_Connected, Documents):
             return self._run(self._cluster.seqnos())
         number = collection_id if isinstance(collection_id, int) else None
         return self._run(self._knowing().seqnos(collection=number))
+
+    def hold_clocks(self, cas: int = 0) -> ClocksHeld:
+        """Ask all nodes to give no more change a CAS at or below `cas`, but promise no more than the time of their
+        clocks; 0 to learn their time. `Completeness` makes of this the time up to which a reader has everything.
+        """
+        return self._run(hold_clocks(self._do, cas))
 
     def failover_log(self, vbucket: int) -> list[tuple[int, int]]:
         """Return a vbucket's failover log, newest history first, as (vb uuid, seqno)."""

@@ -634,6 +634,22 @@ class NodeAdmin:
         """Return the progress of this node's stream of a vbucket to the connection called `name`."""
         return TakeoverStats.of(await self.stats(f"dcp-vbtakeover {vbucket} {name}"))
 
+    async def clock_held(self) -> int | None:
+        """Return the CAS up to which the node gives no change one any more, 0 for no promise; None if the server makes
+        no promises.
+        """
+        try:
+            answer = await self._ask(wire.HoldClock(wanted_cas=0), "ask what its clock has promised")
+        except NO_SUCH_GROUP:
+            return None
+        return wire.HoldClockResponse.decode(answer).held_cas
+
+    async def hold_clock(self, cas: int) -> None:
+        """Let the node give no change a CAS at or below `cas`, which another member has promised, whatever its own
+        clock says.
+        """
+        await self._control("clock", {"cas": cas}, "hold its clock")
+
     async def _control(self, key: str, value: dict[str, Any], what: str) -> None:
         await self._ask(wire.IoctlSet(key=key.encode(), value=json.dumps(value).encode()), what)
 

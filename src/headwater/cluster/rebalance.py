@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from headwater.client.routing import Address
 from headwater.cluster.balance import Move
 from headwater.cluster.bucket_settings import bring_settings
+from headwater.cluster.clocks import level_clocks
 from headwater.cluster.collections import outrank, refuse_joining, refuse_older
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.inquiry import Inquiry
@@ -156,6 +157,8 @@ class Rebalance:
         await outrank(self._members, plan.before.servers, joining)
         await bring_settings(self._members, plan.before.servers, joining)
         await self._members.send(self._publisher.current)
+        # Also where none joins: a run that was killed behind its first map has left that to this one.
+        await level_clocks(self._members, everybody)
         async with AsyncExitStack() as movers:
             movers.push_async_callback(self._publisher.finish)
             if not await self._move_all(plan.moves, movers):

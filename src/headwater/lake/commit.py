@@ -26,6 +26,7 @@ from headwater.errors import TableChanged, TableError
 from headwater.failpoints import failpoint
 from headwater.invariants import invariant
 from headwater.lake import upkeep, vectors
+from headwater.lake.freshness import METRIC, complete_ms
 from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.index import Indexes
 from headwater.lake.log import DOMAIN, Action, DataFile, TableLog, TableState, data_file, record, removal, transaction
@@ -278,4 +279,5 @@ def _metrics(batch: BatchCommit) -> dict[str, int]:
         for name, count in written.counts.items():
             counts[name] = counts.get(name, 0) + count
     added = sum(len(written.files) for written in batch.written)
-    return counts | {"numAddedFiles": added}
+    until = complete_ms(batch.then.end)
+    return counts | {"numAddedFiles": added} | ({} if until is None else {METRIC: until})

@@ -31,6 +31,7 @@ from headwater.errors import TableAway
 from headwater.failpoints import failpoint
 from headwater.lake import checkpoints, index, removals, row_ids, vectors
 from headwater.lake.files import DataWriter, NewFile, live_mask
+from headwater.lake.freshness import complete_text
 from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.iceberg.place import CATALOG
 from headwater.lake.index import Hashes, Indexes, KeyIndex, hashes_of, index_of, joined
@@ -775,6 +776,7 @@ def _described(log: TableLog) -> dict[str, Any]:
         "version": state.version,
         "bucket": mirror.get("bucket"),
         "batches": mirror.get("batch"),
+        "complete_until": complete_text(mirror.get("end", {})),
         "files": len(files),
         "bytes": sum(file.size for file in files),
         "rows": sum((file.rows or 0) - file.dead for file in files),

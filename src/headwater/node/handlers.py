@@ -4,6 +4,7 @@ from headwater.node.dcp import opening as dcp
 from headwater.node.kv import (
     admin,
     buckets,
+    clock,
     cluster,
     counters,
     documents,
@@ -24,5 +25,5 @@ from headwater.node.tap import consumer as tap_consumer
 from headwater.node.tap import hub as tap
 
 _DOCUMENTS = (counters, documents, locking, meta, scans, subdocs)
-_KV = (*_DOCUMENTS, admin, buckets, cluster, hello, manifests, observe, sasl, stats, users, vbuckets)
+_KV = (*_DOCUMENTS, admin, buckets, clock, cluster, hello, manifests, observe, sasl, stats, users, vbuckets)
 ALL = (*_KV, dcp, replication, tap, tap_consumer)

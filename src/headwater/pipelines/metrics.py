@@ -30,6 +30,11 @@ _GAUGES = {
     "lag_vbuckets": ("vbuckets", "vbuckets that are behind"),
     "ownerless_vbuckets": ("ownerless", "vbuckets that no node has: nothing of them is read"),
     "ownerless_seconds": ("ownerless_seconds", "for how long there have been any"),
+    "complete_until_timestamp_seconds": (
+        "complete_until",
+        "no change that the job lacks is older, Unix seconds by the nodes' clocks; 0 if that is not known",
+    ),
+    "complete_stands": ("stands", "1 while that time can't move on: a vbucket has no node, or a node is silent"),
 }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headwater.protocol.dcp.complete import NANOSECONDS
 from headwater.spark.offsets import Offset
 
 WORST = 5
@@ -44,6 +45,8 @@ class Lag:
         worst: those with the most changes, at most five, the worst first.
         ownerless: number of vbuckets that no node has, whose lag is unknown.
         ownerless_seconds: seconds since there have been such vbuckets.
+        complete_until: nothing older than this time is missing, Unix seconds; 0.0 if that is not known.
+        stands_for: why that time stands still; empty if it does not.
     """
 
     query: str
@@ -53,6 +56,13 @@ class Lag:
     worst: tuple[Behind, ...] = ()
     ownerless: int = 0
     ownerless_seconds: float = 0.0
+    complete_until: float = 0.0
+    stands_for: str = ""
+
+    @property
+    def stands(self) -> float:
+        """1.0 if the time up to which nothing is missing stands still."""
+        return float(bool(self.stands_for))
 
     def __str__(self) -> str:
         lost = f"; {self.ownerless} vbuckets have no node, for {self.ownerless_seconds:.0f} s" if self.ownerless else ""
@@ -108,6 +118,11 @@ def ownerless_entry(vbuckets: int, seconds: float) -> dict[str, Any]:
     return {"noNode": {"vbuckets": vbuckets, "seconds": round(seconds, 3)}} if vbuckets else {}
 
 
+def complete_entry(until: int, problem: str) -> dict[str, Any]:
+    """Return the entry of a report's offset for the time, as a CAS, up to which the reader has everything."""
+    return {"complete": {"until": until, "standsFor": problem}}
+
+
 def lag_of(query: str, behind: list[Behind], latest: Mapping[str, Any] | None = None) -> Lag:
     """Return the lag of a query.
 
@@ -117,4 +132,6 @@ def lag_of(query: str, behind: list[Behind], latest: Mapping[str, Any] | None = 
     changes, seconds = sum(each.changes for each in behind), max((each.seconds for each in behind), default=0.0)
     lost = (latest or {}).get("noNode", {})
     without = int(lost.get("vbuckets", 0)), float(lost.get("seconds", 0.0))
-    return Lag(query, changes, seconds, len(behind), tuple(behind[:WORST]), *without)
+    complete = (latest or {}).get("complete", {})
+    until, stands_for = int(complete.get("until", 0)) / NANOSECONDS, str(complete.get("standsFor", ""))
+    return Lag(query, changes, seconds, len(behind), tuple(behind[:WORST]), *without, until, stands_for)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from headwater.errors import ConnectionLost, NotMyVbucket, OptionError, StatusError, TransportError
+from headwater.protocol.dcp.complete import ClocksHeld, Completeness
 from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
 from headwater.spark.remarks import Remarks
@@ -119,6 +120,7 @@ class SourceNodes:
     Attributes:
         vbuckets: number of vbuckets of the bucket at the last observation.
         ownerless: the wanted vbuckets that had no node at the last observation. They are not read, all others are.
+        complete: the time up to which a reader has everything, by the observations.
     """
 
     vbuckets: int = VBUCKET_NUMBERS
@@ -138,6 +140,7 @@ class SourceNodes:
         self._highs: dict[int, int] = {}
         self._whole_at = float("-inf")
         self._silence, self._lack = Remarks(clock), Remarks(clock)
+        self.complete: Final = Completeness()
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -278,9 +281,12 @@ class SourceNodes:
         client = self._connected()
         self.vbuckets = client.map.vbuckets
         while True:
+            held = self._hold_clocks(client)
             # The plain question is about the default collection alone (kv 3): changes of the others would stay unread.
             highs = self._wanted(client.seqnos("all") if self._settings.chooses else client.seqnos())
             self._note_ownerless(client, highs)
+            if held is not None:
+                self.complete.look(held[0], highs, self._settings.vbuckets or range(client.map.vbuckets), held[1])
             if idle and self._is_seen(highs):
                 return self._histories
             if whole:
@@ -296,6 +302,19 @@ class SourceNodes:
                 }
                 return self._histories
             self._whole_at = float("-inf")  # a failover has come in between: all are looked at, also by another try
+
+    def _hold_clocks(self, client: Client) -> tuple[ClocksHeld, float] | None:
+        """Return the nodes' promises, requested before any seqno, and the time before that; None while a node is
+        silent.
+        """
+        now = self._clock()
+        if self.complete.rests(now):
+            return None
+        wanted = self.complete.wanted(now)
+        if not wanted and not (first := client.hold_clocks()).problem:
+            # The first time: what is there to promise is known only now.
+            wanted = first.now
+        return client.hold_clocks(wanted), now
 
     def _look(self, client: Client, highs: Mapping[int, int], resting: Collection[int]) -> dict[int, FailoverLog]:
         """Read failover logs and purge seqnos: of all vbuckets, or of those that do not rest.

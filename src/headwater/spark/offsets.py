@@ -10,6 +10,7 @@ micro-batch, and ten milliseconds later another one, for ever. So there is one w
   seqno;
 * `rollback` only when there is one: the vbuckets that lost delivered changes at the start of the batch ending here;
 * `dataLoss` only when deletions were purged before they were read: {"7": 120}, vbucket and last purged seqno;
+* `completeUntil` only when it is known: the time, as a CAS, up to which nothing is missing here (client/complete.py);
 * `collections` only when some were chosen: {"uid": "4", "collections": ["8", "9"]}, as in a stream request. A seqno
   covers the changes of that choice only, so no reader may continue with another.
 
@@ -44,6 +45,7 @@ class Offset:
         latest: True for the symbolic start "newest", without positions.
         coverage: the collections that were read, by id; None for the default one alone.
         losses: those of `rollbacks` whose reader missed purged deletions: vbucket to the last purged seqno.
+        complete_until: no change that is missing here has a CAS at or below this one; 0 if that is not known.
     """
 
     positions: Mapping[int, Position] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class Offset:
     latest: bool = False
     coverage: Coverage | None = None
     losses: Mapping[int, int] = field(default_factory=dict)
+    complete_until: int = 0
 
     def position(self, vbucket: int) -> Position:
         """Return the position in one vbucket."""
@@ -67,6 +70,8 @@ class Offset:
             written["rollback"] = sorted(self.rollbacks)
         if self.losses:
             written["dataLoss"] = {str(vb): self.losses[vb] for vb in sorted(self.losses)}
+        if self.complete_until:
+            written["completeUntil"] = self.complete_until
         if self.coverage is not None:
             written["collections"] = self.coverage.as_json()
         return written
@@ -87,7 +92,9 @@ class Offset:
         coverage = None if covered is None else Coverage.from_json(covered)
         losses_read = written.get("dataLoss", {})
         losses = {_vbucket("offset", vb): _u64("offset", seqno) for vb, seqno in losses_read.items()}
-        return cls(parse_positions("offset", written.get("vb")), rollbacks, coverage=coverage, losses=losses)
+        until = _u64("offset", written.get("completeUntil", 0))
+        positions = parse_positions("offset", written.get("vb"))
+        return cls(positions, rollbacks, coverage=coverage, losses=losses, complete_until=until)
 
 
 def _untouched(position: Position) -> bool:

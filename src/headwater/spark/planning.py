@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from headwater.errors import DataLoss, OptionError, RollbackRequired
+from headwater.protocol.dcp.complete import NANOSECONDS
 from headwater.protocol.dcp.coverage import Coverage
-from headwater.spark.behind import ownerless_entry
+from headwater.spark.behind import complete_entry, ownerless_entry
 from headwater.spark.history import BranchHistory, HeldPoints
 from headwater.spark.nodes import SourceNodes
 from headwater.spark.offsets import Offset
@@ -81,6 +82,9 @@ def check_ends(ends: Mapping[int, int], seen: Mapping[int, BranchHistory], vbuck
 FURTHER_MAX = 3
 """The number of times that a run to the end moves its goal."""
 
+TELL_SECONDS = 60.0
+"""While nothing changes, the offset of a job with a record of its own moves on after so long, for its time alone."""
+
 SETTLE_SECONDS = 3.0
 """After so many seconds without changes, an endless read reports that it has everything."""
 
@@ -145,9 +149,10 @@ class Planning:
             self._calm_since = self._calm_since if start == self._start else float("inf")
             self._start = start
         begun = self._covered_offset(Offset.from_json(start))
+        self._report_complete(begun)
         check_fits(begun, self.nodes.vbuckets, self.settings.url)
         if begun.latest:
-            return replace(newest(self._histories), coverage=begun.coverage).to_json()
+            return self._complete(replace(newest(self._histories), coverage=begun.coverage), begun).to_json()
         self._begun = self._begun or begun
         self.held.record(begun.positions, self._histories, begun.rollbacks)
         end = plan(begun, self._histories, held=self.held, changes_max=changes_max, targets=self.targets)
@@ -156,10 +161,28 @@ class Planning:
         self._idle = end is begun
         if end is begun:
             calm = settled(begun, self._histories) if self._settles() else begun
-            return start if calm is begun else calm.to_json()
+            known = self._complete(calm, begun)
+            return start if calm is begun and not self._tells(begun, known) else known.to_json()
         check_loss(begun, end, fails=self.settings.fail_on_data_loss)
         check(self.settings.rollback_policy, begun, end)
-        return end.to_json()
+        return self._complete(end, begun).to_json()
+
+    def _complete(self, end: Offset, begun: Offset) -> Offset:
+        """Return an offset with the time up to which nothing is missing in it, which is not below that of `begun`."""
+        seqnos = {vb: position.seqno for vb, position in end.positions.items()}
+        return replace(end, complete_until=self.nodes.complete.until(seqnos, begun.complete_until))
+
+    def _tells(self, begun: Offset, known: Offset) -> bool:
+        """Return True if the offset of a job with a record of its own moves on for the time alone, now and then:
+        whoever reads the table sees that it is fresh though nothing changes.
+        """
+        return self._settle and known.complete_until >= begun.complete_until + round(TELL_SECONDS * NANOSECONDS)
+
+    def _report_complete(self, begun: Offset) -> None:
+        """Add to the report the time up to which a reader at `begun` has everything."""
+        if self.reported is not None:
+            until, complete = self._complete(begun, begun).complete_until, self.nodes.complete
+            self.reported = self.reported | complete_entry(until, complete.problem)
 
     def _resting(self, start: Offset) -> set[int]:
         """Return the vbuckets of which the reader had everything at the last observation, and has read nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from headwater.wire.codec import NUMBERS, Prefixed, RowsCodec
-from headwater.wire.layout import OPTIONAL, REQUIRED, VALUE, Answer, Done, Request, about, u8, u32, u56, u64
+from headwater.wire.layout import OPTIONAL, REQUIRED, VALUE, Answer, Done, Request, about, i64, u8, u32, u56, u64
 from headwater.wire.opcodes import Opcode
 from headwater.wire.privilege import ADMINISTER, LOGIN, MONITOR, READ, REPLICATE, STREAM
 from headwater.wire.records import FailoverLog
@@ -14,6 +14,7 @@ from headwater.wire.status import Status
 __all__ = ["CompactDb", "DelVbucket", "DisableTraffic", "EnableTraffic", "GetAllVbSeqnos", "GetAllVbSeqnosResponse"]
 __all__ += ["GetCollectionId", "GetCollectionIdResponse", "GetFailoverLog", "GetFailoverLogResponse", "GetKeys"]
 __all__ += ["GetKeysResponse", "GetManifest", "GetManifestResponse", "GetScopeId", "GetScopeIdResponse", "GetVbucket"]
+__all__ += ["HoldClock", "HoldClockResponse"]
 __all__ += [
     "GetVbucketResponse",
     "IoctlGet",
@@ -75,6 +76,24 @@ class GetAllVbSeqnos(Request, opcode=Opcode.GET_ALL_VB_SEQNOS, privilege=STREAM,
 
     vb_state: u32 | None = about("only of vbuckets in this state; 0 or absent: active, replica, pending", default=None)
     collection_id: u32 | None = about("only of this collection", default=None)
+
+
+class HoldClockResponse(Answer):
+    """The promise: no change that this node makes from now on has a CAS at or below the time."""
+
+    held_cas: u64 = about("the time up to which the node promises that, as a CAS")
+    now: u64 = about("the node's clock, Unix nanoseconds")
+    epoch: i64 = about("epoch of the cluster map that the node goes by")
+    revision: i64 = about("revision of that map")
+    exceptions: Annotated[list[tuple[int, int]], RowsCodec((("vbucket", NUMBERS[16]), ("cas", NUMBERS[64])))] = about(
+        "active vbuckets whose changes may have an older CAS, but none below this one", where=VALUE
+    )
+
+
+class HoldClock(Request, opcode=Opcode.HOLD_CLOCK, privilege=STREAM, answer=HoldClockResponse):
+    """Asks a node of headwater to give no more change a CAS at or below a time, after restarts neither."""
+
+    wanted_cas: u64 = about("the time, as a CAS; the node promises at most its own clock's time; 0 changes nothing")
 
 
 class SeqnoPersistence(Request, opcode=Opcode.SEQNO_PERSISTENCE, privilege=STREAM, answer=Done):

@@ -171,6 +171,7 @@ class Opcode(IntEnum):
     RELEASE_SNAPSHOT = 0xE1
     DOWNLOAD_SNAPSHOT = 0xE2
     GET_FILE_FRAGMENT = 0xE3
+    HOLD_CLOCK = 0xEF  # headwater's own
     SCRUB = 0xF0  # retired
     ISASL_REFRESH = 0xF1
     GET_CMD_TIMER = 0xF3

@@ -119,6 +119,12 @@ def with_schema(
     return metadata | {"last-column-id": max(last_column, metadata["last-column-id"]), "properties": properties}
 
 
+def with_property(metadata: Metadata, name: str, value: str | None) -> Metadata:
+    """Return metadata in which the table has a property; None for none of this name."""
+    others = {each: text for each, text in metadata["properties"].items() if each != name}
+    return metadata | {"properties": others | ({} if value is None else {name: value})}
+
+
 def current_snapshot(metadata: Metadata) -> dict[str, Any] | None:
     """Return the current snapshot; None if there is none."""
     return next(

@@ -35,13 +35,13 @@ import pyarrow as pa
 from headwater.errors import CorruptStore, TableAway, UnsupportedTable
 from headwater.failpoints import failpoint
 from headwater.invariants import invariant
-from headwater.lake import vectors
+from headwater.lake import freshness, vectors
 from headwater.lake.iceberg import manifests, metadata, puffin
 from headwater.lake.iceberg.manifests import Content, EntryStatus, Listed, ListedManifest, ManifestEntry
 from headwater.lake.iceberg.metadata import Metadata
 from headwater.lake.iceberg.place import PROPERTY, IcebergPlace, data_location, path_of, place_of, uri
 from headwater.lake.iceberg.schema import NAME_MAPPING, FieldIds, UnknownTypeError, integers
-from headwater.lake.log import AWAY, DataFile, TableLog, TableState, identity
+from headwater.lake.log import AWAY, DOMAIN, DataFile, TableLog, TableState, identity
 from headwater.lake.row_ids import IdColumns, sequence_of
 from headwater.lake.store import Listed as ListedFile
 from headwater.lake.store import TableStore
@@ -368,7 +368,7 @@ class _Publication:
             raise
 
     def _write(self) -> MetadataHead:
-        with_columns = self._with_columns()
+        with_columns = metadata.with_property(self._with_columns(), freshness.PROPERTY, self._complete_until())
         schema = metadata.current_schema(with_columns)
         invariant(schema is not None, "{}: a table without a schema", self._store.root)
         wanted = {data_location(self._store, file): file for file in self._state.files.values()}
@@ -383,6 +383,9 @@ class _Publication:
         self._check_written()
         sources = self._sources_of(loaded)
         return MetadataHead(self._head.number + 1, metadata.encode(then), then, self._head.hinted, loaded, sources)
+
+    def _complete_until(self) -> str | None:
+        return freshness.complete_text_of(self._state.records.get(DOMAIN))
 
     def _with_columns(self) -> Metadata:
         ids = FieldIds(self._before["last-column-id"])

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from headwater.kernels import index, sweep
+from headwater.node.buckets.clock_floor import ClockFloor
 from headwater.node.buckets.collections import Collections
 from headwater.node.buckets.locks import DocumentLock, Locks
 from headwater.node.buckets.scans import RangeScans
@@ -58,6 +59,7 @@ class Bucket:
             groups. The pairs of a long group are sent in slices, so the bucket may change between two pairs.
         fenced: active vbuckets that are not served, because another node may own them by now.
         locks: the locked documents.
+        clock_floor: the time up to which no change gets a CAS any more.
         collections: the collections that this node knows; each vbucket knows those in its own log.
         durable_writes: writes that wait for replicas. scans: the open range scans.
         traffic_disabled: True while document commands are answered with ETMPFAIL.
@@ -87,6 +89,7 @@ class Bucket:
         self.fenced: set[int] = set()
         self.traffic_disabled = False
         self.locks: Final = Locks(clock.time_ns())
+        self.clock_floor: Final = ClockFloor(store.disk, store.path, store.table)
         self.collections: Final = Collections(self, store.disk, store.path)
         self.durable_writes: Final = DurableWrites(self)
         self.scans: Final = RangeScans(self)

@@ -138,6 +138,7 @@ def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
         yield f"vb_{each.id}:refused_changes", str(each.refused_changes)
         yield f"vb_{each.id}:damaged_changes", str(each.damaged_changes)
         yield f"vb_{each.id}:complete_seqno", str(each.readable_seqno)
+        yield f"vb_{each.id}:max_cas", str(each.record().max_cas)
         begun = each.held_versions_after
         yield f"vb_{each.id}:history_start_seqno", str(begun + 1 if begun < ENDLESS else 0)
         if each.damaged_changes:

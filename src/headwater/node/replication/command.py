@@ -4,6 +4,7 @@
                                   "user": "...", "password": "...", "tls": 11207}
     key "replicate.stop"   value {"from": "host:port/bucket", "vbuckets": "0-3,7"}
     key "lease"            see node/ownership/lease.py
+    key "clock"            value {"cas": N}: give no change a CAS at or below N, as another member has promised
     key "users"            see node/kv/users.py
 
 "tls" is the producer's port for TLS; without it the node connects to "from", without TLS. Without "vbuckets" the
@@ -18,7 +19,7 @@ import re
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import OptionError
+from headwater.errors import OptionError, StorageError
 from headwater.node.calling import FollowProgress, ProducerAddress
 from headwater.node.kv.command import handles
 from headwater.node.kv.users import set_users
@@ -30,6 +31,7 @@ from headwater.wire.admin import IoctlSet
 from headwater.wire.dcp import StreamFlag
 from headwater.wire.json_text import read_json
 from headwater.wire.layout import Done
+from headwater.wire.numbers import HELD_MAX
 from headwater.wire.status import Status
 from headwater.wire.users import LIST_BYTES_MAX
 from headwater.wire.vbucket import State, vbucket_set
@@ -38,11 +40,12 @@ if TYPE_CHECKING:
     from headwater.node.buckets.bucket import Bucket
     from headwater.node.kv.api import Session
 
-START, STOP = b"replicate", b"replicate.stop"
+START, STOP, CLOCK = b"replicate", b"replicate.stop", b"clock"
 _KEYS = {
     START: {"from", "vbuckets", "takeover", "user", "password", "tls"},
     STOP: {"from", "vbuckets"},
     lease.KEY: lease.PROPERTIES,
+    CLOCK: {"cas"},
 }
 _SOURCE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^:/\s]+):(?P<port>[0-9]{1,5})(?:/(?P<bucket>[^/\s]+))?")
 
@@ -119,6 +122,8 @@ def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
     if request.key == lease.KEY:
         session.server.lease.ask(session.connection, lease.read_asked(properties))
         return Done()
+    if request.key == CLOCK:
+        return _hold_clock(session, properties.get("cas"))
     source = _source(properties, bucket.name)
     if request.key == STOP:
         named = _vbuckets(properties["vbuckets"], bucket.vbucket_count) if "vbuckets" in properties else None
@@ -136,6 +141,17 @@ def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
     session.server.membership.by_hand(wanted)
     replication.start(source, wanted, takeover=bool(properties.get("takeover", False)))
     session.server.record(session, f"had {len(wanted)} vbuckets follow {source}", moves=True)
+    return Done()
+
+
+async def _hold_clock(session: Session, cas: object) -> Done:
+    if isinstance(cas, bool) or not isinstance(cas, int) or not 0 <= cas < HELD_MAX:
+        raise CommandRefused(Status.EINVAL, "cas is a number below the highest CAS of all")
+    try:
+        await session.store_bucket.clock_floor.promise(cas)
+    except StorageError as error:
+        raise CommandRefused(Status.ETMPFAIL, str(error)) from None
+    session.server.record(session, f"had the clock hold {cas}", moves=True)
     return Done()
 
 
