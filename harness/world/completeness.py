@@ -12,7 +12,8 @@ What it has said must hold for ever, whatever moves, dies and is promoted, and w
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
 
 from harness.simulation.histories import Broken, Change
 from headwater.client import aio
@@ -22,8 +23,20 @@ from headwater.protocol.dcp.complete import Completeness
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from harness.simulation.histories import Held
+    from harness.world.plan import WorldPlan
     from harness.world.readers import WorldReader
-    from harness.world.world import World
+
+
+class TimedWorld(Protocol):
+    """The parts of a world that a reader of the time needs."""
+
+    plan: WorldPlan
+    counts: Counter[str]
+
+    def owned(self, vb: int) -> Held:
+        """Return the documents of a vbucket on its owner; none if it has none that serves it."""
+
 
 LOOK_SECONDS = 0.2
 AGAIN_SECONDS = 0.3
@@ -69,7 +82,7 @@ class TimeReader:
         seeds: the nodes.
     """
 
-    def __init__(self, world: World, reader: WorldReader, seeds: Sequence[str]) -> None:
+    def __init__(self, world: TimedWorld, reader: WorldReader, seeds: Sequence[str]) -> None:
         self.times = Times()
         self._world, self._reader, self._seeds = world, reader, seeds
         self._complete = Completeness()
