@@ -33,6 +33,9 @@ class Printed:
             too.
         path: the file; None for none.
         saved: the positions in the file. Positions of vbuckets that are not read now are kept there.
+
+    Attributes:
+        on_pause: called while the drain has nothing to print, and between the lines of two events.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Printed:
         self._path, self._changes, self._clock = path, changes, clock
         self._positions = {**saved, **changes.positions}
         self._saved_at = clock()
+        self.on_pause: Callable[[], None] = lambda: None
 
     def note(self, vbucket: int) -> None:
         """Note that the last event of this vbucket was printed, or was not to be."""
@@ -85,11 +89,13 @@ def events(changes: Changes, printed: Printed) -> Iterator[Event]:
             event = next(changes, None)
         except NothingCame:
             printed.note_all()
+            printed.on_pause()
             continue
         if event is None:
             printed.note_all()
             return
         yield event
+        printed.on_pause()
 
 
 def _text(positions: Mapping[int, Position]) -> str:

@@ -35,6 +35,7 @@ from headwater.cli.options import (
 from headwater.cli.positions import SAVE_SECONDS, Printed, events
 from headwater.cli.stopping import until_stopped
 from headwater.cli.tail_format import CSV_HEADER, FIELDS, csv_line, template, wanted_keys
+from headwater.cli.tail_status import TailStatus
 from headwater.cli.tap import tap
 from headwater.client.lines import key_members, line, text, value_members
 from headwater.wire.event_columns import SHOWN
@@ -75,6 +76,7 @@ EXAMPLES = examples(
     "headwater tail --once --history --key order:1200",
     "headwater tail --before --json",
     "headwater tail --positions audit.json --json >> audit.jsonl",
+    "headwater tail --from now --status",
     "headwater tail --vbuckets 0-511 --node couchbase://10.0.0.7:11210/orders",
 )
 EXITS = {
@@ -137,6 +139,12 @@ WithBefore = Annotated[
 ]
 
 
+Status = Annotated[
+    bool,
+    typer.Option("--status", help="Say each second on stderr until when everything is printed, by the nodes' clocks."),
+]
+
+
 def tail(
     start: Annotated[str, typer.Option("--from", metavar="WHERE", help=FROM)] = "beginning",
     positions: Annotated[
@@ -167,6 +175,7 @@ def tail(
     ] = None,
     history: History = False,
     before: WithBefore = False,
+    status: Status = False,
     on_data_loss: Loss = OnDataLoss.FAIL,
     node: NodeUrl = DEFAULT_URL,
     user: User = None,
@@ -185,10 +194,13 @@ def tail(
 
     With --before a change is a create, an update, a delete or an expire, and comes with the version that it replaced,
     as long as the node keeps that; nodes of headwater do.
+
+    With --status tail says each second until when everything is printed: no change that comes later is older than that.
     """
     where, form = begin(start), _form("json" if as_json else form, before)
     if protocol is TailDialect.TAP:
         _check_tap(start, positions, collection or scope, bool(key) or form not in ("text", "json"), history or before)
+        _check_tap_status(status)
         shown = partial(tap, keys_only=keys_only, as_json=form == "json", future=where.now)
         shown(dump=not follow, vbuckets=vbuckets, node=node, user=user, password=password)
         return
@@ -197,9 +209,12 @@ def tail(
         chosen = _choice(client, collection, scope, positions)
         saved = _saved_positions(client, positions, chosen)
         first = _start(client, where, wanted, chosen, saved)
-        reading = _reading(on_data_loss, history, before, follow=follow, keep=positions is not None)
+        keep = positions is not None or status
+        reading = _reading(on_data_loss, history, before, follow=follow, keep=keep)
         changes = client.changes(first, **reading, vbuckets=wanted, no_value=keys_only, collections=chosen)
         with changes, closing(Printed(changes, positions, saved)) as printed:
+            if status:
+                printed.on_pause = TailStatus(client, changes, wanted, chooses=chosen is not None).tell
             _print(changes, TailShown(*lines, wanted_keys(key), bool(key), history or before), where.since_ns, printed)
 
 
@@ -212,6 +227,11 @@ def _check_tap(start: str, positions: Path | None, collections: object, formed: 
         raise typer.BadParameter("TAP has no old versions of documents: --history and --before need --protocol dcp.")
     if formed:
         raise typer.BadParameter("with TAP there is no --key, and no --format but text and json.")
+
+
+def _check_tap_status(status: bool) -> None:
+    if status:
+        raise typer.BadParameter("TAP tells no seqnos, so nobody knows until when everything is printed: no --status.")
 
 
 def _form(form: str, before: bool) -> str:
