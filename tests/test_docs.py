@@ -60,7 +60,7 @@ def test_options_that_pages_name_exist(page: Path) -> None:
     option = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
     known = set(option.findall((ROOT / "docs/reference/cli.md").read_text("utf-8")))
     harness = {"--minutes", "--seed", "--seeds", "--operations", "--again", "--verbose", "--without", "--help"}
-    harness |= {"--faults", "--target"}
+    harness |= {"--faults", "--target", "--times"}
     harness |= {"--master", "--deploy-mode", "--archives", "--conf", "--name", "--class"}  # of spark-submit
     harness |= {"--driver-memory", "--properties-file", "--load-spark-defaults"}
     harness |= {"--no-install-recommends", "--uid", "--home-dir", "--from", "--no-cache-dir"}  # of an image

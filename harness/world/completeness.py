@@ -43,7 +43,7 @@ AGAIN_SECONDS = 0.3
 
 
 class Times:
-    """What a reader has said, and the check of all that is written after it.
+    """The times that a reader has said, and the check of all that is written after them.
 
     Attributes:
         until: the latest time that was said, as a CAS.

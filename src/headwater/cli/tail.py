@@ -139,6 +139,14 @@ WithBefore = Annotated[
 ]
 
 
+Follow = Annotated[bool, typer.Option("--follow/--once", help="Go on for ever, or end at the seqnos of now.")]
+Keys = Annotated[
+    list[str] | None, typer.Option("--key", metavar="GLOB", help="Only keys such as 'order:*'; may be repeated.")
+]
+OnlyCollection = Annotated[
+    list[str] | None, typer.Option("--collection", metavar="SCOPE.NAME", help="Only this one; may be repeated.")
+]
+OnlyScope = Annotated[str | None, typer.Option("--scope", metavar="NAME", help="Only the collections of this scope.")]
 Status = Annotated[
     bool,
     typer.Option("--status", help="Say each second on stderr until when everything is printed, by the nodes' clocks."),
@@ -154,25 +162,17 @@ def tail(
             help="Go on behind what was printed before, as FILE says, and keep that there; the first time as --from.",
         ),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow/--once", help="Go on for ever, or end at the seqnos of now.")
-    ] = True,
+    follow: Follow = True,
     keys_only: KeysOnly = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, complete.")] = False,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", metavar="GLOB", help="Only keys such as 'order:*'; may be repeated.")
-    ] = None,
+    key: Keys = None,
     form: Annotated[str, typer.Option("--format", metavar="FORM", help=FORM)] = "text",
     protocol: Annotated[
         TailDialect, typer.Option(help="TAP tells no seqnos, and is for nodes that have nothing newer.")
     ] = TailDialect.DCP,
     vbuckets: Vbuckets = None,
-    collection: Annotated[
-        list[str] | None, typer.Option("--collection", metavar="SCOPE.NAME", help="Only this one; may be repeated.")
-    ] = None,
-    scope: Annotated[
-        str | None, typer.Option("--scope", metavar="NAME", help="Only the collections of this scope.")
-    ] = None,
+    collection: OnlyCollection = None,
+    scope: OnlyScope = None,
     history: History = False,
     before: WithBefore = False,
     status: Status = False,

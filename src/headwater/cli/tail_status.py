@@ -1,4 +1,4 @@
-"""What `tail --status` says on stderr each second: up to which time everything is printed, and what holds that up."""
+"""The status of `tail --status`, on stderr each second: until when everything is printed, and what holds that up."""
 
 from __future__ import annotations
 

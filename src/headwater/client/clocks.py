@@ -33,12 +33,12 @@ def hold_clocks(operations: Operations, cas: int) -> Steps[ClocksHeld]:
             return (yield from _highest(operations))
         except (TransportError, StatusError) as error:
             return ClocksHeld(problem=f"{address} holds no clock: {error}")
-    newest, asked = max((each.epoch, each.revision) for each in answers), set(cluster.map.servers)
+    newest, members = max((each.epoch, each.revision) for each in answers), set(cluster.map.servers)
     now = min(each.now for each in answers)
     if newest > cluster.map.version:
         yield from cluster.look_around()
     # A node that joined with a newer map has promised nothing, and may be an owner by now.
-    if newest > cluster.map.version or not asked.issuperset(cluster.map.servers):
+    if newest > cluster.map.version or not members.issuperset(cluster.map.servers):
         problem = f"the cluster map {newest[0]}.{newest[1]} is new, and its nodes are asked the next time"
         return ClocksHeld(now=now, problem=problem)
     exceptions = {vb: bound - 1 if bound else 0 for each in answers for vb, bound in each.exceptions}

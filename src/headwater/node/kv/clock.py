@@ -55,5 +55,5 @@ def _exceptions(bucket: Bucket) -> Iterator[tuple[int, int]]:
 
 def _oldest_prepared(bucket: Bucket, vbucket: VBucket) -> int:
     """Return the lowest CAS of the prepares that wait: each becomes a change with the CAS that it has now."""
-    found = (bucket.store.prepares.find(vbucket.id, joined(key)) for key in vbucket.prepares.pending)
-    return min(0 if prepare is None else prepare.cas for prepare in found)
+    prepares = (bucket.store.prepares.find(vbucket.id, joined(key)) for key in vbucket.prepares.pending)
+    return min(0 if prepare is None else prepare.cas for prepare in prepares)

@@ -58,7 +58,7 @@ class _Mark(NamedTuple):
 
 
 class Completeness:
-    """What one reader knows about the time up to which it has everything.
+    """The time up to which one reader has everything, as far as it was told.
 
     Attributes:
         problem: why the newest observation promised nothing new; empty if it did.
