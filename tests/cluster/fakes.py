@@ -53,6 +53,9 @@ class FakeNode:
         self.operators = []
         self.takeover_told = []
 
+    async def clock_held(self):
+        return None
+
     async def __aenter__(self):
         return self
 

@@ -40,6 +40,7 @@ from types import MappingProxyType
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
 from headwater.cluster.bucket_settings import bring_settings
+from headwater.cluster.clocks import level_clocks
 from headwater.cluster.collections import outrank, refuse_older
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
@@ -606,6 +607,9 @@ class Failover:
         wanted = plan.after.after(survey.latest_rev())
         await self._members.send(wanted)
         failpoint("failover.map_sent")
+        if plan.joining:
+            # A member that comes back promised nothing while it was away, and is about to own vbuckets.
+            await level_clocks(self._members, wanted.servers)
         by_node: dict[Address, dict[int, State]] = {}
         for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
             by_node.setdefault(node, {})[vb] = State.ACTIVE
