@@ -1,7 +1,7 @@
 """The interface of the store for buckets, vbuckets and streams; store.py implements it. node/committer.py commits.
 
-Callers use the parts of the store directly: `index` has seqnos, counts and arrays of a vbucket, `staging` takes
-changes, `prepares` durable writes; `quarantine` has the damage, `declarations` the facts outside the log.
+Callers use the parts of the store directly: `index` has seqnos, counts and arrays of the vbuckets, `staging` stages
+changes, `prepares` stages durable writes, `quarantine` has the damage, `declarations` has the facts outside the log.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ class Storage(Protocol):
     def full(self) -> bool:
         """True if the disk has no room for another batch."""
 
-    # ---------------------------------------- reading; a view shows durable changes, the others staged ones too
+    # ---------------------------------------- reading; views have durable changes only, the others staged ones too
 
     def document(self, vbucket: int, key: bytes, collection: int = 0) -> StoredDocument | None:
         """Return the newest version of a key, which may be a tombstone."""
 
     def document_bytes(self, vbucket: int, key: bytes, collection: int = 0) -> int:
-        """Return the size of a document's record in bytes, 0 if there is none."""
+        """Return the size of a document's stored frame in bytes; 0 if there is no document."""
 
     def seqno_of(self, vbucket: int, key: bytes, collection: int = 0) -> int:
-        """Return a key's newest seqno, 0 if there is none."""
+        """Return the seqno of a key's newest version; 0 if there is none."""
 
     def events(self, vbucket: int) -> list[StoredEvent]:
         """Return the newest system event of each collection and scope."""
 
     def collections(self, vbucket: int, ids: list[int]) -> Iterator[tuple[int, int, int, int]]:
-        """Yield each collection with its live documents, the bytes of their frames, and its tombstones."""
+        """Yield (id, number of live documents, bytes of their frames, number of tombstones) of each collection."""
 
     def expired(self, vbucket: int, now: int, limit: int = ..., alive: Shown = ...) -> list[tuple[bytes, int]]:
         """Return keys and collections of documents that have expired by Unix second `now`."""
 
     def newest_seqno(self, vbucket: int, shown: Shown) -> int:
-        """Return the seqno of the newest durable change in a choice."""
+        """Return the seqno of the newest durable change in the choice `shown`; 0 if there is none."""
 
     def view(
         self,
@@ -106,19 +106,19 @@ class Storage(Protocol):
     ) -> tuple[int, int]:
         """Write a marker and the frames of newly durable changes to `out`; return their bytes and number."""
 
-    # ---------------------------------------- taking back; staged, durable with the next batch
+    # ---------------------------------------- undoing; staged, and durable with the next batch
 
     def pass_seqno(self, vbucket: int, seqno: int) -> None:
         """Count a seqno as used, although no change has it."""
 
     def lacks_tombstones(self, vbucket: int, upto_seqno: int, deleted_rev: int = 0) -> None:
-        """Raise the purge seqno: the following changes lack tombstones up to `upto_seqno`."""
+        """Raise the purge seqno, because the next changes lack tombstones up to `upto_seqno`."""
 
     def rollback(self, vbucket: int, seqno: int) -> int:
-        """Undo all changes above a seqno; return the seqno actually reached."""
+        """Undo all changes above a seqno; return the seqno that was reached: this one, or 0."""
 
     def lowered_to(self, vbucket: int, seqno: int) -> int:
-        """Return the high seqno after a rollback to `seqno`."""
+        """Return the high seqno that a rollback to `seqno` would leave."""
 
     def drop(self, vbucket: int) -> None:
         """Drop a vbucket with its documents."""
@@ -126,7 +126,7 @@ class Storage(Protocol):
     # ---------------------------------------- the log
 
     def scrub(self, slice_bytes: int) -> Iterator[int | Damage]:
-        """Verify the log, a slice at each step; in any one thread."""
+        """Verify the log, one slice at each step; any one thread may take the steps."""
 
     def take_out(self, damage: Damage) -> set[int] | None:
         """Stop serving a damaged range; return the vbuckets with changes in it, None if it was known already."""
@@ -147,12 +147,14 @@ class Storage(Protocol):
         history: HistoryLimits | None = None,
         drops: Callable[[int], Drops] = ...,
     ) -> Compaction | None:
-        """Return a compaction of sealed segments; None if there are none, or a compaction is running."""
+        """Begin and return a compaction; None if there are no sealed segments, or another compaction is running."""
 
     def history(
         self, limits: HistoryLimits, least: Callable[[int], int], drops: Callable[[int], Drops] = ...
     ) -> AbstractContextManager[Callable[[], int]]:
-        """Return a context with a function that returns the superseded bytes that such a compaction would keep."""
+        """Return a context with a function, which returns the bytes of superseded versions that a compaction would
+        keep.
+        """
 
     def close(self, clean: bool = True) -> None:
-        """Close the store; with `clean` commit staged changes first."""
+        """Close the store; if `clean` is True, commit the staged changes first."""

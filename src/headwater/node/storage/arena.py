@@ -20,21 +20,21 @@ from headwater.node.storage.segment import Segment
 
 __all__ = ["ARENA_BYTES", "Batch", "StagingArena"]
 
-ARENA_BYTES: Final = 64 << 20  # virtual; pages are touched as far as batches really reach
+ARENA_BYTES: Final = 64 << 20  # virtual memory; only pages that batches have used are in real memory
 UNREAD_BYTES_MIN: Final = 1 << 20
 UNREAD_SHARE_MIN: Final = 0.9
 
 
 class StagingArena:
-    """A staging buffer.
+    """A buffer for staged frames.
 
     Attributes:
-        slot: slot in the `segments` table (0 or 1).
+        slot: its slot in the `segments` table (0 or 1).
         data: the bytes.
         used: the number of bytes filled with frames.
         unread_bytes: the number of filled bytes that will hardly be read soon.
-        records: the newest record among the frames, by vbucket; None for a drop.
-        destroyed: vbuckets with a rollback or drop among the frames; only the log still has their rows.
+        records: the newest record among the frames, by vbucket; None in place of the record after a drop.
+        destroyed: the vbuckets with a rollback or drop among the frames; only the log still has the removed rows.
     """
 
     def __init__(self, slot: int, capacity: int) -> None:
@@ -65,7 +65,13 @@ class StagingArena:
 
 @dataclass(slots=True)
 class Batch:
-    """A frozen arena to be written to disk. `segment` and `body` are set once it is written."""
+    """A frozen arena that will be written to disk.
+
+    Attributes:
+        arena: the arena.
+        segment: the segment to which it was written; None before.
+        body: the offset of its frames in that segment; 0 before.
+    """
 
     arena: StagingArena
     segment: Segment | None = None

@@ -44,7 +44,15 @@ _U64 = (1 << 64) - 1
 
 @dataclass(slots=True, frozen=True)
 class BatchHeader:
-    """A batch found at `offset`; its frames are bytes `start` to `end`."""
+    """The header of a valid batch.
+
+    Attributes:
+        offset: the offset of the header in the file.
+        number: the batch's number.
+        body_bytes: the number of bytes after the header.
+        frames: the number of frames in these bytes.
+        checksum: the checksum of these bytes.
+    """
 
     offset: int
     number: int
@@ -99,14 +107,16 @@ def read_header(data: memoryview, offset: int, end: int, salt: int) -> BatchHead
         raise Torn(offset, f"no batch begins here (bytes {bytes(data[offset : offset + 8]).hex(' ')})")
     if xxhash.xxh3_64_intdigest(data[offset : offset + _LAYOUT.size], _seed(salt, offset)) != own:
         raise Torn(offset, "the checksum of a batch header is wrong")
-    # A length is believed only within the file, whatever its checksum says.
+    # A length beyond the file is wrong, even with a valid checksum.
     if body_bytes > end - offset - BATCH_HEADER_BYTES:
         raise Torn(offset, f"a batch of {body_bytes} bytes begins here, {end - offset - BATCH_HEADER_BYTES} are left")
     return BatchHeader(offset, number, body_bytes, frames, checksum)
 
 
 def body_digest(header: BatchHeader, salt: int) -> xxhash.xxh3_64:
-    """Return a digest for the body of a batch; after the whole body it must equal the header's checksum."""
+    """Return an empty digest with the seed of a batch. Updated with the whole body, it must equal the header's
+    checksum.
+    """
     return xxhash.xxh3_64(seed=_seed(salt, header.offset))
 
 
@@ -116,14 +126,14 @@ def _check_body(data: memoryview, header: BatchHeader, salt: int) -> None:
 
 
 def walk(data: memoryview, offset: int, end: int, salt: int, number: int) -> Iterator[BatchHeader]:
-    """Yield the valid batches from `offset` on, with the numbers `number` and up; the last ends exactly at `end`.
+    """Yield the valid batches from `offset` on; their numbers must be `number` and up, and the last must end at `end`.
 
     Raises:
         Torn: at the first offset without a valid batch of the right number.
     """
     while offset < end:
         header = read_header(data, offset, end, salt)
-        # A gap in the numbers means that whole batches are gone between two good ones: that is no torn end.
+        # A gap in the numbers means that batches between two valid ones are missing.
         if header.number != number:
             raise Torn(offset, f"batch {header.number} is here, {number} is expected")
         _check_body(data, header, salt)
@@ -132,8 +142,10 @@ def walk(data: memoryview, offset: int, end: int, salt: int, number: int) -> Ite
 
 
 def find_later(data: memoryview, offset: int, end: int, salt: int, number: int) -> BatchHeader | None:
-    """Return a valid batch after the bad one at `offset`, with a number of at least `number`: a proof that the bad
-    batch was complete once. None if there is no valid batch.
+    """Return the first valid batch after the bad one at `offset` whose number is at least `number`; None if there is
+    none.
+
+    Such a batch proves that the bad one was complete once.
     """
     # A search for the magic rather than a walk by lengths: the bad header's own length can't be trusted.
     raw = bytes(data[offset:end])

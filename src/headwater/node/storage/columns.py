@@ -1,11 +1,11 @@
 """The memory of the index: each vbucket's columns and hash table, and the table of their addresses.
 
 kernels/index.py describes every field; this module allocates, grows, copies and frees the arrays. Columns never change
-in length: a vbucket that grows gets new ones, and readers of the old ones (views, compaction) keep a state that no
-longer changes.
+their length: a vbucket that grows gets new columns, and readers of the old ones (views, compaction) keep a state that
+no longer changes.
 
-Memory for each key, without old versions: 28 bytes for a row, 4 for a slot, with up to 25 % of the rows and 25 to 62 %
-of the slots free; together 33 to 46 bytes.
+The memory per key, without old versions, is 33 to 46 bytes: 28 bytes for a row and 4 for a slot, with up to 25 % of the
+rows and 25 to 62 % of the slots free.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ def _array(count: int, kind: type[Any]) -> NDArray[Any]:
 
 
 class Columns:
-    """One vbucket's arrays: five columns in one block of memory, and the hash table."""
+    """One vbucket's arrays: five columns in one block of memory, and the hash table; see kernels/index.py.
+
+    Args:
+        capacity: the number of rows that the columns can hold.
+        slots: the number of slots of the hash table, a power of 2.
+    """
 
     __slots__ = ("block", "capacity", "hash", "loc", "next", "prev", "seq", "slots")
 
@@ -88,7 +93,7 @@ def _slots_for(keys: int) -> int:
 
 
 class Index:
-    """All vbuckets' columns.
+    """The columns of all vbuckets.
 
     Attributes:
         table: uint64[vbuckets, FIELDS], see kernels/index.py; its address never changes.
@@ -105,7 +110,7 @@ class Index:
             self.adopt(vb, self._none)
 
     def adopt(self, vbucket: int, columns: Columns) -> None:
-        """Set a vbucket's columns (the caller sets the counters)."""
+        """Set a vbucket's columns; the caller sets the counters."""
         self.columns[vbucket] = columns
         row = self.table[vbucket]
         row[index.CAPACITY] = columns.capacity
@@ -121,10 +126,14 @@ class Index:
 
     def rows(self, vbucket: int) -> int:
         """Return the number of rows in use."""
-        return self.table.item(vbucket, index.ROWS)  # an int at once
+        return self.table.item(vbucket, index.ROWS)  # `item` returns an int
 
     def grow(self, vbucket: int, rows: int = 1, keys: int = 1, factor: float = GROWTH) -> None:
-        """Make room for at least `rows` more rows and `keys` more keys."""
+        """Make room for at least `rows` more rows and `keys` more keys.
+
+        Raises:
+            StorageError: an index can't hold so many rows.
+        """
         had, columns = self.rows(vbucket), self.columns[vbucket]
         need = had + rows
         if need > index.ROWS_MAX:
@@ -133,7 +142,7 @@ class Index:
             )
         capacity = columns.capacity
         if need > capacity:
-            # A quarter more each time, since a bucket of 1,024 vbuckets pays for every row that stays empty.
+            # A quarter more each time, not twice as much: with 1,024 vbuckets, empty rows take much memory.
             capacity = max(need, min(int(capacity * factor) + ROWS_FIRST, index.ROWS_MAX))
         wanted = int(self.table[vbucket, index.KEYS]) + keys
         slots = len(columns.slots)
@@ -145,11 +154,11 @@ class Index:
         node_invariant(need <= room, "vbucket {}: room for {} rows, {} are needed", vbucket, room, need)
 
     def make_room(self, vbucket: int, rows: int) -> None:
-        """Give a vbucket without rows columns for `rows` rows, in the sizes of `sized`, and no room for keys."""
+        """Give an empty vbucket columns for `rows` rows, with as much free room as in `sized`, and no room for keys."""
         self.adopt(vbucket, Columns(min(rows + rows // 8 + ROWS_FIRST // 2, index.ROWS_MAX), 1))
 
     def make_room_for_keys(self, vbucket: int, keys: int) -> None:
-        """Make room for `keys` more keys in columns that have no other readers yet."""
+        """Make room for `keys` more keys in columns that no view or compaction reads yet."""
         columns, slots = self.columns[vbucket], _slots_for(int(self.table[vbucket, index.KEYS]) + keys)
         if slots > len(columns.slots):
             columns.slots = _array(slots, np.uint32)
@@ -162,7 +171,7 @@ class Index:
         return Columns(rows + rows // 8 + ROWS_FIRST // 2, _slots_for(keys + keys // 16)) if rows else self._none
 
     def fit(self, vbucket: int) -> None:
-        """Free the memory that the vbucket does not need; room for an eighth more rows is kept."""
+        """Free the memory that a vbucket does not need; room for an eighth more rows stays."""
         rows, keys, columns = self.rows(vbucket), int(self.table[vbucket, index.KEYS]), self.columns[vbucket]
         wanted = self.sized(rows, keys)
         capacity, slots = min(wanted.capacity, columns.capacity), min(len(wanted.slots), len(columns.slots))
@@ -197,7 +206,7 @@ class Index:
         self.adopt(vbucket, self._none)
 
     def forget(self, vbucket: int) -> None:
-        """Remove a dropped vbucket; of its numbers only the highest CAS stays, for a later vbucket with its number."""
+        """Remove a dropped vbucket. Only its highest CAS stays, for a later vbucket with the same number."""
         self.reset(vbucket)
         # CAS stays: a client that kept a CAS of the dropped vbucket must not find it on another document.
         self.table[vbucket, index.STATE] = self.table[vbucket, index.DELETED_REV] = 0
@@ -205,13 +214,13 @@ class Index:
     def rows_up_to(self, vbucket: int, seqno: int) -> int:
         """Return the number of rows with a seqno at or below `seqno`."""
         if seqno >= self.table.item(vbucket, index.HIGH):
-            return self.rows(vbucket)  # what a stream that follows its vbucket asks for
+            return self.rows(vbucket)  # the usual case of a stream that has all changes so far
         if seqno == 0:
-            return 0  # and one that begins
+            return 0  # the usual case of a new stream
         return int(self.columns[vbucket].seq[: self.rows(vbucket)].searchsorted(np.uint64(seqno), "right"))
 
     def check(self) -> None:
-        """Check each vbucket's counters: durable rows are among the frozen ones, frozen rows among the staged ones."""
+        """Check (with invariants) each vbucket's counters: durable rows are frozen, and frozen rows are staged."""
         if (vb := int(out_of_order(self.table))) < 0:
             return
         row = self.table[vb]
@@ -225,14 +234,14 @@ class Index:
         node_invariant(frozen <= high, "vbucket {}: seqno {} is frozen, {} is the high one", vb, frozen, high)
 
     def nbytes(self) -> int:
-        """Return the memory in bytes, the table of addresses included."""
+        """Return the memory of the index in bytes, including the table."""
         return int(self.table.nbytes) + sum(columns.nbytes for columns in self.columns if columns is not self._none)
 
     # ------------------------------------------------------------------ a vbucket's numbers
 
     def high_seqno(self, vbucket: int) -> int:
         """Return the seqno of the newest change, durable or not."""
-        return self.table.item(vbucket, index.HIGH)  # an int at once
+        return self.table.item(vbucket, index.HIGH)  # `item` returns an int
 
     def durable_seqno(self, vbucket: int) -> int:
         """Return the seqno of the newest change on disk."""
@@ -270,8 +279,8 @@ class Index:
         return self.table.item(vbucket, index.MIXED) != 0
 
     def has_change(self, vbucket: int, seqno: int) -> bool:
-        """Return True if the index has the change with a seqno, durable or not; False if a compaction has
-        removed it.
+        """Return True if the index has the change with this seqno, durable or not; False if it never came, or a
+        compaction has removed it.
         """
         rows = self.rows_up_to(vbucket, seqno)
         return rows > 0 and self.columns[vbucket].seq.item(rows - 1) == seqno
@@ -280,11 +289,11 @@ class Index:
         """Return the high seqno after a rollback to `seqno` that keeps `keep` rows: the seqno of the last remaining
         change.
 
-        If a compaction has purged changes, the result is at least the rollback floor, because that seqno was used.
+        If a compaction has removed changes, the last change at or below `seqno` may be one of these. So the result is
+        at least the rollback floor, or `seqno` if that is lower.
         """
         last = self.columns[vbucket].seq.item(keep - 1) if keep else 0
-        # A seqno that was used must not be given again under the same vb uuid, even where compaction has dropped its
-        # row.
+        # A used seqno must not be assigned again under the same vb uuid, even if compaction has removed its row.
         return max(last, min(seqno, self.rollback_floor(vbucket)))
 
     def lower(self, vbucket: int, rows: int, high: int) -> None:
@@ -298,9 +307,9 @@ class Index:
         row[[index.DURABLE_HIGH, index.FROZEN_HIGH]] = np.minimum(row[[index.DURABLE_HIGH, index.FROZEN_HIGH]], high)
 
     def look_for_expired(self, vbucket: int | None = None) -> None:
-        """Make the next run of the pager search for expired documents again: a rollback may have restored dropped
-        collections, whose documents the last run did not count.
+        """Make the next run of the pager search one vbucket (None: all) for expired documents. A rollback may have
+        restored dropped collections, whose documents the last run has ignored.
         """
         table = self.table if vbucket is None else self.table[vbucket : vbucket + 1]
-        # 1 is the earliest time that counts, so the next pager looks.
+        # 1 is the earliest expiry that counts, so the next run searches.
         table[table[:, index.MIXED] != 0, index.EXPIRY] = 1

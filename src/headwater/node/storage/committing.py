@@ -1,10 +1,10 @@
-"""Committing: staged changes are written to the disk, a batch at a time.
+"""Committing: write staged changes to disk, one batch at a time.
 
     stage_...  ->  freeze  ->  write (any thread)  ->  settle     the batch is durable
                                                    \\->  abandon    lost: everything not durable is undone
 
-Views see whole batches only. While a batch is in flight, the next one fills the other arena and depends on it; if the
-first is lost, so is the second.
+Views see whole batches only. While a batch is in flight, the next one fills the other arena, and depends on the first:
+if the first is lost, so is the second.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Committing:
     """Makes staged changes durable, or undoes them.
 
     Attributes:
-        records: the newest record on disk, by vbucket.
-        times_indexed: number of times that the whole log was indexed again.
+        records: the newest record on disk of each vbucket.
+        written_bytes: the bytes of all batches written since the start.
+        times_indexed: how many times the whole log was indexed again.
     """
 
     def __init__(self, into: Index, slots: Slots, log: Log, staging: Staging) -> None:
@@ -46,7 +47,7 @@ class Committing:
         self._in_flight: Batch | None = None
 
     def freeze(self) -> Batch | None:
-        """Close the open batch, and begin the next; return None if nothing was staged.
+        """Close the open batch, return it, and begin the next one; return None if nothing was staged.
 
         Raises:
             StorageError: a batch is in flight.
@@ -97,9 +98,10 @@ class Committing:
     def abandon(self, batch: Batch) -> list[int]:
         """Undo a batch that could not be written, and all changes staged since.
 
-        Returns: the vbuckets whose record, rollback or drop was lost; they have their state on disk again.
+        Returns:
+            The vbuckets whose record, rollback or drop was lost; the index has their state on disk again.
         """
-        # Nothing is in flight from here on, whatever follows: the room that the batch had counts again.
+        # From here on no batch is in flight, so the room of the batch is available again.
         self._end(batch)
         lost, destroyed = self._staging.touched()
         # A rollback or drop took rows out of the index that are still in the log: only reading the log brings them
@@ -124,16 +126,16 @@ class Committing:
     def settled_segments(self) -> list[Segment]:
         """Return the sealed segments whose rows are all in the index, oldest first.
 
-        A segment with a batch that was just written is left out, even if the log is in the next segment by now: its
-        rows are visible only once the batch is settled. The order of the two reads matters: the commit thread records
-        the place of the batch before it leaves that segment.
+        The segment of a batch that is written but not settled is left out, even if it is sealed by now, because its
+        rows do not point into it yet. The order of the two reads matters: the commit thread records the place of the
+        batch before it begins the next segment.
         """
         sealed, batch = self._log.segments[:-1], self._in_flight
         written = None if batch is None else batch.segment
         return sealed[: sealed.index(written)] if written in sealed else sealed
 
     def index_anew(self) -> None:
-        """Index the whole log again, because a rollback or drop that removed rows did not reach the disk."""
+        """Index the whole log again, because a rollback or drop has removed rows from the index, and was then lost."""
         self.times_indexed += 1
         # A vbucket whose record was never durable has none in the log, and must not keep its state.
         self._index.table[:, index.STATE] = 0

@@ -1,7 +1,7 @@
-"""Writes the segments that replace others: rollbacks and drops, records of the vbuckets, then the rows that stay.
+"""Write the segments that replace others: rollbacks and drops, records of the vbuckets, then the rows that stay.
 
-They are read like any other segment. Batches are split by size, not by vbucket; their numbers start at 0 in each file.
-The files take effect only when the manifest names them.
+The new segments are read like any others. Batches are split by size, not by vbucket; their numbers start at 0 in each
+file. The files take effect only when the manifest names them.
 
 The caller's thread copies the next batch from all over the log, while another thread computes the checksum of the last
 one and writes it, past the page cache if possible; at the end the files are read into memory, in bulk. Only the
@@ -36,16 +36,21 @@ BATCH_BYTES: Final = 4 << 20
 PAGE_BYTES: Final = mmap.PAGESIZE
 POPULATE_BYTES: Final = 8 << 20
 BUFFERS: Final = 3
-"""One is gathered into, one is written, one waits; no more memory than that, but for a frame larger than a batch."""
+"""The number of buffers: one is being filled, one is being written, one waits. Only a frame that is larger than a batch
+needs more memory."""
 
 
 class CompactedWriter:
-    """Writes the files of a compaction. `segments` has them in log order; a row's place contains an index into it."""
+    """Writes the files of a compaction.
+
+    Attributes:
+        segments: the new segments, in the order of the log; a row's place contains an index into this list.
+    """
 
     def __init__(self, log: Log) -> None:
         self.segments: list[Segment] = []
         self._log = log
-        size = max(BATCH_BYTES, FRAME_BYTES_MAX)  # what is never touched takes no memory
+        size = max(BATCH_BYTES, FRAME_BYTES_MAX)  # pages that are never used take no memory
         self._buffers: deque[NDArray[np.uint8]] = deque(np.empty(size, np.uint8) for _ in range(BUFFERS))
         self._used = 0
         self._thread = pool_or_inline(1, "headwater-compaction")
@@ -57,7 +62,7 @@ class CompactedWriter:
         return self._buffers[0]
 
     def records(self, first: Sequence[bytes], records: Mapping[int, VBucketRecord]) -> None:
-        """Write these control frames, and the vbucket records."""
+        """Write the control frames `first`, then the vbuckets' records."""
         for frame in (*first, *(record_frame(vb, record) for vb, record in sorted(records.items()))):
             if self._used + len(frame) > BATCH_BYTES:
                 self._flush()
@@ -68,13 +73,20 @@ class CompactedWriter:
     def rows(
         self, locs: NDArray[np.uint64], rows: NDArray[np.uint32], places: NDArray[np.uint64], table: NDArray[Any]
     ) -> None:
-        """Copy the frames of `rows`; set places[i] to (index of the new segment << 40 | offset)."""
+        """Copy the frames of `rows`; set places[i] to (index of the new segment << 40 | offset).
+
+        Args:
+            locs: the column LOC of the vbucket.
+            rows: the rows to copy.
+            places: the output.
+            table: the segments' addresses.
+        """
         done = 0
         while done < len(rows):
             count = self._copy(locs, rows, done, places, table, BATCH_BYTES)
             done += count
             if done < len(rows):
-                if not count and not self._used:  # a frame that is larger than what is left, or than a batch should be
+                if not count and not self._used:  # the next frame is larger than the rest of the segment, or a batch
                     _, size = copy_rows(locs, rows[: done + 1], done, table, self._buffer, np.uint64(0), places)
                     self._room_for(int(size))
                     done += self._copy(locs, rows[: done + 1], done, places, table, int(size))
@@ -93,8 +105,7 @@ class CompactedWriter:
         node_invariant(under_way == 0, "{} batches are not written, and their files are sealed", under_way)
         self.close()
         for segment in self.segments:
-            # One sync for each file instead of one for each batch: nothing is acknowledged by these files before the
-            # manifest names them.
+            # One sync per file is enough, not one per batch: these files do not count before the manifest names them.
             segment.writable().sync()
             for begin in range(0, segment.end, POPULATE_BYTES):  # a long call may keep others from changing maps
                 segment.writable().populate(segment.memory[begin:], min(POPULATE_BYTES, segment.end - begin))
@@ -102,20 +113,18 @@ class CompactedWriter:
         return sum(segment.end for segment in self.segments)
 
     def touch(self) -> None:
-        """Read each page once.
-
-        The host of a virtual machine may still have to fetch pages that the disk has loaded; then this thread waits for
-        them, not a stream.
+        """Read each page once, so that later readers need not wait: the host of a virtual machine may still have to
+        fetch pages that were loaded from disk.
         """
         for segment in self.segments:
             segment.memory[::PAGE_BYTES].max(initial=0)
 
     def close(self) -> None:
-        """Write no more, and wait for the batch that is being written; may be called again."""
+        """Stop writing: wait for the batch that is being written, and drop later ones; may be called again."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def discard(self) -> None:
-        """Remove the files, as far as the disk allows (the next start removes the rest)."""
+        """Remove the new files. If the disk refuses, the next start removes them."""
         self.close()
         for segment in self.segments:
             segment.close()
@@ -142,14 +151,14 @@ class CompactedWriter:
         return int(count)
 
     def _room_for(self, count: int) -> None:
-        """Make room for `count` more bytes in the buffered batch, within the segment to which it will be written."""
+        """Begin a new segment if the present one has no room for the buffered batch with `count` more bytes."""
         needed = batches.BATCH_HEADER_BYTES + self._used + count
         if self.segments and self.segments[-1].end + needed <= self.segments[-1].size:
             return
         self.write_out()
         size = max(self._log.segment_bytes_now, SEGMENT_HEADER_BYTES + batches.BATCH_HEADER_BYTES + count)
-        # Only the header's room is set aside: the whole was promised by `making_room`, and what isn't written must not
-        # be taken from documents.
+        # Only the header's room is reserved: `making_room` has promised the rest, and documents may need what is not
+        # written.
         self.segments.append(self._log.create(0, size, SEGMENT_HEADER_BYTES))
 
     def _flush(self) -> None:
@@ -160,7 +169,7 @@ class CompactedWriter:
         end = segment.end + batches.BATCH_HEADER_BYTES + self._used
         node_invariant(end <= segment.size, "{}: a batch to byte {} of {}", segment.path, end, segment.size)
         self._under_way.append(self._thread.submit(_write, segment, segment.next_number, segment.end, body))
-        # Counted before it is written: if the write fails, the whole run is given up and nobody reads `end`.
+        # Counted before it is written: if the write fails, the whole compaction is cancelled.
         segment.end += batches.BATCH_HEADER_BYTES + self._used
         segment.batches += 1
         self._used = 0

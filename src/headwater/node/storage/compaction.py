@@ -1,4 +1,5 @@
-"""Compaction: rewrites sealed segments without versions that no reader can request, while writes and streams continue.
+"""Compaction: rewrite sealed segments, without the versions that no reader can request, while writes and streams
+continue.
 
     job = store.compact(...)         choose the segments                                            loop thread
     job.survey()                     find the rows that stay                                                any thread
@@ -8,19 +9,18 @@
     job.remove()                     the old files                                                  any thread
     job.forget()                     the memory and blocks that they still held                     any thread
 
-If the disk has room for all rows that stay, all sealed segments are rewritten; otherwise a stretch of them: of those
-that fit, the one that frees the most. With enough room the bytes that stay are not counted, because reading the length
-of each row takes as long as a checksum of the log. The new segments replace the old ones in the log, so a replay gives
-the same state. Rollbacks and drops in a stretch removed rows before it, and are repeated in the new segments. Purge
-seqnos and floors rise before rows are removed: a number that is too high only makes a consumer start over without need;
-one that is too low would hide a deletion.
+If the disk has room for all rows that stay, all sealed segments are rewritten; otherwise a stretch of neighbouring
+segments: the one that frees the most among those that fit. With plenty of room the bytes that stay are not counted,
+because reading the length of each row takes as long as a checksum of the log. The new segments replace the old ones in
+the log, so a replay gives the same state. Rollbacks and drops in a stretch also concern rows before it, so they are
+repeated in the new segments. Purge seqnos and floors rise before rows are removed: a number that is too high only makes
+a consumer start again without need, but one that is too low would hide a deletion.
 
-A rollback or drop during a compaction is possible. On disk its record comes after the compacted segments, and it
-returns to no seqno below the announced floor, except to 0. In memory `cut` records the number of old rows that were
-left.
+A rollback or drop may happen during a compaction. On disk its record comes after the compacted segments, and it returns
+to no seqno below the announced floor, except to 0. In memory `cut` records the number of remaining old rows.
 
 After a crash either the old or the new manifest is complete with its segments; the next start removes the files of the
-other.
+other one.
 """
 
 from __future__ import annotations
@@ -57,28 +57,33 @@ __all__ = [
 ]  # fmt: skip
 
 Dropped: TypeAlias = "NDArray[np.uint64]"
-"""Collections that were dropped, and the seqno of each drop: rows of two, by id."""
+"""Dropped collections: rows of (id, seqno of the drop), sorted by id."""
 NONE_DROPPED: Final[Dropped] = np.zeros((0, 2), np.uint64)
 
-# A failover takes back what a replica had not received, some changes as a rule: so many can be undone exactly, without
-# refilling the vbucket.
+# The number of newest changes that a rollback can undo exactly, without refilling the vbucket. A failover usually
+# undoes the few changes that a replica had not received.
 HISTORY_ROWS: Final = 128
 ROOMY_PARTS: Final = 2
-"""A disk is roomy with so many times what may stay at most: then nothing more exact is asked for."""
+"""If the disk has so many times the upper bound of the bytes to write, their exact number is not computed."""
 SLACK_BYTES: Final = 4 << 10  # headers, and what is less than a block
 ROUNDING: Final = 1024  # one of so many bytes more, for headers of batches
 TAKEN_BACK_BYTES: Final = len(rollback_frame(0, 0, 0))
 
 
 GAIN_PARTS: Final = 64
-"""Of all sizes of a stretch that fits, at least this part of what is written must be given back."""
+"""A stretch is worth rewriting if it frees more than one of so many parts of the bytes written."""
 
 
 def best_stretch(live: NDArray[np.int64], dead: NDArray[np.int64], room: int) -> tuple[int, int] | None:
-    """Return the stretch of segments (first, end) that frees the most, among those whose live bytes fit into `room`.
+    """Return the stretch of segments (first, end) that frees the most, among those whose live bytes fit into `room`;
+    None if no stretch is worth the work.
 
-    Returns None if none is worth the work. A small share of the bytes to write counts as a loss, so that no segment
-    without garbage is included.
+    A small part of the bytes to write (GAIN_PARTS) counts as a loss, so that segments without garbage are left out.
+
+    Args:
+        live: the bytes of each segment that stay.
+        dead: the bytes of each segment that rewriting it frees.
+        room: the most bytes to write.
     """
     # Sums up to each segment: the value of any stretch is then one subtraction.
     lives, worth = (np.concatenate(([0], np.cumsum(each))) for each in (live, dead - live // GAIN_PARTS))
@@ -97,9 +102,18 @@ class _Share:
     """One vbucket's part of a compaction.
 
     Attributes:
-        columns: its columns at the start. rows: number of its rows in sealed segments.
-        first, end: the range of rows to compact. keep: the rows that stay.
-        live: size of all newest versions at the start, in bytes. dropped: collections whose documents are removed.
+        columns: its columns at the start.
+        rows: the number of its rows in sealed segments.
+        history: the row from which on superseded versions are kept.
+        limit: the seqno above which no tombstone is purged.
+        live: the size of all newest versions at the start, in bytes.
+        numbers: the sorted choices (kernels/choices.py) that have changes, whose newest changes are kept.
+        dropped: the collections whose documents are removed.
+        first, end: the range of rows to compact.
+        keep: the rows that stay.
+        places: the offset of each of these rows in the new segments.
+        floor: the rollback floor after the compaction.
+        purge: the purge seqno after the compaction.
     """
 
     columns: Columns
@@ -118,15 +132,19 @@ class _Share:
 
 
 def no_drop(vbucket: int) -> Drops:
-    """Return the drops of a vbucket without documents of dropped collections."""
+    """Return no drops: the value of `drops` for a bucket without dropped collections."""
     return ()
 
 
 def histories(
     of: Index, least: Callable[[int], int], drops: Callable[[int], Drops] = no_drop
 ) -> dict[int, HistoryRows]:
-    """Return the present rows of all vbuckets, for `retention.begin`. Call it in the loop's thread; the arguments are
-    those of `Store.compact`.
+    """Return the present rows of all vbuckets, for `retention.begin`. Call it in the loop's thread.
+
+    Args:
+        of: the index.
+        least: `history_rows` of `Store.compact`.
+        drops: `drops` of `Store.compact`.
     """
     rows_of = {}
     for vb in np.flatnonzero(of.table[:, index.DURABLE_ROWS]).tolist():
@@ -137,21 +155,20 @@ def histories(
 
 
 def _forget(segments: list[Segment]) -> None:
-    """Drop references to segments without readers.
-
-    This frees the memory of removed files: 0.2 s/GB, which must not be spent in the loop's thread.
+    """Drop the references to segments without readers, which frees the memory of removed files. This takes 0.2 s per
+    GB, so it must not run in the loop's thread.
     """
     segments.clear()
 
 
 class Compaction:
-    """One compaction.
+    """One compaction, which `Store.compact` begins; see the module for its steps.
 
     Attributes:
-        bytes_needed: upper bound of the bytes that it will write, after `survey`.
-        is_whole: True if all sealed segments are rewritten.
-        stale: True if the survey of the rows no longer holds.
-        history_bytes: size of the superseded versions that retention keeps, after `survey`.
+        bytes_needed: an upper bound of the bytes that it will write; set by `survey`.
+        is_whole: True if all sealed segments are rewritten; set by `survey`.
+        stale: True if the survey no longer describes the rows, or the compaction was cancelled.
+        history_bytes: the size of the superseded versions that retention keeps; set by `survey`.
     """
 
     def __init__(
@@ -186,7 +203,7 @@ class Compaction:
         self._purge_before = purge_before
         self._purge_limit = purge_limit
         self._dropped = dropped
-        # From here on no segment that this run reads can be freed, whoever retires it.
+        # From here on no segment that this compaction reads can be freed.
         self._ticket = slots.enter()
         self._shares = self._choose(purge_limit, numbers, history_rows)
         self._limits = history
@@ -230,19 +247,21 @@ class Compaction:
         return shares
 
     def survey(self) -> bool:
-        """Find the rows that stay, and the segments to rewrite; return True if a compaction is worth the work. Any
-        thread.
+        """Find the rows that stay, and the segments to rewrite; return True if the compaction is worth the work. Any
+        thread may call this.
+
+        After False or an error, call `cancel`.
 
         Raises:
-            DiskFull: the disk has no room for the remaining rows of any stretch; `cancel`.
-            CorruptStore: the old files are damaged. StorageError: the compaction was cancelled meanwhile. `cancel` in
-                both cases.
+            DiskFull: the disk has no room for the remaining rows of any stretch.
+            CorruptStore: the old files are damaged.
+            StorageError: the compaction was overtaken or cancelled meanwhile.
         """
         with self._busy:
             self._begin_histories()
             self._take(self._wanted)
             room = max(0, self._log.free_bytes - self._beside_rows)
-            # The cheap bound first: the exact number takes a look at each row, as long as a checksum of the whole log.
+            # The cheap bound first: the exact number needs each row, and takes as long as a checksum of the whole log.
             self.bytes_needed = self._bytes_at_most()
             if self._spare or self.bytes_needed > room // ROOMY_PARTS:
                 self.bytes_needed = self._bytes_exactly()
@@ -256,22 +275,24 @@ class Compaction:
                     raise DiskFull(self._log.folder, self.bytes_needed, room)
             self._log.promised = self.bytes_needed = self.bytes_needed + self._beside_rows
             self.is_whole = len(self._old) == len(self._sealed)
-            # Copied rows get new checksums: a byte that had rotted would be right for ever.
+            # Copied rows get new checksums, so a damaged byte would never be noticed again.
             self._verify()
             return True
 
     def _begin_histories(self) -> None:
-        """Extend the histories of all vbuckets as far as retention demands."""
+        """Lower the first row of kept versions of each vbucket as far as retention demands."""
         if self._limits is None:
             return
         starts = begin(self._histories, self._slots.table, self._limits)
         self.history_bytes = sum(each.bytes for each in starts.values())
         for vb, share in self._shares.items():
             share.history = min(share.history, starts[vb].row)
-        self._limits = None  # a second survey is of the same rows
+        self._limits = None  # a second survey has the same rows
 
     def _best(self, room: int) -> range | None:
-        """Return the stretch to rewrite; None if none is worth the work. DiskFull if one is, but does not fit."""
+        """Return the stretch to rewrite; None if no stretch is worth the work. Raises DiskFull if one is, but none
+        fits.
+        """
         totals = np.zeros(SLOTS_MAX, np.int64)
         for share in self._shares.values():
             kernels.add_bytes(share.columns.loc, share.keep, self._slots.table, totals)
@@ -301,13 +322,15 @@ class Compaction:
             self._survey(share)
 
     def _bytes_exactly(self) -> int:
-        """Return the size of the rows that stay, and of their batches; reads the length of each row."""
+        """Return the bytes of the rows that stay, with the headers of their batches. Takes time: reads the length of
+        each row.
+        """
         table, shares = self._slots.table, self._shares.values()
         rows = sum(int(kernels.bytes_of(share.columns.loc, share.keep, table)) for share in shares)
         return rows + rows // ROUNDING
 
     def _bytes_at_most(self) -> int:
-        """Return an upper bound of `_bytes_exactly`; reads only superseded rows that stay."""
+        """Return an upper bound of `_bytes_exactly`. Reads only the superseded rows that stay."""
         rows = 0
         for share in self._shares.values():
             columns = share.columns
@@ -318,8 +341,8 @@ class Compaction:
     def _survey(self, share: _Share) -> None:
         keep = np.empty(share.end - share.first, np.uint32)
         columns = share.columns
-        # A drop among the newest changes may be taken back by a rollback, and its documents with it.
-        settled = columns.seq[share.history - 1] if share.history else 0  # a later drop may still be taken back
+        # A rollback may undo a drop among the newest changes, and must bring back its documents.
+        settled = columns.seq[share.history - 1] if share.history else 0
         count, floor, purge = kernels.survivors(
             (columns.seq, columns.loc, columns.prev, columns.next),
             share.first,
@@ -337,14 +360,18 @@ class Compaction:
 
     @property
     def _beside_rows(self) -> int:
-        """The bytes to write besides the rows: the records of all vbuckets, and their rollbacks."""
+        """The bytes to write besides the rows: the records of all vbuckets, and their repeated rollbacks."""
         records = sum(len(record_frame(vb, record)) for vb, record in tuple(self._committing.records.items()))
         return records + len(self._taken_back) * TAKEN_BACK_BYTES + SLACK_BYTES
 
     def _verify(self) -> None:
-        """Verify the checksums, because copied rows get new ones; find the vbuckets that are rolled back."""
+        """Verify the checksums of the old segments, and find the vbuckets that have rollbacks or drops in them.
+
+        Raises:
+            CorruptStore: a checksum is wrong.
+        """
         self._taken_back[:] = 0
-        is_first = self._old[0] is self._sealed[0]  # nothing is in front of it that could be taken back
+        is_first = self._old[0] is self._sealed[0]  # no rows before these segments could be undone
         for segment in self._old:
             self._check_wanted()
             bodies = recovery.verify(segment).bodies
@@ -352,28 +379,28 @@ class Compaction:
                 kernels.taken_back(self._slots.table, segment.slot, bodies, self._taken_back)
 
     def spare_tombstones(self) -> bool:
-        """Return True if a stream that began during `survey` still has to send tombstones that would be removed: then
-        survey again.
+        """Return True if a stream that began during `survey` still has to send tombstones that the compaction would
+        remove. Then call `survey` again, which keeps them.
 
-        Those tombstones stay. Call it in the loop's thread, right before `announce`. A stream that begins later is
-        checked against the purge seqno that `announce` raises.
+        Call this in the loop's thread, right before `announce`. A stream that begins later is checked against the purge
+        seqno that `announce` raises.
         """
         spared = False
         for vb, share in self._shares.items():
             limit = share.limit if self._purge_limit is None else self._purge_limit(vb)
-            # A stream that began below such a tombstone was admitted by the old purge seqno (failover 2, step 2) and
-            # counts on it.
+            # A stream that began below such a tombstone was accepted by the old purge seqno (failover 2, step 2), and
+            # must get it.
             if share.purge > limit:
                 share.limit, spared = limit, True
         return spared
 
     def announce(self) -> None:
-        """Raise purge seqnos and rollback floors, and stage the records with them: commit these before `copy`.
+        """Raise the purge seqnos and rollback floors, and stage records with them; commit these before `copy`.
 
         Raises:
-            DiskFull, ArenaFull: there is no room for the records; cancel, or announce again later.
+            DiskFull, ArenaFull: there is no room for the records; `cancel`, or announce again later.
         """
-        # From this moment a rollback can't reach below the floor, so `cut` need not end the run any more.
+        # From this moment a rollback can't reach below the floor, so it no longer makes this compaction stale (`cut`).
         self._announced = True
         for vb, share in self._shares.items():
             row = self._index.table[vb]
@@ -382,15 +409,15 @@ class Compaction:
             known = share.floor <= int(row[index.FLOOR]) and share.purge <= int(row[index.PURGE])
             if known and not self._staging.lags_behind(vb):
                 continue
-            # Raised before anything is dropped, and committed before `copy`: a crash in between costs a few rollbacks
-            # further than needed; the other order would let a consumer go on over tombstones that it never saw.
+            # Raised and committed before any row is dropped: a crash in between only makes some rollbacks go further
+            # than needed. In the other order, a consumer could continue without tombstones that it never got.
             row[index.FLOOR] = max(int(row[index.FLOOR]), share.floor)
             row[index.PURGE] = max(int(row[index.PURGE]), share.purge)
             self._staging.record_again(vb)
 
     def copy(self) -> None:
-        """Write the rows that stay to new segments, and replace the old segments in the manifest. Any thread; the
-        records of `announce` must be durable.
+        """Write the rows that stay to new segments, and replace the old segments in the manifest. Any thread may call
+        this; the records of `announce` must be durable.
 
         Raises:
             DiskFull, StorageError, CorruptStore: nothing has changed; `cancel`.
@@ -407,7 +434,7 @@ class Compaction:
 
     def _copy(self, writer: CompactedWriter) -> None:
         self._writer = writer
-        # Records as they are on the disk: one that is only staged may be lost, and would stand in a file that stays.
+        # Records as they are on disk: a staged record may still be lost, and must not be in a file that stays.
         writer.records(self._again_taken_back(), dict(self._committing.records))
         for share in self._shares.values():
             self._check_wanted()
@@ -416,7 +443,8 @@ class Compaction:
             node_invariant(kept <= rows, "compaction keeps {} rows of {}", kept, rows)
             writer.rows(share.columns.loc, share.keep, share.places, self._slots.table)
         writer.write_out()
-        # What rotted between the first look and the copy was copied, and would have a good checksum from now on.
+        # Verified again, because bytes that were damaged between the first check and the copy would now have a valid
+        # checksum.
         for segment in self._old:
             self._check_wanted()
             recovery.verify(segment)
@@ -425,19 +453,20 @@ class Compaction:
         writer.finish()
         with self._publishing:
             self._check_wanted()
-            # The new files are whole and synced (`finish`) before the manifest names them; the old ones go after that.
-            # A crash in between leaves orphans on one side or the other, never a manifest that names half a file.
+            # The new files are whole and synced (`finish`) before the manifest names them; the old ones are removed
+            # later. A crash in between leaves files that no manifest names, but never a manifest that names an
+            # incomplete file.
             self._log.replace(self._old, writer.segments)
             self._published = True
 
     def _again_taken_back(self) -> list[bytes]:
-        """Return the frames that repeat the rollbacks and drops within the segments, for rows before these.
+        """Return frames that repeat the rollbacks and drops in the old segments, for rows before these segments.
 
-        The index has the number of remaining rows. It includes later rollbacks, which a replay meets as well.
+        Without these frames, rows that such a rollback has removed would be back after a restart. A frame returns to
+        the seqno of the last remaining row in the index, which later rollbacks may have lowered further; a replay meets
+        these too.
         """
         frames = []
-        # Without these frames the rows in front of the stretch, which a rollback in it took back, would be back after a
-        # restart.
         for vb in np.flatnonzero(self._taken_back).tolist():
             share = self._shares.get(vb)
             if self._taken_back[vb] >= kernels.DROPPED:
@@ -452,27 +481,28 @@ class Compaction:
             raise StorageError(f"{self._log.folder}: compaction was overtaken or cancelled; start it again")
 
     def overtake(self) -> None:
-        """Mark the survey of the rows as outdated, before the rows change. Loop's thread.
+        """Mark the survey as outdated, before the rows change. Call this in the loop's thread.
 
-        Waits while the new files enter the log (a write and a sync of the manifest): so a new index of the log is built
-        either with these files, or without them, and then they never enter.
+        If the new files are just entering the log (a write and a sync of the manifest), this waits until they have. So
+        a new index of the log is built either with these files, or without them; in the second case they never enter
+        the log.
         """
-        # The lock makes it one or the other: files that came in half before and half after a new index would leave rows
-        # without a file.
         with self._publishing:
             self.stale = True
 
     def cut(self, vbucket: int, rows: int) -> None:
-        """Note that a rollback left the vbucket `rows` of its rows."""
+        """Note that a rollback or drop left the vbucket `rows` of its rows."""
         if vbucket in self._shares:
-            self.stale = self.stale or not self._announced  # the floor did not yet guard what will go
-            # The minimum counts: behind a second, higher rollback rows stand that were written since and are in none of
-            # the old files.
+            self.stale = self.stale or not self._announced  # before `announce` the floor does not limit the rollback
+            # The minimum counts: after a first rollback, new rows were written, which are in none of the old files.
             self._left[vbucket] = min(rows, self._left.get(vbucket, rows))
 
     def swap(self) -> Iterator[int]:
-        """Replace the columns of one vbucket at each step, and yield the vbucket. Loop's thread; other work may run
-        between steps.
+        """Replace the columns of one vbucket at each step, and yield the vbucket. Call this in the loop's thread; other
+        work may run between the steps.
+
+        Raises:
+            StorageError: `copy` has not succeeded.
         """
         if self._writer is None or not self._published:
             raise StorageError(f"{self._log.folder}: compaction has nothing to swap")
@@ -481,8 +511,8 @@ class Compaction:
         for segment in self._writer.segments:
             self._slots.register(segment)
         slots = np.array([segment.slot for segment in self._writer.segments], np.int64)
-        # Where a rollback or a drop was lost the whole log was indexed anew, the new files with it (`overtake`): since
-        # they came into the log, or between two steps. Not once more: what is staged by now is not in the log.
+        # If the whole log was indexed again, with the new files (`overtake`), since these entered the log, all rows
+        # point to the new files already. This happens when a rollback or a drop is lost.
         while self._shares and self._committing.times_indexed == self._times_indexed:
             vb, share = self._shares.popitem()
             self._exchange(vb, share, slots)
@@ -490,28 +520,28 @@ class Compaction:
         self._end()
 
     def finish_swap(self) -> None:
-        """Replace all columns now, if the new files are in the manifest, so that rows point to their new places. Loop's
-        thread.
+        """If the new files are in the manifest, replace all columns at once, so that rows point to the new files. Call
+        this in the loop's thread.
         """
         if self._published:
-            with self._busy:  # the thread that copied lets go in a moment
+            with self._busy:  # the copying thread releases this in a moment
                 for _ in self.swap():
                     pass
 
     def _end(self) -> None:
-        if self._is_over:  # what was found damaged meanwhile has brought it to its end
+        if self._is_over:  # `finish_swap` has ended the compaction, because damage was found meanwhile
             return
         self._is_over = True
         self._shares.clear()
-        self._sealed.clear()  # the last mention of a removed file is `_old`, see `forget`
+        self._sealed.clear()  # so that `_old` has the last reference to each removed file; see `forget`
         self._slots.leave(self._ticket)
         self._slots.retire(self._old)
         self._ended()
 
     def _exchange(self, vb: int, share: _Share, slots: NDArray[np.int64]) -> None:
         into, row = self._index, self._index.table[vb]
-        # Rows that a rollback took back meanwhile are in the new files, but not in the index; the frame behind them
-        # says the same to a replay.
+        # Rows that a rollback has removed meanwhile are in the new files, but not in the index. In a replay, the
+        # rollback's frame after the new files removes them.
         end = min(share.end, self._left.get(vb, share.end))
         first = min(share.first, end)
         kept = int(np.searchsorted(share.keep, end))
@@ -538,7 +568,7 @@ class Compaction:
             np.empty(end - first, np.uint32),
         )
         node_invariant(rows <= new.capacity, "vbucket {}: {} rows, room for {}", vb, rows, new.capacity)
-        # Behind `rebuild`: the hash table names rows by their new numbers.
+        # After `rebuild`: the hash table has the rows' new numbers.
         fill_slots(new.slots, new.hash, new.next, rows)
         into.adopt(vb, new)
         for count in (index.ROWS, index.DURABLE_ROWS, index.FROZEN_ROWS):
@@ -546,19 +576,19 @@ class Compaction:
 
     @property
     def written(self) -> list[int]:
-        """The ids of the segments that were written."""
+        """The ids of the new segments; empty before `copy`."""
         return [segment.header.id for segment in self._writer.segments] if self._writer is not None else []
 
     def remove(self) -> None:
-        """Remove the old files; views that still read them keep their memory and disk space. Any thread."""
+        """Remove the old files; their memory and disk space stay while views read them. Any thread may call this."""
         failpoint("compact.before_unlink")
         for segment in self._old:
             with contextlib.suppress(OSError):  # the next start removes it
                 self._log.remove(segment)
 
     def forget(self) -> None:
-        """Free the memory and the disk space of the removed files: 0.2 s/GB. Any thread; the compaction is over, so the
-        store may be written, read and compacted meanwhile.
+        """Free the memory and the disk space of the removed files, which takes 0.2 s per GB. Any thread may call this;
+        the compaction is over, so the store may be written, read and compacted meanwhile.
         """
         with pool_or_inline(2, "headwater-compaction") as pool:
             if self._writer is not None:
@@ -567,13 +597,11 @@ class Compaction:
                 pool.submit(_forget, [self._old.pop()])
 
     def cancel(self) -> None:
-        """Cancel the compaction, and remove the new files; if `copy` has succeeded already, do the swap instead. Loop's
-        thread.
+        """Cancel the compaction, and remove the new files; if `copy` has succeeded already, do the swap instead.
 
-        Waits until a `survey` or `copy` in another thread has stopped.
+        Call this in the loop's thread. It waits until a `survey` or `copy` in another thread has stopped.
         """
-        # A published run can't be given up: the manifest names its files, and the old ones are about to lose their
-        # readers.
+        # After `copy` the manifest names the new files, so the compaction can't be undone.
         self.stale = self.stale or not self._published
         with self._busy:
             self._log.promised = 0

@@ -1,5 +1,5 @@
-"""Facts about a store's node that its manifest keeps permanently: each is written once, before it is needed. The
-manifest also keeps one setting, which may change.
+"""Facts about a node that the manifest of its store keeps permanently; each is written once, before it is needed. The
+manifest also keeps settings about histories, which may change.
 
     declarations.join()        the node is a member of a cluster: a start without its map is refused
     declarations.is_member     True if the node ever was a member
@@ -25,10 +25,10 @@ __all__ = ["Declarations"]
 
 
 class Declarations:
-    """The facts in the manifest of a log. A method that declares a fact blocks the first time; the fact is durable on
-    return.
+    """The facts in the manifest of a log.
 
-    Each such method raises DiskFull or StorageError if the fact could not be written.
+    The first call of a method that declares a fact blocks while the disk works; the fact is durable on return. Each
+    such method raises DiskFull or StorageError if the fact could not be written.
     """
 
     def __init__(self, log: Log) -> None:
@@ -46,26 +46,28 @@ class Declarations:
 
     def use_collections(self) -> None:
         """Declare that frames may have marks: older programs must refuse the folder from now on."""
-        # Looked up in memory: the first event pays for the manifest, the thousand that follow do not.
+        # Checked in memory first, because a thousand vbuckets stage the same event.
         if not self._log.manifest.content.collections:
             self._log.declare(lambda manifest: replace(manifest, collections=True))
 
     def use_flags(self) -> None:
-        """Declare that system events of version 2 may come; otherwise as `use_collections`."""
+        """Declare that the log may have system events of version 2; otherwise like `use_collections`."""
         if not self._log.manifest.content.flags:
             self._log.declare(lambda manifest: replace(manifest, collections=True, flags=True))
 
     def use_event(self, *, is_flat: bool) -> None:
-        """Declare that a system event may come, `is_flat` of version 2."""
+        """Declare that the log may have system events; `is_flat` is True for an event of version 2."""
         self.use_flags() if is_flat else self.use_collections()
 
     def join(self) -> None:
-        """Declare that the node is a member of a cluster. Any thread."""
+        """Declare that the node is a member of a cluster. Any thread may call this."""
         if not self.is_member:
             self._log.declare(lambda manifest: replace(manifest, member=True))
 
     def keep_users(self) -> None:
-        """Declare that there is a list of users, so that a start without it is refused. Any thread."""
+        """Declare that there is a list of users, so that a start without the list is refused. Any thread may
+        call this.
+        """
         if not self.has_users:
             self._log.declare(lambda manifest: replace(manifest, users=True))
 
@@ -75,7 +77,9 @@ class Declarations:
         return self._log.manifest.content.history
 
     def keep_history(self, seconds: int | None = None, size: int | None = None) -> None:
-        """Set the retention of superseded versions in seconds and bytes; None leaves a limit unchanged. Any thread."""
+        """Set the retention of superseded versions: the seconds, and the size in bytes; None leaves a limit unchanged.
+        Any thread may call this.
+        """
 
         def edit(manifest: Manifest) -> Manifest:
             old = manifest.history
@@ -86,9 +90,9 @@ class Declarations:
 
     @property
     def collections_have_history(self) -> bool:
-        """True if a collection that is made has a history unless that is denied of it."""
+        """True if a new collection has a history, unless the request that creates it says otherwise."""
         return not self._log.manifest.content.plain_collections
 
     def give_collections_history(self, *, history: bool) -> None:
-        """Set whether collections that are made have a history. Any thread."""
+        """Set whether new collections have a history by default. Any thread may call this."""
         self._log.declare(lambda manifest: replace(manifest, plain_collections=not history))

@@ -1,4 +1,4 @@
-"""Writes bulk data past the page cache, for bytes that will hardly be read soon.
+"""Write bulk data past the page cache, for bytes that will hardly be read soon.
 
 A write through the cache must first find a page, and on many virtual machines fetch it from the host. For a replica
 that is being filled, this took two to ten times as long as the write itself, for pages that nobody reads. O_DIRECT
@@ -28,7 +28,7 @@ _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)  # not everywhere
 
 
 class DirectWriter:
-    """Writes to one file past the cache. The caller owns the descriptor; no other code may write to it meanwhile.
+    """Writes to one file past the page cache. The caller owns the descriptor; no other code may write to it meanwhile.
 
     Attributes:
         works: True as long as the file system has not refused direct writes.
@@ -42,10 +42,14 @@ class DirectWriter:
     def write(self, data: memoryview, offset: int) -> int:
         """Write whole blocks of `data` at `offset`, a multiple of BLOCK_BYTES, as many as one call can.
 
-        Returns: bytes written; 0 if the caller must write through the cache. OSError as for any write.
+        Returns:
+            The number of bytes written; 0 if the caller must write through the cache.
+
+        Raises:
+            OSError: the write failed.
         """
-        # The ends of a batch share their blocks with its neighbours; written through the cache, they leave those bytes
-        # as they are.
+        # Incomplete blocks at the ends of a batch also have bytes of its neighbours, so they are written through the
+        # cache.
         if not self.works or len(data) < BLOCK_BYTES or offset % BLOCK_BYTES:
             return 0
         if self._buffer is None:
@@ -57,7 +61,7 @@ class DirectWriter:
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            self.works = False  # this file system has no such writes, or other blocks
+            self.works = False  # this file system has no direct writes, or another block size
             return 0
 
     def _write(self, piece: memoryview, offset: int) -> int:

@@ -1,10 +1,10 @@
 """The file system, passed as an argument: the interface that the store needs, and its implementation.
 
-Nothing else in storage/ uses a file. testing/faults.py has another implementation, for tests: it fills up, fails,
-writes short and loses bytes that were not synced.
+No other module in storage/ uses a file directly. testing/faults.py has another implementation, for tests: it fills up,
+fails, writes short and loses bytes that were not synced.
 
-A segment is written by `write` and read through `map`; written bytes appear in the map at once (by the page cache on a
-real disk). Every OSError passes to the log, which handles it.
+A segment is written by `write` and read through `map`; written bytes appear in the map at once (through the page cache
+on a real disk). OSErrors are not handled here, but by the log.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ class File(Protocol):
     """An open file of fixed capacity."""
 
     def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:
-        """Write all buffers one after the other from `offset`, or raise OSError. `unread` is a hint: there are many
-        bytes, which will hardly be read soon.
+        """Write all buffers, one after the other, from `offset` on. Raises OSError if not all bytes were written.
+
+        `unread` is a hint that the bytes are many, and will hardly be read soon.
         """
 
     def sync(self) -> None:
         """Make everything written, and the file's size, durable."""
 
     def reserve(self, offset: int, count: int) -> None:
-        """Allocate this range, so that a later write to it can't fail for lack of space; OSError (ENOSPC) if the disk
-        is full.
+        """Allocate a range, so that a later write to it can't fail for lack of space. Raises OSError (ENOSPC) if the
+        disk is full.
         """
 
     def truncate(self, size: int) -> None:
@@ -74,10 +75,10 @@ class File(Protocol):
         """Return the bytes of the disk that the file occupies, written or reserved (a hole occupies none)."""
 
     def data_end(self, offset: int) -> int:
-        """Return an offset, at least `offset`, after which no byte was ever written: the rest is a hole of zeros."""
+        """Return an offset, at or after `offset`, from which on the file is a hole of zeros."""
 
     def map(self) -> NDArray[np.uint8]:
-        """Map the whole file, in its present size, as read-only memory; the map is valid as long as the array is
+        """Map the whole file, in its present size, as read-only memory. The map stays valid while the array is
         referenced.
         """
 
@@ -99,7 +100,7 @@ class Disk(Protocol):
     """A file system: the operations that the store needs."""
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents where missing."""
+        """Create a directory and its missing parents."""
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""
@@ -155,7 +156,7 @@ class _RealFile:
             if not written:
                 step = BLOCK_BYTES if unread and self._direct.works else _PIECE_BYTES
                 written = os.pwritev(self._descriptor, _first(rest, step - offset % step), offset)
-            # A write of no bytes without an error would loop for ever.
+            # Without this check, a write of 0 bytes without an error would lead to an endless loop.
             if written <= 0:
                 raise OSError(errno.EIO, "the disk took no bytes")
             offset += written
@@ -165,11 +166,11 @@ class _RealFile:
                 rest[0] = rest[0][written:]
 
     def sync(self) -> None:
-        # The size is synced with it where it has changed; times are not worth a second write of the disk.
+        # fdatasync also syncs a changed size, but not the times, which would cost a second write.
         os.fdatasync(self._descriptor)
 
     def reserve(self, offset: int, count: int) -> None:
-        # A hole could be refused at the write, when the batch is promised already.
+        # Without this, a write into a hole could fail for lack of space, after its room was promised.
         os.posix_fallocate(self._descriptor, offset, count)
 
     def truncate(self, size: int) -> None:
@@ -226,7 +227,7 @@ class RealDisk:
     """The operating system's file system (POSIX)."""
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents where missing; their names are durable on return."""
+        """Create a directory and its missing parents; their names are durable on return."""
         make_folder(path, FOLDER_MODE)
 
     def remove_directory(self, path: Path) -> None:
@@ -238,14 +239,14 @@ class RealDisk:
         return sorted(entry.name for entry in path.iterdir())
 
     def lock(self, path: Path) -> FolderLock:
-        """Take the lock file at `path` and a lock of its folder, or raise StoreLocked.
+        """Lock the file at `path`, which then has this process's number, and its folder; or raise StoreLocked.
 
-        The file names the owner but can be removed; the folder can't be removed while it contains a store.
+        The lock of the folder matters because somebody may remove the lock file; the folder can't be removed while it
+        contains a store.
         """
         held: list[int] = []
         try:
-            # The folder is locked as well: a lock file that somebody removes and makes anew would let a second process
-            # in.
+            # If somebody removed the lock file, a second process would create and lock a new one.
             held.append(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             with contextlib.suppress(OSError):  # some file systems lock no folders
                 self._flock(held[0], path)

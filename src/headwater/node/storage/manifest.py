@@ -5,16 +5,21 @@ A text file of two lines: `headwater-store 2 <XXH3-64 of the second line, 16 hex
     {"clean": null, "generation": 7, "member": false, "next_segment": 5,
      "segments": [{"bytes": 4096, "id": 3, "salt": "..."}, ...], "store": "32 hex digits", "vbuckets": 1024}
 
-`bytes` is the length at which a segment was sealed: bytes after it, from a failed write, do not count, and bytes before
-it must not be missing. It is null for the last segment, which is open. `clean` is the length of the open segment when
-the store was closed, null while the store is in use. `member` is true if a cluster map that contains this node is kept
-next to the log (format 1 lacks it: it is read as false, and written as format 2). `collections` is true if the log may
-have frames with marks, which programs for format 2 would misread, so the file then has format 3; before, the word is
-missing. `prepares` is true if the log may have prepares of durable writes, in format 4, and `flags` if it may have
-system events of version 2, in format 5. `users` is true if there is a list of users next to the log; programs that do
-not know the word drop it. `history` is the retention of superseded versions, [seconds, bytes], if there is one, and
-`plain_collections` is true if new collections have no history by default; programs that do not know these words drop
-them, too. A new manifest replaces the old one by rename, with both file and folder synced.
+* `bytes`: the length at which a segment was sealed. Bytes after it, from a failed write, do not count, and bytes before
+  it must not be missing. It is null for the last segment, which is open.
+* `clean`: the length of the open segment when the store was closed; null while the store is in use.
+* `member`: true if a cluster map that contains this node is kept next to the log. Format 1 does not have this word; it
+  is read as false, and written as format 2.
+* `collections`: true if the log may have frames with marks, which programs for format 2 would misread. The file then
+  has format 3; otherwise the word is missing.
+* `prepares`: true if the log may have prepares of durable writes (format 4).
+* `flags`: true if the log may have system events of version 2 (format 5).
+* `users`: true if there is a list of users next to the log.
+* `history`: the retention of superseded versions, [seconds, bytes], if there is one.
+* `plain_collections`: true if new collections have no history by default.
+
+Programs that do not know the last three words drop them. A new manifest replaces the old one by rename; both file and
+folder are synced.
 """
 
 from __future__ import annotations
@@ -44,7 +49,9 @@ _WITHOUT_MARKS, _WITHOUT_PREPARES, _WITH_PREPARES, _WITH_FLAGS = "2", "3", "4", 
 
 @dataclass(slots=True, frozen=True)
 class Entry:
-    """A segment: its id and salt, and the length at which it was sealed (None: it is open)."""
+    """A segment in the manifest: its id, its salt, and the length in bytes at which it was sealed; None if it
+    is open.
+    """
 
     id: int
     salt: int
@@ -93,17 +100,17 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> Manifest:
-        """Read the file's bytes.
+        """Return the manifest in the bytes of the file at `path`.
 
         Raises:
             CorruptStore: the bytes are no manifest, or were changed since they were written.
-            StorageError: another format.
+            StorageError: the manifest has a format that this program does not know.
         """
         content = json.loads(decode_text_file(data, path, _TITLE, _FORMATS, "manifest"))
         collections, prepares = content.get("collections", False), content.get("prepares", False)
         flags = content.get("flags", False) is True
         needed = _format_of(collections=collections, prepares=prepares, flags=flags)
-        # A manifest whose format promises fewer marks than its facts would let an older program misread the log.
+        # If the format in the title is too old for the facts, an older program would misread the log.
         if max(data.split(b" ", 2)[1].decode(), _WITHOUT_MARKS) != needed:
             raise CorruptStore(path, 0, "the manifest is not of the format that it names")
         entries = tuple(Entry(entry["id"], int(entry["salt"], 16), entry["bytes"]) for entry in content["segments"])
@@ -125,7 +132,7 @@ class Manifest:
 
 
 def _format_of(*, collections: bool, prepares: bool, flags: bool) -> str:
-    """Return the title line of the oldest format that can describe such a log."""
+    """Return the oldest format that can describe a log with these facts."""
     if flags:
         return _WITH_FLAGS
     if prepares:
@@ -134,10 +141,13 @@ def _format_of(*, collections: bool, prepares: bool, flags: bool) -> str:
 
 
 class ManifestFile:
-    """The manifest on disk. The log (for a new segment) and compaction both change it, from their threads, one at a
-    time.
+    """The manifest on disk. The log (for a new segment) and compactions change it, from their threads; a lock
+    serializes the changes.
 
-    `unsure` is True after a write that failed half-way: either version may be on disk; call `settle` first.
+    Attributes:
+        content: the manifest in force.
+        unsure: True after a write that failed half-way: either version may be on disk. `settle` must succeed before the
+            log is written.
     """
 
     def __init__(self, disk: Disk, folder: Path, content: Manifest) -> None:
@@ -148,25 +158,33 @@ class ManifestFile:
         self._lock = threading.Lock()
 
     def change(self, edit: Callable[[Manifest], Manifest], point: str = "segment") -> None:
-        """Write the result of `edit` as the new manifest; it is durable on return. OSError: the old one is still in
-        force.
+        """Write a new manifest, which is durable and in force on return.
+
+        Args:
+            edit: returns the new content from the present one.
+            point: the name of the failpoint, for tests.
+
+        Raises:
+            OSError: the old manifest is still in force, but see `unsure`.
         """
         with self._lock:
             content = edit(self.content)
             self._write(replace(content, generation=self.content.generation + 1), point)
 
     def settle(self) -> None:
-        """Write the manifest in force again after a failed change, so that it is the one on disk."""
+        """After a failed change, write the manifest in force again, so that it is certainly the one on disk; otherwise
+        do nothing. Raises OSError.
+        """
         with self._lock:
             if self.unsure:
                 self._write(replace(self.content, generation=self.content.generation + 1), "segment")
 
     def take_number(self) -> int:
-        """Return a segment id that was never used (recorded with the next change; orphaned files are removed)."""
+        """Return a segment id that was never used. It is recorded with the next change."""
         with self._lock:
             number = self.content.next_segment
-            # A number is never given twice in one process, also where its file was removed again: a reader may still
-            # hold the old one's memory.
+            # A number is never used twice in one process, even if its file was removed: a reader may still use the old
+            # file's memory.
             self.content = replace(self.content, next_segment=number + 1)
             return number
 
@@ -175,8 +193,8 @@ class ManifestFile:
         fresh = self._folder / NEXT_NAME
         write_synced(self._disk, fresh, content.encode())
         failpoint("segment.before_manifest" if point == "segment" else "compact.before_rename")
-        # Set before the rename and cleared after the folder's sync: an error in between leaves either manifest on the
-        # disk, and a batch in a segment that only one of them names would be lost with the other.
+        # Set before the rename and cleared after the folder's sync: after an error in between, either manifest may be
+        # on disk, and a batch in a segment that only one of them names could be lost.
         self.unsure = True
         self._disk.rename(fresh, self._folder / NAME)
         failpoint("segment.after_manifest" if point == "segment" else "compact.after_rename")
@@ -187,7 +205,9 @@ class ManifestFile:
 
 
 def _check_change(before: Manifest, after: Manifest) -> None:
-    """Check that a manifest may replace another: it belongs to the same store, and follows it by the rules."""
+    """Check (with invariants) that a manifest may replace another one: same store, valid segments, no fact
+    forgotten.
+    """
     same = (before.store, before.vbuckets) == (after.store, after.vbuckets)
     node_invariant(same, "the manifest of store {} is to name another", before.store.hex())
     numbers = [entry.id for entry in after.segments]

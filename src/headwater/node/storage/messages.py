@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 ROWS_FIRST: Final = 16
 EVENTS_KEPT: Final = 1 << 14
-"""The events that are kept as they were read: a thousand vbuckets tell the same ones. Some hundred bytes each."""
+"""The number of decoded events that are kept, some hundred bytes each, because a thousand vbuckets have the
+same ones.
+"""
 
 
 class StoredEvent(NamedTuple):
@@ -33,10 +35,10 @@ class StoredEvent(NamedTuple):
 
 
 def events_of(of: Index, slots: Slots, vbucket: int) -> Iterator[StoredEvent]:
-    """Yield the newest system event of each collection and scope, and each modification, durable or not, in the order
-    of their seqnos.
+    """Yield the newest system event of each collection and scope, and each modification, durable or not, in seqno
+    order.
 
-    Reads every row of a mixed vbucket.
+    Takes time if the vbucket has more than documents of the default collection: reads every row.
     """
     locs = of.columns[vbucket].loc
     for row in _rows(of, slots, vbucket):
@@ -45,8 +47,9 @@ def events_of(of: Index, slots: Slots, vbucket: int) -> Iterator[StoredEvent]:
 
 
 def messages_of(of: Index, slots: Slots, vbucket: int) -> Iterator[Prepare | Abort]:
-    """Yield the messages of durable writes, durable or not, in the order of their seqnos; reads every row of a mixed
-    vbucket.
+    """Yield the prepares and aborts of durable writes, on disk or not, in seqno order.
+
+    Takes time if the vbucket has more than documents of the default collection: reads every row.
     """
     locs = of.columns[vbucket].loc
     for row in _rows(of, slots, vbucket):
@@ -58,7 +61,7 @@ def _rows(of: Index, slots: Slots, vbucket: int) -> list[int]:
     if not of.table.item(vbucket, index.MIXED):
         return []
     numbers = np.empty(ROWS_FIRST, np.int64)
-    # The kernel counts all rows and fills in what fits: a second call with enough room gives the whole list.
+    # The kernel counts all rows, and stores as many as fit; a second call has enough room for all.
     while (count := int(sweep.system_rows(of.table, vbucket, slots.table, numbers))) > len(numbers):
         numbers = np.empty(count, np.int64)
     rows: list[int] = numbers[:count].tolist()

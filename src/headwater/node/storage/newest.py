@@ -1,12 +1,12 @@
 """The newest seqno of each collection in a vbucket, updated as changes become durable.
 
-A client that polls a bucket requests it several times a second, and the newest change of its collection may lie ten
-million rows back. So each row is read once: when its batch became durable, or at a query. Only upper bounds are stored:
-a rollback lowers them, a purge may remove the row of a bound, and a query searches back from the bound, which usually
-is the row itself.
+A client that polls a bucket requests this seqno several times a second, and the newest change of its collection may be
+ten million rows back. So each row is read only once: when its batch becomes durable, or at a query. Only upper bounds
+are stored: a rollback lowers them, and a purge may remove the row of a bound. A query searches back from the bound;
+usually the first row that it reads is the newest.
 
 Vbuckets without marked rows are not read: their newest seqno is that of the vbucket. Usually all vbuckets have changes
-of the same collections, including dropped ones, so the numbers found in one vbucket are used for all.
+of the same collections, so the numbers of the choices that occur in one vbucket are used for all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headwater.node.storage.views import Shown
 
 BEHIND_MAX: Final = 10_000
-"""Changes of a vbucket that may wait until somebody asks: some tens of microseconds."""
+"""The most changes of a vbucket that are not read until a query; reading them takes some tens of microseconds."""
 
 
 def _none() -> NDArray[np.uint64]:
@@ -35,16 +35,19 @@ def _none() -> NDArray[np.uint64]:
 
 @dataclass(slots=True)
 class _Bounds:
-    """The bounds of one vbucket: for each number of a choice (kernels/choices.py) a seqno above which it has no row.
+    """The bounds of one vbucket.
 
-    The arrays of numbers are shared among vbuckets, and never changed in place.
+    Attributes:
+        numbers: numbers of choices (kernels/choices.py), sorted. Vbuckets share this array, so it is never changed in
+            place.
+        seqnos: for each number, a seqno above which the vbucket has no row of that choice.
     """
 
     numbers: NDArray[np.uint64] = field(default_factory=_none)
     seqnos: NDArray[np.uint64] = field(default_factory=_none)
 
     def take(self, numbers: NDArray[np.uint64]) -> None:
-        """Extend the numbers to these, which include the former ones; new numbers have the bound 0."""
+        """Replace the numbers by `numbers`, which must include the present ones; new numbers get the bound 0."""
         seqnos = np.zeros(len(numbers), np.uint64)
         seqnos[numbers.searchsorted(self.numbers)] = self.seqnos
         self.numbers, self.seqnos = numbers, seqnos
@@ -56,7 +59,7 @@ class NewestSeqnos:
     def __init__(self, of: Index, slots: Slots) -> None:
         self._index = of
         self._slots = slots
-        self._looked = np.zeros(len(of.table), np.uint64)  # up to which seqno, by vbucket
+        self._looked = np.zeros(len(of.table), np.uint64)  # the seqno up to which each vbucket's rows were read
         self._bounds: dict[int, _Bounds] = {}
         self._numbers = _none()  # of all vbuckets together
 
@@ -75,13 +78,13 @@ class NewestSeqnos:
         newest, places = 0, bounds.numbers.searchsorted(shown)
         chosen = places[bounds.numbers.take(places, mode="clip") == shown]
         for at in chosen[np.argsort(bounds.seqnos[chosen])[::-1]].tolist():
-            # Bounds only ever lie above the truth, so the remaining ones, which are lower, can't win any more.
+            # The remaining bounds are lower than the newest seqno so far, so their rows are, too.
             if bounds.seqnos.item(at) <= newest:
                 break
             bound = bounds.seqnos.item(at)
             exact = self._last(vbucket, bounds.numbers[at : at + 1], bound)
             node_invariant(exact <= bound, "vbucket {}: the newest seqno {} is above {}", vbucket, exact, bound)
-            # The look back is paid once: the next query begins at the exact row.
+            # The next query begins at the exact row.
             bounds.seqnos[at] = exact
             newest = max(newest, exact)
         return newest
@@ -94,7 +97,7 @@ class NewestSeqnos:
         return bounds.numbers[bounds.seqnos > 0]
 
     def cut(self, vbucket: int, seqno: int) -> None:
-        """Lower the bounds, because all changes above a seqno were undone, or will be once that is durable."""
+        """Lower the bounds to `seqno`, because all changes above it are undone."""
         self._looked[vbucket] = min(self._looked.item(vbucket), seqno)
         if seqno == 0:
             self._bounds.pop(vbucket, None)

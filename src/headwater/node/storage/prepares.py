@@ -1,4 +1,4 @@
-"""Stages, ends and finds the prepares of durable writes in a store.
+"""Stage, end and find the prepares of durable writes in a store.
 
 A prepare is stored as a document with a separate key (`prepare_key`), so the document itself does not change until the
 prepare is over. The prepare is over when that key is deleted: by the abort, or by a mark after the document that it
@@ -36,8 +36,8 @@ class StoredPrepares:
         self._staging = staging
 
     def announce(self) -> None:
-        """Declare that prepares may come: older programs must refuse the folder from now on. Durable on return; blocks
-        the first time.
+        """Declare that the log may have prepares, so that older programs refuse the folder. The declaration is durable
+        on return; the first call blocks while the disk works.
 
         Raises:
             DiskFull, StorageError: the declaration could not be written.
@@ -46,7 +46,7 @@ class StoredPrepares:
             self._log.declare(lambda manifest: replace(manifest, collections=True, prepares=True))
 
     def stage(self, vbucket: int, prepare: Prepare) -> int:
-        """Stage a prepare, after `announce`; return its seqno (the next one if the prepare has none).
+        """Stage a prepare, after `announce`; return its seqno: that of the message, or the next one if that is 0.
 
         Raises:
             DiskFull, ArenaFull, StorageError: as `Staging.mutation`.
@@ -56,14 +56,16 @@ class StoredPrepares:
         return seqno
 
     def stage_abort(self, vbucket: int, abort: Abort, delete_time: int) -> int:
-        """Stage the abort of a prepare; return its seqno (the next one if the abort has none). Raises as `stage`."""
+        """Stage the abort of a prepare; return its seqno: that of the message, or the next one if that is 0. Raises as
+        `stage`.
+        """
         seqno = self._staging.next_seqno(vbucket, abort.abort_seqno or None)
         mark = replace(abort, abort_seqno=seqno)
         self._staging.document(vbucket, prepare_over_frame(vbucket, abort.key, seqno, delete_time, mark))
         return seqno
 
     def stage_over(self, vbucket: int, key: bytes, delete_time: int) -> None:
-        """Stage the mark that a prepare became the document staged before it; both have the same seqno. Raises as
+        """Stage the mark that a prepare is over, after its document: the mark has the seqno of the document. Raises as
         `stage`.
         """
         seqno = self._index.table.item(vbucket, index.HIGH)
@@ -74,14 +76,14 @@ class StoredPrepares:
         self._staging.check_document_room(count)
 
     def waiting(self, vbucket: int) -> list[Prepare]:
-        """Return the prepares that are not over, durable or not, in the order of their seqnos.
+        """Return the prepares that are not over, durable or not, in seqno order.
 
-        Reads every row of a vbucket that has more than documents of the default collection.
+        Takes time if the vbucket has prepares, system events or named collections: reads every row.
         """
         return [message for message in messages_of(self._index, self._slots, vbucket) if isinstance(message, Prepare)]
 
     def find(self, vbucket: int, key: bytes) -> Prepare | None:
-        """Return the prepare of a key; None if there is none, or it is over."""
+        """Return the waiting prepare of a key; None if there is none."""
         sought = np.frombuffer(prepare_key(key), np.uint8)
         row = int(index.lookup(self._index.table, vbucket, self._slots.table, sought, 1))
         message = None if row < 0 else told_in(self._slots.frame(self._index.columns[vbucket].loc.item(row)))

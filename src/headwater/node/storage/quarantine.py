@@ -2,8 +2,8 @@
 
 Rows of the index that point into a damaged batch are set to `LOST`, the place of an empty tombstone that matches no key
 and is harmless for kernels. So damaged bytes, whose lengths may be wrong, are never read again. If a key is not found,
-its hash, which the index stores in each row, shows whether it may be lost. The marks last as long as the process; the
-next start refuses the store.
+the hashes of lost rows, which the index still has, show whether the key may be lost. The marks last until the process
+ends; the next start refuses the store.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Quarantine:
         self._slots = slots
 
     def add(self, damage: Damage) -> set[int] | None:
-        """Stop serving a damaged range; return the vbuckets with rows in it, None if it was known already."""
+        """Stop serving a damaged range; return the vbuckets with rows in it, None if the range was known already."""
         place = (str(damage.segment.path), damage.offset)
         if place in self.damage:
             return None
@@ -69,14 +69,15 @@ class Quarantine:
             if inside.any():
                 locs[inside] = LOST
                 hit.add(vb)
-        # The first damage of a vbucket stays the one that errors name.
+        # Errors name the first damage of a vbucket.
         self.vbuckets = dict.fromkeys(hit, damage) | self.vbuckets
         return hit
 
     def count(self, paths: Container[str]) -> int:
-        """Return the number of damaged ranges in these files.
+        """Return the number of damaged ranges in the files `paths`.
 
-        A scrub that began before a compaction may find damage in files that no longer belong to the log.
+        Other files may have damage, too: a scrub that began before a compaction reads files that no longer belong to
+        the log.
         """
         return sum(path in paths for path, _ in self.damage)
 
@@ -84,8 +85,8 @@ class Quarantine:
         """Raise CorruptStore if a key that was not found may be among the lost keys."""
         hashed = int(index.hash_of(self._index.table, vbucket, np.frombuffer(key, np.uint8)))
         rows, columns = self._rows(vbucket), self._index.columns[vbucket]
-        # Only a lost newest version matters: a superseded one has its successor here. Another key with this hash is
-        # refused too, for its bytes can't be compared any more.
+        # Only lost newest versions matter. A lost row with the same hash may be of another key, but the keys can't be
+        # compared any more.
         if ((columns.hash[rows] == hashed) & (columns.next[rows] == _NEWEST)).any():
             raise self.error(vbucket)
 
@@ -95,17 +96,16 @@ class Quarantine:
             raise self.error(vbucket)
 
     def check_range(self, vbucket: int, first: int, rows: int) -> None:
-        """Raise CorruptStore if one of these rows, which are about to be read, is lost."""
+        """Raise CorruptStore if one of the rows from `first` up to, but not including, `rows` is lost."""
         lost = self._rows(vbucket)
-        # A view that left a lost row out would show a snapshot as whole; the consumer would never ask for the change
-        # again.
+        # A view without the lost row would show a snapshot that seems whole, and the consumer would never get the
+        # change.
         if ((lost >= first) & (lost < rows)).any():
             raise self.error(vbucket)
 
     def check_places(self) -> None:
-        """Raise CorruptStore if any row is lost; call this before rows are searched by file.
-
-        A lost row lies in no file, but before and after rows that do.
+        """Raise CorruptStore if any row is lost. Call this before rows are searched by file, because a lost row does
+        not say in which file it was.
         """
         for vb in self.vbuckets:
             if len(self._rows(vb)):
@@ -121,7 +121,7 @@ class Quarantine:
         return columns.seq[self._rows(vbucket) if vbucket in self.vbuckets else []]
 
     def error(self, vbucket: int) -> CorruptStore:
-        """Return the error for a reader of this vbucket."""
+        """Return the error for a reader of this vbucket; it names the vbucket's first damage."""
         first = self.vbuckets[vbucket]
         return CorruptStore(first.segment.path, first.offset, f"{first.why}; a part of vbucket {vbucket} can't be read")
 

@@ -1,15 +1,20 @@
 """The frames of a batch: documents in the form of DCP, and control frames about vbuckets.
 
 A document frame is a MUTATION (31 bytes of extras), a DELETION in its V2 form (21) or an EXPIRATION (20). Every stream
-replaces the opaque by its own; in a stored frame the opaque has three facts (kernels/index.py): the number of nodes
-that the change has passed by TAP (hops); the hour of arrival of a tombstone that is much older; and two marks, for a
-key that begins with the id of a named collection, and for a frame that is a system event. A system event is stored as a
-document of the reserved collection 1, whose value is the SYSTEM_EVENT frame that streams send: it takes a seqno,
-replaces the last event of the same collection (a modification replaces nothing: which collections had a history is
-known for each seqno), and is rolled back and compacted like any other change. A prepare of a durable write is stored in
-the same way: as a document with a separate key, whose value is the PREPARE frame. A deletion of that key ends the
-prepare: with the ABORT frame as its value, or empty and with the seqno of the document that the prepare became. A
-control frame has the same 24-byte header and an opcode that DCP does not use (`ControlOpcode`); it is never sent.
+replaces the opaque by its own. In a stored frame the opaque has three facts (kernels/index.py): the number of nodes
+that the change has passed by TAP (hops); the hour at which a tombstone arrived that is much older; and two marks, for a
+key that begins with the id of a named collection, and for a frame with a message (a system event, prepare or abort).
+
+A system event is stored as a document of the reserved collection 1, whose value is the SYSTEM_EVENT frame that streams
+send. It has a seqno, replaces the last event of the same collection, and is rolled back and compacted like any other
+change. The event of a modified collection replaces no other one, because the history of a collection must be known for
+each seqno.
+
+A prepare of a durable write is stored in the same way: as a document with a separate key, whose value is the PREPARE
+frame. A deletion of that key ends the prepare: with the ABORT frame as its value, or without value and with the seqno
+of the document that the prepare became.
+
+A control frame has the same 24-byte header, and an opcode that DCP does not use (`ControlOpcode`); it is never sent.
 """
 
 from __future__ import annotations
@@ -66,7 +71,7 @@ EXPIRATION: Final = int(Opcode.DCP_EXPIRATION)
 REQUEST: Final = int(Magic.CLIENT_REQUEST)
 _VBUCKET_AT, _VBUCKET_END, _OPAQUE_AT, _OPAQUE_END, _SEQNO_AT = 6, 8, 12, 16, HEADER_BYTES
 _SEQNO_END: Final = _SEQNO_AT + 8
-"""The place of the numbers in a SYSTEM_EVENT."""
+"""The offsets of vbucket, opaque and seqno in a SYSTEM_EVENT."""
 
 
 class ControlOpcode(IntEnum):
@@ -85,7 +90,7 @@ class VBucketRecord:
     Attributes:
         state: wire.vbucket.State.
         failover: (vb uuid, seqno) pairs, newest first.
-        purge_seqno: tombstones up to this seqno may be missing, purged here or at the producer. Set by the store.
+        purge_seqno: the seqno up to which tombstones may be missing, purged here or at the producer. Set by the store.
         snapshot_start, snapshot_end: the snapshot that contains the high seqno.
         max_cas: later changes get a CAS above this one.
         rollback_floor: the lowest seqno to which a rollback keeps documents. Set by the store.
@@ -116,8 +121,8 @@ class VBucketRecord:
     deduplicated: int | None = None
 
     def encode(self) -> bytes:
-        """Return the record as JSON with sorted keys. Without a gap its fields are left out, and so is `deduplicated`
-        if it equals the end of the snapshot.
+        """Return the record as JSON with sorted keys. It omits the fields about a gap if there is none, and
+        `deduplicated` if this is the end of the snapshot.
         """
         fields = asdict(self)
         if not self.refused_changes:
@@ -130,9 +135,8 @@ class VBucketRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> VBucketRecord:
-        """Read the result of `encode`; ValueError, TypeError or KeyError for anything else."""
-        # Unknown fields raise: a record of a newer program may say something without which the vbucket can't be
-        # trusted.
+        """Return the record in the result of `encode`. Raises ValueError, TypeError or KeyError for anything else."""
+        # Unknown fields are an error: a newer program may have recorded a fact that must not be ignored.
         fields: dict[str, Any] = json.loads(data)
         record = cls(**fields)
         return replace(
@@ -145,11 +149,22 @@ class VBucketRecord:
 
 @dataclass(slots=True, frozen=True)
 class StoredDocument:
-    """The newest version of a key: a document, or (`deleted`) its tombstone.
+    """The newest version of a key: a document or a tombstone.
 
-    `collection` is the id of the key's collection, which the key does not contain. `expired` is True for an EXPIRATION.
-
-    `durable` is False until the version's batch is on disk: no answer that depends on it may be sent before.
+    Attributes:
+        key: the key, without the id of its collection.
+        value: the value in its stored form; of a tombstone, its attributes or nothing.
+        flags: the client's flags.
+        expiry: the Unix second of the expiry; 0 for never.
+        cas: the CAS.
+        rev_seqno: the revision.
+        seqno: the seqno.
+        datatype: the bits of Datatype.
+        deleted: True for a tombstone.
+        delete_time: the Unix second of the deletion; 0 for a document.
+        durable: False until the version's batch is on disk; no answer that depends on the version may be sent before.
+        collection: the id of the key's collection.
+        expired: True for a tombstone of an expiration.
     """
 
     key: bytes
@@ -185,15 +200,19 @@ class StoredDocument:
 
 
 def stored_key(collection: int, key: bytes) -> tuple[bytes, int]:
-    """Return the key in its stored form, and its mark."""
+    """Return the key in its stored form, and the mark for its frame's opaque: with the collection's id and NAMED_MARK,
+    or for the default collection the key itself and 0.
+    """
     return (leb128.join_key(collection, key), NAMED_MARK) if collection else (key, 0)
 
 
 def since_bits(delete_time: int, now: int) -> int:
-    """Return the age bits of a new tombstone, as `since_of` of kernels/index.py does."""
+    """Return the bits of a new tombstone's opaque with the hour of `now`; 0 if `delete_time` is less than an hour
+    before. `since_of` of kernels/index.py does the same.
+    """
     if delete_time + HOUR_SECONDS > now:
         return 0
-    # Rounded up, so a tombstone never looks older than it is and is never purged before its time (decision 0093).
+    # Rounded up, so that a tombstone never seems older than it is, and is not purged too early (decision 0093).
     return (-(-now // HOUR_SECONDS) & SINCE_MASK) << SINCE_SHIFT
 
 
@@ -209,7 +228,7 @@ def key_in(frame: bytes | memoryview) -> tuple[bytes, int]:
 
 
 def keys_in(frames: bytes) -> list[tuple[bytes, int]]:
-    """Return key (without its collection) and seqno of each document in a sequence of stored frames."""
+    """Return the key (without its collection's id) and the seqno of each document in a sequence of stored frames."""
     keys, at, end = [], 0, len(frames)
     while at < end:
         _, _, key_bytes, extras_bytes, _, _, body_bytes, opaque, _ = HEADER.unpack_from(frames, at)
@@ -222,12 +241,14 @@ def keys_in(frames: bytes) -> list[tuple[bytes, int]]:
 
 
 class EventParts(NamedTuple):
-    """The parts of a stored system event between which vbucket and seqno are inserted: a change adds the same event to
-    a thousand vbuckets.
+    """The parts of a stored system event, between which vbucket and seqno are inserted. A change of the collections
+    adds the same event to a thousand vbuckets, so the parts are computed once.
 
     Attributes:
-        key: the key of the row; behind that of a modification its seqno follows. before, between, behind: the parts of
-            the message around the two numbers.
+        key: the key of the row; the key of a modification is followed by its seqno.
+        before: the message up to the vbucket.
+        between: the message between vbucket and seqno.
+        behind: the message after the seqno.
     """
 
     key: bytes
@@ -260,9 +281,8 @@ def event_frame(vbucket: int, event: EventParts, *, seqno: int, cas: int) -> byt
 
 
 def event_apart(frame: bytes | memoryview) -> tuple[int, bytes] | None:
-    """Return the system event in a stored frame: its seqno, and its message with vbucket, opaque and seqno set to 0.
-
-    Returns None for any other frame.
+    """Return the seqno of the system event in a stored frame, and its message with vbucket, opaque and seqno set to 0;
+    None for any other frame.
     """
     key_at, message_at = _told_at(frame)
     if not message_at or frame[key_at + 1] == OF_PREPARE:
@@ -275,9 +295,8 @@ def event_apart(frame: bytes | memoryview) -> tuple[int, bytes] | None:
 
 
 def told_in(frame: bytes | memoryview) -> AnySystemEvent | dcp.Prepare | dcp.Abort | None:
-    """Return the message in a stored frame with the mark SYSTEM; None for a document, and for a frame without message.
-
-    Keys of prepares and aborts begin with the id of their collection.
+    """Return the system event, prepare or abort in a stored frame; None for a document, and for the mark after a
+    committed document. The keys of prepares and aborts begin with the id of their collection.
     """
     key_at, message_at = _told_at(frame)
     if not message_at:
@@ -288,8 +307,8 @@ def told_in(frame: bytes | memoryview) -> AnySystemEvent | dcp.Prepare | dcp.Abo
 
 
 def message_in(frame: bytes | memoryview) -> dcp.Prepare | dcp.Abort | None:
-    """Return the message of a durable write in a stored frame; None for any other frame, and for a frame without
-    message.
+    """Return the prepare or abort in a stored frame; None for any other frame, and for the mark after a committed
+    document.
     """
     key_at, message_at = _told_at(frame)
     message = memoryview(frame)[message_at:]
@@ -299,7 +318,7 @@ def message_in(frame: bytes | memoryview) -> dcp.Prepare | dcp.Abort | None:
 
 
 def _told_at(frame: bytes | memoryview) -> tuple[int, int]:
-    """Return the offsets of key and message in a stored frame with the mark SYSTEM; 0 and 0 for a document."""
+    """Return the offsets of key and message in a stored frame that has SYSTEM_MARK; (0, 0) for a document."""
     _, _, key_bytes, extras_bytes, _, _, _, opaque, _ = HEADER.unpack_from(frame)
     key_at = HEADER_BYTES + extras_bytes
     return (key_at, key_at + key_bytes) if opaque & SYSTEM_MARK else (0, 0)
@@ -319,8 +338,15 @@ def prepare_frame(vbucket: int, prepare: dcp.Prepare) -> bytes:
 
 
 def prepare_over_frame(vbucket: int, key: bytes, seqno: int, delete_time: int, abort: dcp.Abort | None) -> bytes:
-    """Return the end of a prepare in its stored form: with its abort, or with the seqno of the document that it
-    became.
+    """Return the stored form of a prepare's end: its abort, or, if `abort` is None, the mark after the committed
+    document.
+
+    Args:
+        vbucket: the vbucket's number.
+        key: the document's key, after the id of its collection.
+        seqno: the seqno of the abort, or of the document.
+        delete_time: the Unix second of the end.
+        abort: the abort, or None.
     """
     body = b"" if abort is None else replace(abort, vbucket=vbucket, opaque=0, framing=None).encode()
     extras, marks = _DELETION.pack(seqno, 0, delete_time, 0), NAMED_MARK | SYSTEM_MARK
@@ -402,7 +428,9 @@ def record_frame(vbucket: int, record: VBucketRecord) -> bytes:
 
 
 def rollback_frame(vbucket: int, seqno: int, high_seqno: int) -> bytes:
-    """Return the control frame that undoes everything above `seqno`; for 0 everything, the record's seqnos included."""
+    """Return the control frame that undoes all changes above `seqno`, and sets the high seqno. A frame with seqno 0
+    undoes all changes, and also resets the seqnos of the vbucket's record.
+    """
     return _frame(ControlOpcode.ROLLBACK, vbucket, _ROLLBACK.pack(seqno, high_seqno))
 
 

@@ -1,15 +1,16 @@
-"""Opens a store: reads the manifest, verifies every byte, indexes everything, cuts an interrupted write.
+"""Open a store: read the manifest, verify every byte, index everything, cut an interrupted write.
 
 Recovery replays the segments in the manifest's order, in each segment its batches, in each batch its frames. Possible
 faults, and their consequences:
 
-* the last batch of the last segment is bad, no valid batch follows, and it was not recorded as synced (synced.py): the
-write was interrupted before its sync returned, and no client got an answer. The batch is cut. * the last batch is
-whole, and was not recorded as synced: it may be in the page cache alone. It is written and synced again before it
-counts. * anything else is bad: CorruptStore with file and offset. Nothing is skipped, nothing is changed on disk. *
-files that the manifest does not name: left by an interrupted roll or compaction. They are removed.
+* The last batch of the last segment is bad, no valid batch follows it, and it was not recorded as synced (synced.py):
+  the write was interrupted before its sync returned, and no client got an answer. The batch is cut.
+* The last batch is whole, and was not recorded as synced: it may be in the page cache only. It is written and synced
+  again before it counts.
+* Anything else is bad: CorruptStore with file and offset. No data is skipped, and no file is changed.
+* The manifest does not name a file: an interrupted roll or compaction has left it. It is removed.
 
-Everything here may be interrupted and run again: the cut is the only change to data, and it is the same each time.
+All of this may be interrupted and run again: the cut is the only change to data, and it is the same each time.
 """
 
 from __future__ import annotations
@@ -51,10 +52,13 @@ __all__ = [
 
 
 def load_manifest(disk: Disk, folder: Path, vbuckets: int, random: Callable[[int], bytes]) -> ManifestFile:
-    """Return the manifest of the store in `folder`; create one if the folder has no store.
+    """Return the manifest of the store in `folder`; create a manifest if the folder has no store.
 
     Args:
-        vbuckets: the number of vbuckets; 0 for that of the store, or VBUCKETS_NEW.
+        disk: the disk of the folder.
+        folder: the folder.
+        vbuckets: the number of vbuckets; 0 for the number of an existing store, or VBUCKETS_NEW for a new one.
+        random: returns n random bytes, for the id of a new store.
 
     Raises:
         CorruptStore: the manifest is damaged, or missing though there are segments.
@@ -85,7 +89,7 @@ def remove_orphans(disk: Disk, folder: Path, manifest: Manifest) -> None:
 
 
 def open_segments(disk: Disk, folder: Path, manifest: Manifest) -> list[OpenedSegment]:
-    """Open and verify all segments. After CorruptStore none is open."""
+    """Open and verify all segments. After CorruptStore no segment is open."""
     opened: list[OpenedSegment] = []
     try:
         for entry in manifest.segments:
@@ -105,17 +109,17 @@ def _open_segment(disk: Disk, folder: Path, manifest: Manifest, entry: Entry) ->
         raise CorruptStore(path, 0, "the file is missing, the manifest names it") from None
     try:
         size = file.size()
-        # Longer is allowed: what a failed write left behind the sealed length never counts.
+        # A longer file is allowed: bytes of a failed write after the sealed length never count.
         if entry.bytes is not None and size < entry.bytes:
             raise CorruptStore(path, size, f"the file ends here, it was sealed with {entry.bytes} bytes")
         segment = Segment(path, SegmentHeader.decode(bytes(file.map()[: min(size, SEGMENT_HEADER_BYTES)]), path), file)
         header = segment.header
-        # The salt tells a segment from an older file of the same number, as a copy of a backup over the folder would
-        # bring it.
+        # The salt reveals an older file with the same number, such as one from a backup that was copied over the
+        # folder.
         if (header.store, header.id, header.salt) != (manifest.store, entry.id, entry.salt):
             raise CorruptStore(path, 0, f"this is segment {header.id} of store {header.store.hex()}, another one")
-        # An open segment keeps the size that it was made with until it is sealed, so a shorter file was cut by
-        # somebody, and acknowledged batches may have been in the part that is gone.
+        # An open segment keeps its first size until it is sealed, so somebody has cut a shorter file, perhaps with
+        # acknowledged batches.
         if entry.bytes is None and size < header.size:
             raise CorruptStore(path, size, f"the file ends here, it was made with {header.size} bytes")
         return _verify_sealed(segment, entry.bytes) if entry.bytes is not None else _verify_open(segment)
@@ -125,8 +129,8 @@ def _open_segment(disk: Disk, folder: Path, manifest: Manifest, entry: Entry) ->
 
 
 def _walk(segment: Segment, end: int) -> tuple[Bodies, batches.Torn | None]:
-    """Read the valid batches up to `end`; return the places of their frames, and the bad batch that ended the reading,
-    or None.
+    """Read the valid batches up to `end`; return the places of their frames, and the error of the first bad batch, or
+    None.
     """
     bodies: list[tuple[int, int]] = []
     torn = None
@@ -154,19 +158,19 @@ def _verify_sealed(segment: Segment, end: int) -> OpenedSegment:
 def _verify_open(segment: Segment) -> OpenedSegment:
     file = segment.writable()
     file.populate(segment.memory, file.data_end(0))
-    # The walk always ends as torn, at the latest in the hole behind the last batch; what lies there tells whether
-    # anything was cut off.
+    # The walk always ends with Torn, at the latest in the hole behind the last batch; the bytes there show whether a
+    # write was interrupted.
     bodies, torn = _walk(segment, segment.size)
     if torn is None:
         return OpenedSegment(segment, bodies)
     written = file.data_end(torn.offset)
     data, salt = segment.memory.data, segment.header.salt
-    # Each batch is written after the sync of the one before. So a good batch behind a bad one proves that the bad one
+    # Each batch is written after the sync of the previous one. So a valid batch after a bad one proves that the bad one
     # was whole and acknowledged.
     if later := batches.find_later(data, torn.offset, written, salt, segment.next_number):
         why = f"{torn.why}; batch {later.number} at byte {later.offset} is whole, so this was no interrupted write"
         raise CorruptStore(segment.path, torn.offset, why)
-    # Zeros alone need no cut: a write that never reached the disk leaves the place as if nothing had begun.
+    # Zeros need no cut: they are what a write that never reached the disk leaves.
     rest = np.flatnonzero(segment.memory[torn.offset : written])
     return (
         OpenedSegment(segment, bodies, torn.offset, int(rest[-1]) + 1) if len(rest) else OpenedSegment(segment, bodies)
@@ -174,14 +178,16 @@ def _verify_open(segment: Segment) -> OpenedSegment:
 
 
 def reread(segment: Segment) -> OpenedSegment:
-    """Return the places of the frames in a segment's durable batches."""
+    """Read a segment's durable batches again; return the places of their frames. Raises Torn at a bad batch."""
     data, header = segment.memory.data, segment.header
     walked = batches.walk(data, SEGMENT_HEADER_BYTES, segment.end, header.salt, header.first_batch)
     return OpenedSegment(segment, np.array([(batch.start, batch.end) for batch in walked], np.int64).reshape(-1, 2))
 
 
 def verify(segment: Segment) -> OpenedSegment:
-    """Read a sealed segment again and verify its checksums; return the places of its frames. Raises CorruptStore."""
+    """Read a sealed segment again and verify its checksums; return the places of its frames. Raises CorruptStore at a
+    bad batch.
+    """
     try:
         return reread(segment)
     except batches.Torn as torn:
@@ -189,7 +195,7 @@ def verify(segment: Segment) -> OpenedSegment:
 
 
 def check_clean(opened: list[OpenedSegment], manifest: Manifest, clean: bool) -> None:
-    """Raise CorruptStore if a cleanly closed store is not as long as it was when it was closed."""
+    """Raise CorruptStore if the log of a cleanly closed store has another end than when the store was closed."""
     if manifest.clean is not None and opened:
         segment = opened[-1].segment
         # After an orderly close there is no interrupted write, so even a missing last batch is damage here.
@@ -199,20 +205,22 @@ def check_clean(opened: list[OpenedSegment], manifest: Manifest, clean: bool) ->
 
 
 def check_synced(opened: list[OpenedSegment], note: Note | None) -> None:
-    """Raise CorruptStore if synced batches are missing (their segment may have been sealed or compacted since)."""
+    """Raise CorruptStore if batches are missing that a note names as synced. A note about another segment than the last
+    one is not checked: that segment was sealed or compacted since.
+    """
     for last in opened[-1:]:
         segment = last.segment
-        # The note is written after the sync and before the answers: what it names was acknowledged, and is not here.
+        # The note is written after the sync and before the answers, so the missing batches may have been acknowledged.
         if note is not None and note.segment == segment.header.id and note.end > segment.end:
             why = f"the log ends here, batches up to byte {note.end} were on disk (to number {note.next_number - 1})"
             raise CorruptStore(segment.path, segment.end, why)
 
 
 def cut(opened: OpenedSegment) -> None:
-    """Overwrite an interrupted write with zeros.
+    """Overwrite an interrupted write with zeros; do nothing if there was none.
 
-    After an interruption the next start does the same again. The file keeps its length and its room, so this works on a
-    full disk.
+    If this is interrupted, the next start does the same again. The file keeps its length and its reserved room, so this
+    works on a full disk.
     """
     if opened.torn_end:
         message = (
@@ -231,22 +239,22 @@ def cut(opened: OpenedSegment) -> None:
 
 
 def make_durable(disk: Disk, folder: Path, opened: list[OpenedSegment], note: Note | None) -> None:
-    """Make durable what a start relies on and an earlier process may have left in the page cache alone: the manifest's
-    name, and the last batch if no note names it.
+    """Make durable what an earlier process may have left in the page cache only: the manifest's name, and the last
+    batch if no note names it as synced.
 
     Raises:
-        OSError: the disk refused; the next start does the same again.
+        OSError: the disk has failed; the next start does the same again.
     """
     # The process may have died between a manifest's rename and the sync of the folder. A power cut would bring the
     # older manifest back, which does not name the segment that the next batches go to.
     disk.sync_directory(folder)
     for last in opened[-1:]:
         segment, file = last.segment, last.segment.writable()
-        # Batches are synced one after the other, so only the last one can lack its sync.
+        # Batches are synced one after the other, so only the last one may not be synced.
         begin = int(last.bodies[-2, 1]) if len(last.bodies) > 1 else SEGMENT_HEADER_BYTES
         if segment.batches and not (note is not None and (note.segment, note.end) == (segment.header.id, segment.end)):
-            # Written again, not only synced: of a sync that failed in the process before, the kernel counts the pages
-            # as written, and another sync would succeed without them.
+            # Written again, not only synced: after a failed sync in the earlier process, the kernel counts the pages as
+            # written, and another sync would succeed without writing them.
             for at in range(begin, segment.end, CUT_BYTES):
                 file.write([bytes(segment.memory[at : min(segment.end, at + CUT_BYTES)])], at)
             file.sync()

@@ -1,4 +1,4 @@
-"""Replay: adds the frames of segments to the index as rows and vbucket records, in the order of the log."""
+"""Replay: add the frames of segments to the index, as rows and vbucket records, in the order of the log."""
 
 from __future__ import annotations
 
@@ -38,8 +38,13 @@ _REASONS = {
 
 @dataclass(slots=True)
 class OpenedSegment:
-    """A segment that was read: the places of its batches' frames, the offset of a cut (0: none), and the bytes that the
-    cut removes.
+    """A segment that was read and verified.
+
+    Attributes:
+        segment: the segment.
+        bodies: the start and end of the frames of each batch, int64[batches, 2].
+        torn_end: the offset of an interrupted write, which must be cut; 0 for none.
+        torn_bytes: the number of bytes that the cut removes.
     """
 
     segment: Segment
@@ -51,8 +56,12 @@ class OpenedSegment:
 class Replay:
     """Adds the frames of segments to an index, in order.
 
-    The changes of one vbucket are independent of those of others, so several threads read a large log, each for a range
-    of vbuckets.
+    Changes of different vbuckets are independent, so several threads read a large log, each for a range of vbuckets.
+
+    Args:
+        into: the index, which must have no rows.
+        slots: the slots of the segments.
+        threads: the largest number of threads; None for one per processor if the log is long, otherwise one.
 
     Attributes:
         records: the newest record of each vbucket.
@@ -60,9 +69,6 @@ class Replay:
     """
 
     def __init__(self, into: Index, slots: Slots, threads: int | None = None) -> None:
-        """Prepare a replay into an index without rows. `threads` is the largest number of threads; None for one per
-        processor, if the log is long.
-        """
         self.records: dict[int, VBucketRecord] = {}
         self.clean: bool = False
         self._index = into
@@ -73,7 +79,7 @@ class Replay:
         """Index the segments.
 
         Raises:
-            CorruptStore: a frame is invalid; the error is that of the first such frame in the log.
+            CorruptStore: a frame is invalid; the error names the first such frame in the log.
         """
         counts = np.zeros(len(self._index.table), np.int64)
         for each in opened:
@@ -85,7 +91,7 @@ class Replay:
         bounds = _bounds(counts, self._threads or _threads_for(int(counts.sum())))
         stretches = [_Stretch(self._index, self._slots, opened, first, end) for first, end in pairwise(bounds)]
         _run_all(stretches)
-        self.clean = any(stretch.clean for stretch in stretches)  # one has the vbucket of the frame that says so
+        self.clean = any(stretch.clean for stretch in stretches)  # the stretch of vbucket 0 handles the CLEAN frame
         for stretch in stretches:
             self.records |= stretch.records
         self._finish()
@@ -97,8 +103,8 @@ class Replay:
             (index.DURABLE_ROWS, index.FROZEN_ROWS, index.ROWS),
             (index.DURABLE_HIGH, index.FROZEN_HIGH, index.HIGH),
         ):
-            # A whole last batch counts although its sync may never have returned: a client that got no answer accepts
-            # either. It is made durable before anyone sees it (recovery.make_durable).
+            # A whole last batch counts, even if its sync has not returned: its clients got no answer, so both outcomes
+            # are right. It is made durable before it is served (recovery.make_durable).
             table[:, durable] = table[:, now]
             table[:, frozen] = table[:, now]
 
@@ -106,8 +112,8 @@ class Replay:
 class _Stretch:
     """The replay of the vbuckets from `first` up to, but not including, `end`.
 
-    Rows are added in the order of the log. They are linked later, vbucket by vbucket, so that the hash table fits into
-    the processor's cache: after the last frame, or before a rollback, which needs the links.
+    Rows are added in the order of the log. They get their links by key later, vbucket by vbucket, so that a vbucket's
+    hash table fits into the processor's cache: after the last frame, or before a rollback, which needs the links.
     """
 
     def __init__(self, into: Index, slots: Slots, opened: Sequence[OpenedSegment], first: int, end: int) -> None:
@@ -119,7 +125,7 @@ class _Stretch:
         self._linked: dict[int, int] = {}  # rows by vbucket
 
     def run(self) -> None:
-        """Index all segments, or record the failure."""
+        """Index all segments; after the first invalid frame, record it in `failure` and stop."""
         for number, opened in enumerate(self._opened):
             try:
                 self._segment(opened)
@@ -170,7 +176,7 @@ class _Stretch:
         if seqno == 0:
             self._index.reset(vb)
         else:
-            # The links tell which row each row superseded; without them the versions of before can't become the newest
+            # The links say which row each row has superseded; the rollback needs them to make older versions the newest
             # again.
             self._link(vb)
             keep = self._index.rows_up_to(vb, seqno)
@@ -191,7 +197,7 @@ class _Stretch:
 
 
 def _run_all(stretches: Sequence[_Stretch]) -> None:
-    """Run all stretches at the same time. Raises the failure that is first in the log."""
+    """Run all stretches at the same time. If some have failed, raise the failure that is first in the log."""
     if len(stretches) == 1:
         stretches[0].run()
     else:
@@ -199,17 +205,21 @@ def _run_all(stretches: Sequence[_Stretch]) -> None:
             list(threads.map(_Stretch.run, stretches))
     failures = [each.failure for each in stretches if each.failure]
     if failures:
-        # The threads' order is chance; the message must name the same place at every start.
+        # The order of threads varies; the message must name the same place at every start.
         raise min(failures, key=lambda failure: failure[:2])[2]
 
 
 def _threads_for(rows: int) -> int:
-    """Return the number of threads for which the time to start them, and to skip others' frames, pays."""
+    """Return the number of threads to use: one for a short log, because each thread must skip the frames of the
+    others.
+    """
     return min(os.cpu_count() or 1, THREADS_MAX) if rows >= ROWS_BESIDE_MIN else 1
 
 
 def _bounds(counts: NDArray[np.int64], parts: int) -> list[int]:
-    """Return the first vbucket of each stretch, and the end of the last; all stretches have about as many rows."""
+    """Return the first vbucket of each stretch, and the end of the last one, so that all have about equally
+    many rows.
+    """
     sums = counts.cumsum()
     inner = np.searchsorted(sums, [int(sums[-1]) * part // parts for part in range(1, parts)])
     return [0, *inner.tolist(), len(counts)]

@@ -1,9 +1,9 @@
 """Room in reserve for a full disk.
 
-On a full disk a log that only grows could not be made smaller: deletions must be written, a compaction writes before it
-removes, and a start after a crash writes new branches. So a file of zeros occupies a part of the disk while there is
-room, and releases it piece by piece when there is none. Documents are refused once a piece is released, and accepted
-only when the file has its full size again.
+On a full disk the log could not be made smaller without new room: deletions must be written, a compaction writes before
+it removes files, and a start after a crash writes new branches. So a file of zeros occupies a part of the disk while
+there is room, and releases this part, piece by piece, when the disk is full. Documents are refused once a piece is
+released, and accepted again only when the file has its full size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Reserve:
     """The file of the reserve in a store's folder. Methods may be called from any thread.
 
     Attributes:
-        size: its intended size in bytes. held: its present size in bytes.
+        size: its intended size in bytes.
+        held: its present size in bytes.
     """
 
     def __init__(self, disk: Disk, folder: Path, size: int) -> None:
@@ -40,20 +41,20 @@ class Reserve:
         """Open the file that the last process left."""
         if NAME in self._disk.names(self._path.parent):
             self._file = self._disk.open(self._path)
-            # A copy of the folder may have it as a hole (rsync -S, tar -S): of such room the disk knows nothing.
+            # In a copy of the folder the file may be a hole (rsync -S, tar -S), which reserves no room.
             self.held = min(self._file.size(), self._file.allocated())
 
     def fill(self) -> bool:
-        """Extend the file to its intended size as far as the disk has room, or shrink it; return True if it has that
-        size.
+        """Extend the file towards its intended size, as far as the disk has room, or shrink it to that size; return
+        True if it has at least that size.
 
-        Does nothing while the reserve is lent.
+        While the reserve is lent, the file is not extended.
         """
         with self._lock:
             missing = self.size - self.held
             if missing < 0:
                 self._give(-missing)
-            # What there is room for is taken in halves: part of a reserve still lets a deletion through.
+            # If the disk has too little room, half as much is tried: a part of the reserve is enough for deletions.
             while missing > 0 and not self._lent and not self._take(self.held + missing):
                 missing //= 2
             return self.held >= self.size
@@ -65,15 +66,15 @@ class Reserve:
             self._file.reserve(0, size)
         except OSError:
             if self._file is not None:
-                with contextlib.suppress(OSError):  # a part of it may be there
-                    # posix_fallocate may have taken blocks before it failed; `held` must stay what the file really has.
+                with contextlib.suppress(OSError):
+                    # posix_fallocate may have allocated some blocks before it failed; `held` must remain the real size.
                     self._file.truncate(self.held)
             return False
         self.held = size
         return True
 
     def give(self, count: int) -> bool:
-        """Release up to `count` bytes to the disk; return True if there were any."""
+        """Release up to `count` bytes to the disk; return False if there was nothing to release."""
         with self._lock:
             return self._give(count)
 
@@ -89,8 +90,8 @@ class Reserve:
         return True
 
     def lend(self, keep: int) -> None:
-        """Release all but `keep` bytes, and do not fill the file until `take_back`: a compaction, or the drop of a
-        bucket, needs the room for a while.
+        """Release all but `keep` bytes, and do not extend the file until `take_back`, because a compaction, or the drop
+        of a bucket, needs the room for a while.
         """
         with self._lock:
             self._lent = True

@@ -1,12 +1,13 @@
-"""The retention of superseded versions: finds the beginning of the history in each vbucket.
+"""The retention of superseded versions: find the beginning of the history in each vbucket.
 
-A history consists of a vbucket's newest rows: the version that each of them superseded is kept, so every version above
-the first row's seqno can be read, and the state before it (decision 0151). By seconds, a history begins with the first
-row whose CAS is young enough: a CAS contains the time, except that of a document written with its metadata, so an old
-CAS after a young one counts as young. By bytes, it begins where the superseded versions have used up the vbucket's
-share. Shares are equal, and the unused part of one goes to the others. With both limits the shorter history counts.
+A history consists of a vbucket's newest rows. The versions that these rows superseded are kept, so every version above
+the first row's seqno can be read, and so can the state before it (decision 0151).
 
-The rows that a rollback may undo (`least`) always belong to the history.
+By seconds, a history begins with the first row whose CAS is young enough. A CAS contains the time of the write, except
+that of a document written with its metadata, so an old CAS after a young one counts as young. By bytes, a history
+begins where the superseded versions have used up the vbucket's share; shares are equal, and the unused part of a share
+goes to the others. With both limits the shorter history counts. The rows that a rollback may undo (`least`) always
+belong to the history.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = [
 HISTORY_SECONDS_MAX: Final = (1 << 32) - 1
 HISTORY_BYTES_MIN: Final = 1 << 20
 HISTORY_BYTES_MAX: Final = 1 << 60
-"""A bucket may be given so much: at most more than a century, and more than a disk."""
+"""The limits of a bucket's setting; the largest are more than a century, and more than a disk."""
 FOREVER: Final = (1 << 62) - 1
 """A limit that no history reaches."""
 Drops: TypeAlias = tuple[tuple[int, int], ...]
@@ -48,8 +49,11 @@ Drops: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The setting of a bucket: limits for the age in seconds and the size in bytes of its history; 0 for no such limit.
-    With neither limit, the bucket keeps no history.
+    """The setting of a bucket: limits for the age and the size of its history. If both are 0, it keeps no history.
+
+    Attributes:
+        seconds: the longest age; 0 for no limit by age.
+        bytes: the most bytes of superseded versions; 0 for no limit by size.
     """
 
     seconds: int = 0
@@ -64,8 +68,11 @@ class Retention:
 
 
 class HistoryLimits(NamedTuple):
-    """The present limits of histories: they begin with the first CAS of at least `since_cas` (0: no limit by age), and
-    have at most `bytes` superseded bytes in all vbuckets together.
+    """The present limits of histories.
+
+    Attributes:
+        since_cas: a history begins with the first CAS of at least this; 0 for no limit by age.
+        bytes: the most bytes of superseded versions in all vbuckets together.
     """
 
     since_cas: int
@@ -76,7 +83,8 @@ class HistoryRows(NamedTuple):
     """The present rows of a vbucket.
 
     Attributes:
-        rows: number of durable rows.
+        columns: the vbucket's columns.
+        rows: the number of durable rows.
         gone: number of rows up to the rollback floor, before which no history is left.
         least: number of the newest rows that always belong to the history.
         dropped: int64[n, 2], for each drop of a collection, newest first, its seqno and the bytes of the documents that
@@ -100,7 +108,14 @@ class HistoryStart(NamedTuple):
 def begin(
     vbuckets: Mapping[int, HistoryRows], segments: NDArray[np.uint64], limits: HistoryLimits
 ) -> dict[int, HistoryStart]:
-    """Return the beginning of each vbucket's history. Any thread; reads the rows of all histories."""
+    """Return the beginning of each vbucket's history. Any thread may call this. Takes time: reads the rows of all
+    histories.
+
+    Args:
+        vbuckets: the rows of each vbucket.
+        segments: the store's table of segments.
+        limits: the present limits.
+    """
     longest = {vb: _longest(each, segments, limits.since_cas) for vb, each in vbuckets.items()}
     if sum(each.bytes for each in longest.values()) <= limits.bytes:
         return longest
@@ -130,7 +145,9 @@ def _shared(
     longest: Mapping[int, HistoryStart],
     least: Mapping[int, HistoryStart],
 ) -> dict[int, HistoryStart]:
-    """Return histories of at most `most` bytes together; the unused rest of a share goes to the next vbucket."""
+    """Return the beginnings of histories that have at most `most` bytes together. The unused rest of a vbucket's share
+    goes to the next vbucket.
+    """
     shares = _shares(
         np.array([longest[vb].bytes for vb in vbuckets]), np.array([least[vb].bytes for vb in vbuckets]), most
     )
@@ -143,8 +160,8 @@ def _shared(
 
 
 def _shares(longest: NDArray[np.int64], least: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return each vbucket's share in bytes: between `least` and `longest`, otherwise equal, and `most` in all if
-    possible.
+    """Return each vbucket's share in bytes. Shares are equal, but not below `least` nor above `longest`; their sum is
+    at most `most`, unless `least` needs more.
     """
 
     def at(level: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Reads the log again while it is in use, to find batches whose bytes have changed since they were written.
+"""Read the log again while it is in use, to find batches whose bytes have changed since they were written.
 
 Opening a store verifies every byte, so damage found here is newer. One pass reads each durable batch once, in pieces of
 about `slice_bytes`, so that other work in the thread waits for one piece at most. The pass reads the same memory map
@@ -19,7 +19,14 @@ __all__ = ["Damage", "scrub"]
 
 @dataclass(slots=True, frozen=True)
 class Damage:
-    """A damaged range of a segment, from `offset` to `end`, and the reason, `why`."""
+    """A damaged range of a segment.
+
+    Attributes:
+        segment: the segment.
+        offset: the start of the range in the file.
+        end: the end of the range.
+        why: what is wrong, for people.
+    """
 
     segment: Segment
     offset: int
@@ -32,10 +39,14 @@ class Damage:
 
 
 def scrub(segments: Sequence[tuple[Segment, int]], slice_bytes: int) -> Iterator[int | Damage]:
-    """Verify segments, each up to the end of its durable batches at the start of the pass. Any thread.
+    """Verify segments, each up to its given end. Any thread may call this.
 
-    Yields: the number of bytes read since the last yield, about `slice_bytes` (fewer at the end of a batch); and each
-        Damage when it is found.
+    Args:
+        segments: pairs of a segment and the end of its durable batches.
+        slice_bytes: about the number of bytes to read between two yields.
+
+    Yields:
+        The number of bytes read since the last yield; and each Damage when it is found.
     """
     for segment, end in segments:
         read = 0
@@ -53,7 +64,7 @@ def scrub(segments: Sequence[tuple[Segment, int]], slice_bytes: int) -> Iterator
 
 def _segment(segment: Segment, end: int, slice_bytes: int) -> Iterator[int | Damage]:
     data, header = segment.memory.data, segment.header
-    # No row points into the header, so nothing is taken out of service; but the next start would refuse the file.
+    # No row points into the header, so all rows are still served; but the next start will refuse the file.
     if bytes(data[:SEGMENT_HEADER_BYTES]) != header.encode():
         yield Damage(segment, 0, SEGMENT_HEADER_BYTES, "the segment header is not the one it was opened with")
     offset, number = SEGMENT_HEADER_BYTES, header.first_batch
@@ -63,7 +74,7 @@ def _segment(segment: Segment, end: int, slice_bytes: int) -> Iterator[int | Dam
             if batch.number != number:
                 raise batches.Torn(offset, f"batch {batch.number} is here, {number} is expected")
         except batches.Torn as torn:
-            # Where the next batch begins is only known to the header that is wrong: look for one that is right.
+            # Only the damaged header says where the next batch begins, so search for a valid one.
             later = batches.find_later(data, offset, end, header.salt, number)
             after = end if later is None else later.offset
             yield Damage(segment, offset, after, torn.why)

@@ -3,10 +3,9 @@
     offset  0          8           24  32    40           48    56
             HWSEG 0 0 1  store id   id  salt  first batch  size  checksum (XXH3-64 of bytes 0 to 55)
 
-The store id and the id reveal a file that was swapped or comes from another store; the manifest has the salt as well. A
-file is created in its full size, as a hole that takes no space, so that one memory map serves it for its whole life;
-the part for the next batch is reserved on the disk before changes are staged for it. Sealing cuts the file at its last
-batch.
+The store id and the id reveal a file that was swapped, or comes from another store; the manifest has the salt as well.
+A file is created in its full size, as a hole that takes no space, so that it needs only one memory map. The part for
+the next batch is reserved on disk before changes are staged for it. Sealing cuts the file at its last batch.
 """
 
 from __future__ import annotations
@@ -43,9 +42,14 @@ def name_of(number: int) -> str:
 
 @dataclass(slots=True, frozen=True)
 class SegmentHeader:
-    """A segment's identity: the store's id (16 bytes), the segment's id, its salt, the number of its first batch.
+    """A segment's identity.
 
-    `size` is the size of the file until it is sealed; 0 in a file of an older version.
+    Attributes:
+        store: the store's id, 16 bytes.
+        id: the segment's id.
+        salt: a random number that is part of the seed of its checksums.
+        first_batch: the number of its first batch.
+        size: the size of the file until it is sealed; 0 in a file of an older version.
     """
 
     store: bytes
@@ -61,7 +65,9 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> SegmentHeader:
-        """Read the first 64 bytes of the file at `path`; CorruptStore if they are no segment's."""
+        """Return the header in the first 64 bytes of the file at `path`. Raises CorruptStore if these are no valid
+        header.
+        """
         if len(data) < SEGMENT_HEADER_BYTES:
             raise CorruptStore(path, len(data), f"the file ends inside its header of {SEGMENT_HEADER_BYTES} bytes")
         magic, store, number, salt, first_batch, size = _LAYOUT.unpack_from(data)
@@ -74,15 +80,18 @@ class SegmentHeader:
 
 
 class Segment:
-    """An open segment.
+    """A segment in use, open for writing or sealed.
 
     Attributes:
+        path: the path of its file.
         header: the identity of the segment.
+        file: the open file; None once it is sealed or closed.
         memory: the whole file, mapped.
         end: the end of its last durable batch.
-        reserved: the offset up to which space on the disk is reserved.
-        slot: its slot in the store's `segments` table; UNREGISTERED until a batch of it is visible.
-        born: the time at which it got its slot, by the counter of slots.py: earlier readers can't refer to the segment.
+        reserved: the offset up to which space on disk is reserved.
+        slot: its slot in the store's `segments` table; UNREGISTERED until one of its batches is visible.
+        born: the time at which it got its slot, by the counter of slots.py; readers that began earlier don't refer to
+            it.
         batches: the number of its batches.
     """
 
@@ -99,17 +108,17 @@ class Segment:
 
     @staticmethod
     def _readable_memory(memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return memory that kernels may read (the debug build checks)."""
+        """Register memory as readable for kernels, which the debug build checks; return the memory."""
         if debugging():
             register(memory)
         return memory
 
     @classmethod
     def create(cls, disk: Disk, folder: Path, header: SegmentHeader, size: int, reserve: int) -> Segment:
-        """Create the file with `size` bytes, of which `reserve` are reserved on the disk; its name is durable on
-        return.
+        """Create the file with `size` bytes, of which `reserve` are reserved on disk; its name is durable on return.
 
-        OSError if that fails; then the file is removed again, as far as the disk allows.
+        Raises:
+            OSError: that failed; the file was removed again.
         """
         path = folder / name_of(header.id)
         file = disk.create(path, size)
@@ -139,8 +148,8 @@ class Segment:
         return self.header.first_batch + self.batches
 
     def find_room(self) -> None:
-        """Determine the space that an earlier process reserved in an open segment: it is available even on a
-        full disk.
+        """Set `reserved` to the space that an earlier process has reserved in an open segment, which is available even
+        on a full disk.
         """
         allocated = self.writable().allocated()  # from the beginning on, and some blocks of the file system's own
         # The file system's own blocks count in what it reports; room that is not there must not be promised.
@@ -148,13 +157,15 @@ class Segment:
         self.reserved = max(self.end, min(self.size, allocated))
 
     def writable(self) -> File:
-        """Return the open file; ValueError for a sealed segment."""
+        """Return the open file. Raises ValueError for a sealed segment."""
         if self.file is None:
             raise ValueError(f"{self.path} is sealed")
         return self.file
 
     def seal(self) -> None:
-        """Stop writing, and cut the file at its last batch. OSError if the cut fails, which does no harm."""
+        """Stop writing, and cut the file at its last batch. Raises OSError if the cut fails; the segment is sealed
+        anyway.
+        """
         size = self.size
         node_invariant(self.end <= size, "{}: sealed at byte {} of {}", self.path, self.end, size)
         try:

@@ -1,10 +1,10 @@
 """The table of the memory that a LOC can point into (slots), and the time at which a slot may be used again.
 
-`table: uint64[SLOTS_MAX, 2]` is (address, length) by slot; kernels read it while they run. Slots 0 and 1 are the
-staging arenas. A segment that compaction replaced keeps its slot and its memory as long as a view that may read it is
-open: each view has the time of its opening, a segment the times at which it got its slot and was retired, and only
-views opened in between can refer to it. So one view, however old, keeps no more segments than there were when it was
-opened.
+`table: uint64[SLOTS_MAX, 2]` has (address, length) of each slot; kernels read it while they run. Slots 0 and 1 are the
+staging arenas. A segment that compaction has replaced keeps its slot and its memory while a view that may read it is
+open. Each view has the time of its opening, and each segment the times at which it got its slot and was retired; only
+views opened between these two times can refer to the segment. So an old view keeps only segments that existed when it
+was opened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["LOST_SLOT", "SLOTS_MAX", "Slots"]
 
 SLOTS_MAX: Final = 1 << 16
 LOST_SLOT: Final = SLOTS_MAX - 1
-"""The slot that rows of damaged batches point to (quarantine.py)."""
+"""The slot into which rows of damaged batches point (quarantine.py)."""
 
 
 BESIDE_BYTES_MIN: Final = 8 << 20
@@ -63,23 +63,21 @@ class Slots:
         self.place(segment.slot, segment.memory, len(segment.memory))
 
     def frame(self, place: int) -> memoryview:
-        """Return the frame at a LOC, without a copy: release it before any other work."""
+        """Return the frame at a LOC as a view of the segment's memory: release it before the segment can be retired."""
         slot, offset = place >> 40, place & ((1 << 40) - 1)
         data = self._memory[slot].data
         return data[offset : offset + frame_bytes(data, offset)]
 
     def enter(self) -> int:
         """Register a reader, and return its ticket. Segments that are retired from now on stay readable for it."""
-        # Time moves with readers alone: segments that are retired between the same two readers are needed by the same
-        # ones.
+        # Each reader and each retirement gets a time of its own.
         self._time += 1
         self._readers[self._time] = self._time
         return self._time
 
     def leave(self, ticket: int) -> None:
         """Unregister a reader (may be called again)."""
-        # Dropped by its ticket and not by count: a view that is closed twice must not let go of what another one
-        # reads.
+        # By ticket, not by count: closing a view twice must not free the segments of another view.
         if self._readers.pop(ticket, None) is not None:
             self._release()
 
@@ -95,8 +93,8 @@ class Slots:
 
     @property
     def oldest_retired(self) -> int | None:
-        """The number of the retirement of the oldest retired segment still kept (each retirement has a higher number);
-        None without any.
+        """The time (by the counter of this object) at which the oldest retired segment that is still kept was retired;
+        None if none is kept.
         """
         return self._retired[0][0] if self._retired else None
 
@@ -129,7 +127,7 @@ class Slots:
 
     def _is_needed(self, when: int, segment: Segment) -> bool:
         for ticket in self._readers:  # the oldest first
-            # A reader that came after the segment was retired has columns without it, and so have all later ones.
+            # Readers that came after the segment was retired have columns without it.
             if ticket >= when:
                 return False
             # A reader from before the segment was born has columns that point into older files only.
@@ -139,11 +137,11 @@ class Slots:
 
 
 def _forget_beside(segments: list[Segment]) -> None:
-    """Free segments whose files were removed while a view read them; in a thread if they are large.
+    """Free segments whose files were removed while a view read them; use a thread if they are large.
 
-    The last reference to such a file frees its memory and its blocks: 0.3 s/GB, and more if the disk discards the
-    blocks. This must not run in the event loop's thread, which closed the view.
+    Dropping the last reference to such a file frees its memory and its disk blocks. This takes 0.3 s per GB, and more
+    if the disk discards the blocks, so it must not run in the event loop's thread.
     """
     if sum(len(segment.memory) for segment in segments) >= BESIDE_BYTES_MIN:
-        with contextlib.suppress(RuntimeError, MemoryError):  # no thread to be had: they go on return, which takes time
+        with contextlib.suppress(RuntimeError, MemoryError):  # without a thread, this function's return frees them
             Thread(target=segments.clear, name="headwater-forgets", daemon=True).start()

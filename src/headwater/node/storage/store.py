@@ -5,8 +5,8 @@
     batch = store.freeze(); store.write(batch); store.settle(batch)   durable: `write` on any thread, the rest here
     with store.view(vb, after_seqno, end_seqno) as view: view.fill(...)
 
-Call all methods but `write` from one thread (the node's event loop). Staged changes can be read at once, marked as not
-durable; views contain durable changes only. One batch is in flight at a time, and the next is filled meanwhile.
+Call all methods except `write` from one thread (the node's event loop). Staged changes can be read at once, marked as
+not durable; views contain durable changes only. One batch is in flight at a time, and the next one is filled meanwhile.
 
 The store owns its parts and connects them: columns.py (the index), slots.py (the memory to which its rows point),
 log.py (the files), staging.py and committing.py (changes before they are durable), prepares.py (durable writes), and
@@ -58,17 +58,17 @@ _FOUR_NUMBERS = Struct("=4Q")  # as numpy has them
 
 
 class Store:
-    """A folder with a log, and its index in memory.
+    """A folder with a log, and its index in memory; see `open`.
 
     Attributes:
         path: the folder.
-        disk: the disk with this folder, which also has the store's files outside the log.
-        index, slots, log, staging, committing, prepares, declarations: the parts.
+        disk: the disk that has this folder.
+        index, slots, log, staging, committing, prepares, declarations: the parts (see the module).
+        quarantine: the damaged ranges of the log, and the changes in them.
         table: uint64[vbuckets, FIELDS] of the index, for kernels; see kernels/index.py.
         segments: uint64[slots, 2], (address, length) of the memory that a LOC points into, for kernels.
-        lost: the damage found since the store was opened.
-        recovered: the newest record that the last process left, by vbucket.
-        clean: True if the last process closed the store cleanly (or there was none).
+        recovered: the newest record of each vbucket in the log when the store was opened.
+        clean: True if the last process closed the store cleanly, or the store has never been used.
     """
 
     def __init__(  # noqa: PLR0917 - called in one place
@@ -121,16 +121,20 @@ class Store:
         """Open the store in a folder, which is created if it is missing.
 
         Args:
-            vbuckets: number of vbuckets, fixed when the store is created; 0 for the store's own, or VBUCKETS_NEW.
-            clock: seconds of a monotonic clock, for the retries on a full disk.
+            path: the folder.
+            vbuckets: the number of vbuckets, which is fixed when the store is created; 0 for the number of an existing
+                store, or VBUCKETS_NEW for a new one.
+            disk: the disk; None for the machine's.
+            clock: returns seconds of a monotonic clock, for the retries on a full disk.
             random: returns n random bytes.
-            segment_bytes: size of a file of the log.
-            arena_bytes: size of the largest batch; at least 31 MiB for values of 20 MiB.
+            segment_bytes: the size of a file of the log.
+            arena_bytes: the size of the largest batch; at least 31 MiB for values of 20 MiB.
 
         Raises:
             StoreLocked: another process has the store open.
             CorruptStore: a file is damaged; nothing was changed.
             OptionError: the store was created with another number of vbuckets.
+            DiskFull: the disk has no room for the files that a start needs.
             StorageError: the folder can't be used.
         """
         folder, disk = Path(path), disk or RealDisk()
@@ -148,14 +152,14 @@ class Store:
             if is_full(error):
                 raise DiskFull(folder, START_BYTES, disk.free(folder), starting=True) from error
             raise StorageError(f"{folder}: {error.strerror or error} while opening the store") from error
-        # The folder must be free for the next try of the same process, a test's or a bucket's.
+        # The lock is released, so that the same process can open the folder again.
         except BaseException:
             lock.release()
             raise
 
     def _load(self, manifest: Manifest) -> None:
-        # The note is read before the log is, and the log is changed only after both agree: a refused start leaves every
-        # file as it was.
+        # The note of the synced end is read before the log, and the log is changed only after both agree: a refused
+        # start leaves every file as it was.
         note = self.log.synced.load()
         opened = recovery.open_segments(self.disk, self.path, manifest)
         self.log.segments = [each.segment for each in opened]
@@ -175,7 +179,7 @@ class Store:
         replay.run(opened)
         recovery.check_clean(opened, manifest, replay.clean)
         failpoint("recover.indexed")
-        # Only behind a replay without fault: a cut destroys the bytes that would show what happened.
+        # Only after a replay without fault, because a cut destroys the bytes that would show what happened.
         if opened:
             recovery.cut(opened[-1])
         # A store without a single batch was never used, so nothing of it can have been lost.
@@ -195,13 +199,13 @@ class Store:
         if not key:
             return None
         row = self._row_of(vbucket, key, collection)
-        # In a damaged vbucket a missing key may be a lost one. Answering "not found" would let a client write over a
-        # document that another copy still has.
+        # In a damaged vbucket the key may be missing because of the damage. After "not found", a client could overwrite
+        # a document that another copy still has.
         if row < 0:
             if vbucket in self.quarantine.vbuckets:
                 self.quarantine.check_key(vbucket, stored_key(collection, key)[0])
             return None
-        frame = self.slots.frame(self.index.columns[vbucket].loc.item(row))  # of 20 MiB each copy takes milliseconds
+        frame = self.slots.frame(self.index.columns[vbucket].loc.item(row))  # a copy of 20 MiB would take milliseconds
         return StoredDocument.decode(frame, durable=row < self.table.item(vbucket, index.DURABLE_ROWS))
 
     def document_bytes(self, vbucket: int, key: bytes, collection: int = 0) -> int:
@@ -219,10 +223,9 @@ class Store:
         return int(index.lookup(self.table, vbucket, self.segments, np.frombuffer(key, np.uint8), int(bool(mark))))
 
     def events(self, vbucket: int) -> list[StoredEvent]:
-        """Return the newest system event of each collection and scope of a vbucket, durable or not, in the order of
-        their seqnos.
+        """Return the newest system event of each collection and scope of a vbucket, durable or not, in seqno order.
 
-        Reads every row of a mixed vbucket.
+        Takes time if the vbucket has system events: reads every row.
         """
         return list(events_of(self.index, self.slots, vbucket))
 
@@ -231,8 +234,8 @@ class Store:
         return self._newest.seqno(vbucket, shown) if self.index.is_mixed(vbucket) else self.index.durable_seqno(vbucket)
 
     def collections(self, vbucket: int, ids: list[int]) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (collection, live documents, bytes of their frames, tombstones) of these collections; reads
-        every row.
+        """Yield (collection id, number of live documents, bytes of their frames, number of tombstones) of each
+        collection in `ids`, which must be sorted. Takes time: reads every row.
         """
         counts = np.zeros((len(ids), 3), np.int64)
         sweep.count_collections(self.table, vbucket, self.segments, np.array(ids, np.uint64), counts)
@@ -253,20 +256,23 @@ class Store:
         """Return a view of the present durable changes after `after_seqno` and up to `end_seqno`. Close it when done.
 
         Args:
+            vbucket: the vbucket's number.
+            after_seqno: the seqno after which the view begins.
+            end_seqno: the seqno at which the view ends.
             shown: the choice of changes, if the vbucket has other collections than the default one, or system events.
-            every_version: True for all versions of a key in the log, of which none is missing above
-                `VBucket.versions_after`; False for the newest one.
-            plain: the collections of which the newest one is shown all the same. The first span may begin in front of
-                `after_seqno`: where the reader's state lacks what was left out since.
-            befores: True to have in front of each change what it replaced: with every version, as far as it was neither
-                lost nor left out; with the newest ones alone, that it is not kept.
+            every_version: True for all versions of a key that the log has (it has all above `VBucket.versions_after`);
+                False for the newest version only.
+            plain: spans of seqnos with collections whose newest version only is shown, even if `every_version` is True.
+                The first span may begin before `after_seqno`, if older versions were already omitted there.
+            befores: True if the view must say, for each change, which version it replaced. A view of the newest
+                versions only says that the replaced version is not kept.
 
         Raises:
             CorruptStore: some of the changes were in a damaged batch.
         """
         first = self.index.rows_up_to(vbucket, after_seqno)
-        # Durable rows only: a consumer must never be ahead of this node's disk, or a crash gives its seqnos another
-        # content.
+        # Durable rows only: after a crash, a consumer that was ahead of this node's disk would hold changes whose
+        # seqnos belong to other changes.
         rows = min(self.index.rows_up_to(vbucket, end_seqno), self.table.item(vbucket, index.DURABLE_ROWS))
         if vbucket in self.quarantine.vbuckets:
             self.quarantine.check_range(vbucket, first, rows)
@@ -277,7 +283,8 @@ class Store:
             return View(
                 self.slots, vbucket, columns, first, rows, after_seqno, every_version=every_version, befores=replaced
             )
-        # The kept bounds are those of the durable end; a view that ends earlier must look for its last row itself.
+        # `_newest` knows the last seqno at the durable end only; a view that ends earlier must look for its last row
+        # itself.
         is_whole = rows == self.table.item(vbucket, index.DURABLE_ROWS)
         last = self._newest.seqno(vbucket, shown) if is_whole else None
         durable = self.index.durable_seqno(vbucket)
@@ -285,10 +292,11 @@ class Store:
         return View(self.slots, vbucket, columns, first, rows, after_seqno, shown, last, every_version, plain, replaced)
 
     def _befores(self, vbucket: int, every_version: bool) -> int:
-        """Return how sure a view can be of what changes replaced.
+        """Return how certain a view can be about the versions that changes replaced (kernels/gather.py).
 
-        Without every version it can't tell: a reader was not shown what lies between. A key whose newest version was
-        lost is found no more, so where some were lost, that nothing was found does not mean that there was nothing.
+        A view without every version does not have the replaced versions: NOT_KEPT. In a damaged vbucket, an earlier
+        version may be missing because of the damage, so a key without one may still have had one: BEFORES. Otherwise:
+        SURE_BEFORES.
         """
         if not every_version:
             return NOT_KEPT
@@ -307,13 +315,21 @@ class Store:
         """Write a marker and the frames of newly durable changes to `out`, for a live stream; see kernels/live.py.
 
         Args:
+            vbucket: the vbucket's number.
             numbers: the seqno after which to begin, the last seqno, start seqno and flags of the marker.
+            out: the memory for the frames.
+            opaque: the stream's opaque.
+            encoding: the flags of `Encoding.bits`.
+            slow: the datatype bits of frames that the kernel must not copy.
+            room: the most bytes to write.
 
-        Returns (0, 0) for a damaged vbucket; `view` reports the damage.
+        Returns:
+            The bytes written, and the number of changes. (0, 0) if the kernel can't send all changes, or the vbucket is
+            damaged (`view` reports the damage).
         """
         if vbucket in self.quarantine.vbuckets:
             return 0, 0
-        # Into memory that is there: a thousand streams begin at once.
+        # The array exists already, because a thousand streams may begin at once.
         _FOUR_NUMBERS.pack_into(self._numbers_bytes, 0, *numbers)
         return live.gather_live(  # type: ignore[no-any-return]
             self.table, vbucket, self.segments, self._numbers, out, opaque, encoding, slow, room
@@ -325,7 +341,7 @@ class Store:
         """Return (key, collection) of up to `limit` live documents that have expired by Unix second `now`, in the
         collections `alive`.
 
-        This costs nothing while no document can have expired; otherwise it reads every live document of the vbucket.
+        While no document can have expired, this takes no time; otherwise it reads every live document of the vbucket.
         """
         earliest = int(self.table[vbucket, index.EXPIRY])
         if earliest == 0 or earliest > now:
@@ -339,47 +355,58 @@ class Store:
 
     @property
     def full(self) -> bool:
-        """True if the disk has no room for another batch: changes are refused, reads continue. Tries again by
-        itself.
+        """True if the disk has no room for another batch: changes are refused, reads continue. As `Staging.full`, this
+        tries again to get room.
         """
         return self.staging.full
 
     def more_room(self) -> bool:
-        """Make more room in the arena, for a change that does not fit although the arena is empty; return True if there
-        is more.
+        """Try to get more room in the arena, for a change that does not fit although the arena is empty; return True if
+        there is more room.
         """
         return self.staging.more_room()
 
     def pass_seqno(self, vbucket: int, seqno: int) -> None:
-        """Count `seqno` as used, although no change here has it. Durable with the vbucket's next record."""
+        """Raise the high seqno to `seqno`, although no change here has it. Durable with the vbucket's next record."""
         high = self.index.high_seqno(vbucket)
         self.staging.next_seqno(vbucket, seqno)
         node_invariant(seqno > high, "vbucket {}: seqno {} is passed behind seqno {}", vbucket, seqno, high)
         self.table[vbucket, index.HIGH] = seqno
 
     def lacks_tombstones(self, vbucket: int, upto_seqno: int, deleted_rev: int = 0) -> None:
-        """Raise the purge seqno: the following changes lack tombstones up to `upto_seqno`. Durable with the next
-        record.
+        """Set the purge seqno, because the next changes lack tombstones up to `upto_seqno`. Durable with the vbucket's
+        next record.
 
-        An earlier purge seqno above the high seqno no longer counts: the changes there never arrived, or were undone.
-        `deleted_rev` is the highest revision of the missing tombstones, 0 if unknown.
+        A purge seqno at or below the high seqno is never lowered. A former purge seqno above the high seqno no longer
+        counts, because the changes there never arrived, or were undone.
+
+        Args:
+            vbucket: the vbucket's number.
+            upto_seqno: the seqno up to which tombstones are missing; 0 for none.
+            deleted_rev: the highest revision of the missing tombstones; 0 if unknown.
         """
         row = self.table[vbucket]
         row[index.DELETED_REV] = max(int(row[index.DELETED_REV]), deleted_rev)
-        # The minimum comes first: a purge that a producer announced for changes which never came here concerns nobody,
-        # and would send readers back for nothing.
+        # The minimum comes first: if a producer announced a purge among changes that never came, a reader of this copy
+        # must not roll back because of it.
         row[index.PURGE] = max(min(int(row[index.PURGE]), int(row[index.HIGH])), upto_seqno)
 
     def rollback(self, vbucket: int, seqno: int) -> int:
-        """Undo all changes above `seqno`; the previous versions are the newest again. Durable with the next batch.
+        """Undo all changes above `seqno`, so that previous versions are the newest again. Durable with the next batch.
 
-        Below the rollback floor the previous versions no longer exist, and in a damaged vbucket not all can be read:
-        then all changes are removed, and the vbucket is empty. Returns the seqno actually reached: `seqno`, or 0.
+        Below the rollback floor the previous versions no longer exist, and in a damaged vbucket some can't be read. In
+        both cases all changes are removed, and the vbucket is empty.
+
+        Returns:
+            The seqno that was reached: `seqno`, or 0 if all changes were removed.
+
+        Raises:
+            ArenaFull, DiskFull: the record of the rollback has no room, and nothing happens.
         """
         if seqno >= self.index.high_seqno(vbucket):
             return seqno
-        # Compaction has dropped versions below the floor. A state without them would look whole and lack documents, so
-        # nothing is kept rather than a part.
+        # Compaction has dropped versions below the floor. A state without them would seem whole but lack documents, so
+        # all changes are removed.
         if seqno < self.index.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
             seqno = 0
         keep = self.index.rows_up_to(vbucket, seqno) if seqno else 0
@@ -387,16 +414,16 @@ class Store:
         rows, was = self.index.rows(vbucket), self.index.high_seqno(vbucket)
         node_invariant(keep <= rows, "vbucket {}: a rollback keeps {} rows of {}", vbucket, keep, rows)
         node_invariant(high <= seqno < was, "vbucket {}: back from {} to {} leads to {}", vbucket, was, seqno, high)
-        # The frame comes first: it raises for want of room while the index is still as it was.
+        # The frame comes first: if there is no room for it, the index is unchanged.
         self.staging.rollback(vbucket, seqno, high)
         if self._compaction is not None:
-            # A compaction under way must not bring rows back that this rollback takes.
+            # A running compaction must not bring back rows that this rollback removes.
             self._compaction.cut(vbucket, keep)
         if seqno == 0:
             self.index.reset(vbucket)
         else:
-            # Undoing rows writes into NEXT, which open views read; with readers the vbucket goes on in a copy of its
-            # columns.
+            # Undoing rows writes into NEXT, which open views read. If there are views, the vbucket continues in a copy
+            # of its columns.
             if self.slots.readers:
                 self.index.fork(vbucket)
             history.undo_rows(self.table, vbucket, self.segments, keep)
@@ -411,7 +438,7 @@ class Store:
         return seqno
 
     def lowered_to(self, vbucket: int, seqno: int) -> int:
-        """Return the high seqno after a rollback to `seqno`."""
+        """Return the high seqno that a rollback to `seqno` would leave; changes nothing."""
         if seqno >= self.index.high_seqno(vbucket):
             return self.index.high_seqno(vbucket)
         if seqno < self.index.rollback_floor(vbucket) or vbucket in self.quarantine.vbuckets:
@@ -432,8 +459,10 @@ class Store:
     # ------------------------------------------------------------------ committing
 
     def freeze(self) -> Batch | None:
-        """Close the open batch, and begin the next; return None if nothing was staged. StorageError: a batch is in
-        flight.
+        """Close the open batch, return it, and begin the next one; return None if nothing was staged.
+
+        Raises:
+            StorageError: another batch is in flight.
         """
         return self.committing.freeze()
 
@@ -454,11 +483,16 @@ class Store:
     def abandon(self, batch: Batch, error: BaseException) -> list[int]:
         """Undo a batch that could not be written, and all changes staged since.
 
-        Returns: the vbuckets whose record, rollback or drop was lost; they have their state on disk again.
+        Args:
+            batch: the batch.
+            error: the error of `write`.
+
+        Returns:
+            The vbuckets whose record, rollback or drop was lost; the index has their state on disk again.
         """
         if self._compaction is not None:
-            # Before the rows are undone: the survey's rows may be among them, and copied they would be back after a
-            # restart.
+            # Before the rows are undone: the compaction's survey may include some of them, and if it copied them they
+            # would be back after a restart.
             self._compaction.overtake()
         lost = self.committing.abandon(batch)
         self.index.look_for_expired()
@@ -467,24 +501,28 @@ class Store:
     # ------------------------------------------------------------------ the log
 
     def scrub(self, slice_bytes: int) -> Iterator[int | Damage]:
-        """Verify the present log; see scrub.py. Advance the iterator in one thread, which may be any."""
+        """Verify the present log, in slices of `slice_bytes`; see scrub.py. Any one thread may advance the iterator."""
         return scrub([(segment, segment.end) for segment in self.log.segments], slice_bytes)
 
     def take_out(self, damage: Damage) -> set[int] | None:
-        """Stop serving a damaged range; return the vbuckets with changes in it, None if it was known already."""
+        """Stop serving a damaged range of the log; return the vbuckets with changes in it, None if the range was known
+        already.
+        """
         compaction = self._compaction
         if compaction is not None:
-            compaction.overtake()  # before the rows change, so that it can't copy them and forget the damage
+            compaction.overtake()  # before the rows change: the compaction must not copy them and lose the damage
         hit = self.quarantine.add(damage)
         if hit is not None and compaction is not None:
-            # Rows that are to point into its new files do so now, for one of these may be what is damaged.
+            # Rows now point into the compaction's new files, because the damage may be in one of these.
             compaction.finish_swap()
             hit |= self.quarantine.mark(damage)
         return hit
 
     @property
     def damaged_batches(self) -> int:
-        """The number of damaged ranges found in the files of the log; the next start will meet them too."""
+        """The number of damaged ranges found in the present files of the log, where the next start will find
+        them too.
+        """
         if not self.quarantine.damage:
             return 0
         return self.quarantine.count({str(segment.path) for segment in self.log.segments})
@@ -501,31 +539,32 @@ class Store:
         history: HistoryLimits | None = None,
         drops: Callable[[int], Drops] = no_drop,
     ) -> Compaction | None:
-        """Begin to compact the sealed segments: all of them, or as many as the disk has room for; the steps are in
-        compaction.py. Returns None if there are none, or a compaction is under way.
+        """Begin to compact the sealed segments: all of them, or as many as the disk has room for. Return None if there
+        are no sealed segments, or a compaction is running. The steps are in compaction.py.
 
         Args:
             part: the sealed segments that may be rewritten.
             spare: numbers of segments that are left alone because they have just been written.
-            purge_before: tombstones made before this Unix second are purged; 0: none.
-            purge_limit: for a vbucket, the seqno above which no tombstone is purged: the position of the slowest stream
-                that must still send it. The newest change of a collection is never purged: its seqno shows a reader of
-                that collection alone whether a purge concerns it.
-            history_rows: for a vbucket, the number of its newest changes that a rollback may undo: the versions that
-                they superseded are kept, and so are the tombstones among them.
-            dropped: for a vbucket, the collections whose documents are removed: (id, seqno of the drop), by id.
-            history: the limits of the versions that retention keeps, besides those that `history_rows` keep; None for
-                no others.
-            drops: for a vbucket, the seqno of each drop, newest first, and the bytes of the documents that it removes:
-                these count as versions that it superseded.
+            purge_before: tombstones created before this Unix second are purged; 0 to purge none.
+            purge_limit: returns, for a vbucket, the seqno above which no tombstone is purged: the position of the
+                slowest stream that must still send it. The newest change of a collection is never purged, because its
+                seqno shows a reader of only that collection whether a purge concerns it.
+            history_rows: returns, for a vbucket, the number of its newest changes that a rollback may undo. Versions
+                that these superseded are kept, and so are tombstones among them.
+            dropped: returns, for a vbucket, the collections whose documents are removed: (id, seqno of the drop), by
+                id.
+            history: the limits of the superseded versions that retention keeps, besides those that `history_rows`
+                keeps; None to keep no others.
+            drops: returns, for a vbucket, the seqno of each drop, newest first, and the bytes of the documents that the
+                drop removes; these documents count as versions that the drop superseded.
 
         Raises:
-            CorruptStore: some rows were lost, and with them the order of the files in a vbucket's columns.
+            CorruptStore: because of damage, some rows no longer say in which file they are.
         """
         if self._compaction is not None or not self.committing.settled_segments()[part]:
             return None
-        # The rows of a file are found by the order of the files in a column; a lost row lies in none, and rows behind
-        # it could be taken for rows of no file, and dropped with theirs.
+        # Compaction finds the rows of a file by the order of the files in a column. A lost row is in no file, so the
+        # rows after it could be assigned to a wrong file, and dropped.
         self.quarantine.check_places()
         self._compaction = Compaction(
             self.index,
@@ -550,8 +589,8 @@ class Store:
     def history(
         self, limits: HistoryLimits, least: Callable[[int], int], drops: Callable[[int], Drops] = no_drop
     ) -> Iterator[Callable[[], int]]:
-        """Yield a function, which any thread may call and which returns the bytes of superseded versions that a
-        compaction would keep.
+        """Yield a function that returns the bytes of superseded versions that a compaction would keep. Any thread may
+        call it.
 
         The arguments are `history`, `history_rows` and `drops` of `compact`. The files stay while the block runs.
         """
@@ -568,10 +607,11 @@ class Store:
         """Close the store; may be called again.
 
         Args:
-            clean: commit the staged changes and record that the store was closed cleanly. Must be False after an error.
+            clean: True to commit the staged changes, and to record that the store was closed cleanly; must be False
+                after an error.
 
         Raises:
-            DiskFull, StorageError: this could not be written; the store is closed nevertheless.
+            DiskFull, StorageError: the last batch or the record could not be written; the store is closed nevertheless.
         """
         if self._closed:
             return
@@ -579,8 +619,8 @@ class Store:
         self._closed = True
         try:
             if self._compaction is not None:
-                # Its thread writes into segments that are about to be closed, and its files must be in the manifest or
-                # gone.
+                # The compaction's thread writes into segments that are closed below; its new files must be in the
+                # manifest, or removed.
                 self._compaction.cancel()
             if clean:
                 self.staging.control(clean_frame())
@@ -588,7 +628,7 @@ class Store:
                 if batch is not None:
                     self.write(batch)
         except BaseException:
-            # Without CLEAN on the disk the next start begins a new branch, which is always safe.
+            # Without CLEAN on disk the next start begins a new branch, which is always safe.
             clean = False
             raise
         finally:
@@ -600,5 +640,5 @@ class Store:
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror or error} while closing the store") from error
         finally:
-            # Last: whoever gets the lock finds all descriptors closed and the manifest as it will stay.
+            # Last: the next owner of the lock finds all descriptors closed, and the final manifest.
             self._lock.release()

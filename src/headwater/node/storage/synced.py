@@ -1,9 +1,9 @@
-"""The point up to which the log was synced: a note in a file of its own after each batch.
+"""The point up to which the log was synced: a note in a separate file, written after each batch.
 
-A log that lost its end looks, by itself, like one whose last write was cut off before it was acknowledged. The note
+A log that has lost its end looks like a log whose last write was interrupted before it was acknowledged. The note
 distinguishes the two. It is written after the sync of its batch has returned, and is not synced itself, because that
-would cost as much as the batch: after kill -9 it names the last acknowledged batch, after a power cut some earlier
-batch. So it never claims too much: if a batch that it claims is missing, the batch was lost later.
+would take as long as syncing the batch. After kill -9 it names the last acknowledged batch, after a power cut perhaps
+an earlier one. So it never claims too much: if a batch that it names is missing, the batch was lost later.
 
     two notes of 64 bytes, at 0 and 512, written in turn, so that one of them is whole whatever happens
 
@@ -39,11 +39,14 @@ APART_BYTES: Final = 512  # a sector is written whole or not at all
 
 @dataclass(slots=True, frozen=True)
 class Note:
-    """A note: the batches before byte `end` of a segment are on disk, and the next batch will have the number
-    `next_number`.
+    """A note that the batches of a segment are on disk, up to some byte.
 
     Attributes:
-        store: the store's id. sequence: increases with each note.
+        store: the store's id.
+        segment: the segment's id.
+        end: the end of the last batch on disk, in bytes from the start of the file.
+        next_number: the number of the next batch.
+        sequence: increases with each note.
     """
 
     store: bytes
@@ -59,7 +62,7 @@ class Note:
 
     @classmethod
     def decode(cls, data: bytes) -> Note | None:
-        """Parse 64 bytes; return None if they are not a note."""
+        """Return the note in 64 bytes; None if they are not a valid note."""
         if len(data) < NOTE_BYTES:
             return None
         magic, *fields = _LAYOUT.unpack_from(data)
@@ -68,8 +71,8 @@ class Note:
 
 
 class SyncedFile:
-    """The file in a store's folder. Call `load` first, `start` after all other checks, then `write` after each
-    batch.
+    """The file with the notes in a store's folder. Call `load` first, `start` after all other checks, then `write`
+    after each batch.
     """
 
     def __init__(self, disk: Disk, folder: Path, store: bytes) -> None:
@@ -80,10 +83,10 @@ class SyncedFile:
         self._file: File | None = None
 
     def load(self) -> Note | None:
-        """Return the note of the last process; None in a folder of an older version without notes.
+        """Return the newest note of the last process; None if there is no file, as in folders of older versions.
 
         Raises:
-            CorruptStore: the file was changed since it was written.
+            CorruptStore: the file was changed since it was written, or is another store's.
         """
         if NAME not in self._disk.names(self._folder):
             return None
@@ -93,7 +96,8 @@ class SyncedFile:
             raise CorruptStore(self.path, 0, "neither of the two notes in it is what was written")
         # Either note may be torn by a power cut; the one with the higher sequence was written last and is whole.
         newest = max(notes, key=lambda note: note.sequence)
-        # A SYNCED file copied from another folder could claim batches that this log never had, and refuse every start.
+        # A file copied from another folder could name batches that this log never had, and every start would be
+        # refused.
         if newest.store != self._last.store:
             raise CorruptStore(self.path, 0, f"this is of store {newest.store.hex()}, another one")
         self._last = newest
@@ -102,15 +106,15 @@ class SyncedFile:
     def start(self) -> None:
         """Prepare for writing; create the file if it is missing.
 
-        On a full disk it is not created, and there are no notes until the next start. Raises OSError if it fails for
-        another reason.
+        On a full disk the file is not created, and there are no notes until the next start. Raises OSError if the disk
+        fails for another reason.
         """
         try:
             if NAME not in self._disk.names(self._folder):
                 self._make()
             self._file = self._disk.open(self.path)
         except OSError as error:
-            # A full disk must not keep a node from its start; without a note a start falls back on the rules for older
+            # A node must be able to start on a full disk; without a note, the next start uses the rules for older
             # folders.
             if not is_full(error):
                 raise
@@ -122,15 +126,17 @@ class SyncedFile:
         self._disk.sync_directory(self._folder)
 
     def catch_up(self, segment: int, end: int, next_number: int) -> None:
-        """Note the synced end of the log at a start, unless the last process noted it."""
+        """Write a note about the synced end of the log at a start, unless the last process has written it."""
         if (segment, end) != (self._last.segment, self._last.end):
             self.write(segment, end, next_number)
 
     def write(self, segment: int, end: int, next_number: int) -> None:
-        """Note that a batch is on disk, before it is acknowledged. If that fails, the previous note stays valid."""
+        """Write a note that the batches up to `end` are on disk. If the write fails, the previous note stays valid,
+        without an error.
+        """
         last = self._last
-        # Batches are synced one after the other, so a note can only move on; one that went back would let a start take
-        # acknowledged batches for a torn end.
+        # Batches are synced one after the other, so notes only move forward. After a note that moved back, a start
+        # could cut acknowledged batches as an interrupted write.
         is_later = segment != last.segment or (end > last.end and next_number > last.next_number)
         node_invariant(is_later, "segment {} is synced to byte {}, it was to {}", segment, end, last.end)
         note = replace(self._last, segment=segment, end=end, next_number=next_number, sequence=self._last.sequence + 1)
@@ -138,8 +144,8 @@ class SyncedFile:
             with contextlib.suppress(OSError):
                 # The two places take turns, so that a write which is torn by a power cut leaves the other note whole.
                 self._file.write([note.encode()], note.sequence % 2 * APART_BYTES)
-                # Only after a write that succeeded: a failed one leaves the turn as it was, so the next note goes to
-                # the same place and the older note stays whole.
+                # Only after a successful write: after a failed one, the next note goes to the same place, and the older
+                # note stays whole.
                 self._last = note
 
     def close(self) -> None:

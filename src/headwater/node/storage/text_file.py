@@ -28,7 +28,7 @@ def encode_text_file(title: str, version: str, body: bytes) -> bytes:
 
 
 def write_synced(disk: Disk, path: Path, data: bytes) -> None:
-    """Write a new file, which will then be renamed; its bytes are on the disk on return. Raises OSError."""
+    """Write a new file, which will then be renamed; its bytes are on disk on return. Raises OSError if that fails."""
     file = disk.create(path, 0)
     try:
         file.write([data], 0)
@@ -39,13 +39,16 @@ def write_synced(disk: Disk, path: Path, data: bytes) -> None:
 
 
 class WholeFile:
-    """A file that is replaced whole or keeps its old content: a restart must not bring back a refused change.
+    """A file that is replaced as a whole, or keeps its old content: a refused change must not be in force after a
+    restart.
 
-    The sync of the folder may fail after the rename. Then the old file is put back; if the disk refuses that too,
+    The sync of the folder may fail after the rename. Then the old file is put back. If the disk refuses that too,
     either file may be there after a crash, and the file is `unsure` until `settle` or another change succeeds.
 
     Args:
-        fresh: the name under which a new file is written before the rename.
+        disk: the disk.
+        path: the path of the file.
+        fresh: the path under which a new file is written before the rename.
         failpoints: the failpoint before the rename, and the one before the sync of the folder.
     """
 
@@ -53,7 +56,7 @@ class WholeFile:
         self.path = path
         self._disk, self._fresh, self._failpoints = disk, fresh, failpoints
         self._lock = threading.Lock()
-        self._doubtful: bytes | None = None  # while unsure: the file of before, and digests of those that were refused
+        self._doubtful: bytes | None = None  # while unsure: the old content; `_refused` has the digests of refused ones
         self._refused = set[int]()
 
     @property
@@ -62,14 +65,15 @@ class WholeFile:
         return bool(self._refused)
 
     def replace(self, data: bytes, check: Callable[[Path], None] | None = None) -> None:
-        """Replace the file; durable on return. Blocking.
+        """Replace the file; the new content is durable on return. Blocks while the disk works.
 
         Args:
-            check: reads the new file before the rename, and refuses it by an error of its own.
+            data: the new content.
+            check: reads the new file before the rename, and raises an error to refuse it.
 
         Raises:
             DiskFull, StorageError: the old file is still there.
-            UnsureFile: one of the two files is there, now or after a restart.
+            UnsureFile: either file may be there after a restart.
         """
         with self._lock:
             try:
@@ -84,7 +88,7 @@ class WholeFile:
             self._refused.clear()
 
     def settle(self) -> bool:
-        """Put the old file back, if a refused one may be there; return True if the old one is certainly there."""
+        """If a refused file may be on disk, put the old one back; return True if the old file is certainly on disk."""
         with self._lock:
             if self._refused:
                 with suppress(OSError):
@@ -101,15 +105,15 @@ class WholeFile:
             self._disk.rename(self._fresh, self.path)
             failpoint(self._failpoints[1])
             self._disk.sync_directory(self.path.parent)
-        # The folder's sync may have failed behind a rename that took place: the caller refuses the change, so a restart
-        # must not find it in force.
+        # The rename may have succeeded before the folder's sync failed. The caller refuses the change, so it must not
+        # be in force after a restart.
         except OSError:
             self._put_back(before, xxhash.xxh3_64_intdigest(data))
             raise
 
     def _put_back(self, before: bytes | None, refused: int) -> None:
         with suppress(OSError):
-            # The rename did not take place, and no older refusal is in doubt: what is there is what was there.
+            # The rename did not take place, and no earlier refusal is in doubt, so the old file is there.
             if self._content() == before and not self._refused:
                 return
         self._doubtful = before
@@ -120,12 +124,9 @@ class WholeFile:
             self._refused.clear()
 
     def _before(self) -> bytes | None:
-        """Return the newest content that was not refused: another process (`headwater user`) may have changed the file
-        since.
-        """
+        """Return the newest content that was not refused."""
         content = self._content()
-        # Content whose digest is not among the refused ones was written by another process since, and is the newest
-        # truth.
+        # Content with an unknown digest was written later by another process (`headwater user`), and is the newest.
         if self._refused and content is not None and xxhash.xxh3_64_intdigest(content) in self._refused:
             return self._doubtful
         return content
@@ -143,18 +144,24 @@ class WholeFile:
 
 
 def decode_text_file(data: bytes, path: Path, title: str, versions: Sequence[str], what: str) -> bytes:
-    """Return the body of the file at `path`, which must be a `what` in one of the formats `versions`.
+    """Return the body of a small text file.
+
+    Args:
+        data: the bytes of the file.
+        path: its path, for errors.
+        title: the title that it must have.
+        versions: the formats that it may have, oldest first.
+        what: the noun for the file, for errors.
 
     Raises:
-        CorruptStore: it is no such file, or was changed since it was written.
-        StorageError: another format.
+        CorruptStore: the file has another title, or was changed since it was written.
+        StorageError: the file has another format.
     """
     line, _, body = data.partition(b"\n")
     words = line.decode("ascii", "replace").split(" ")
     if words[0] != title or len(words) != 3:
         raise CorruptStore(path, 0, f"not a {what}")
-    # The format is judged before the checksum: a newer program may compute that otherwise, and its folder is not
-    # damaged.
+    # The format is checked before the checksum, because a newer format may have another kind of checksum.
     if words[1] not in versions:
         raise StorageError(
             f"{path}: format {words[1]}; this headwater reads up to format {versions[-1]}, use a newer one"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 _ADDRESS_AT: Final = 16
-"""The place of the address in what the system tells of the signal (siginfo_t of 64-bit Linux)."""
+"""The offset of the address in the system's description of a signal (siginfo_t of 64-bit Linux)."""
 _SIGINFO: Final = 4
 _MASK_BYTES: Final = 128
 
@@ -34,8 +34,8 @@ class _Action(ctypes.Structure):
 
 
 def end_with_a_line() -> None:
-    """Install the handler that ends the process with a line when mapped memory can't be read, on systems that allow
-    this.
+    """Install a handler that ends the process with one line on stderr when mapped memory can't be read. Does nothing on
+    systems other than 64-bit Linux.
     """
     if sys.platform == "linux" and ctypes.sizeof(ctypes.c_void_p) == 8:
         action = _Action(_handler, bytes(_MASK_BYTES), _SIGINFO, None)
@@ -56,7 +56,7 @@ def line_of(address: int, maps: str) -> str:
 
 
 def _end(_: int, size: int, __: int) -> None:
-    """Write the line and end the process; called in the thread that read, at the instruction that failed: this must not
+    """Write the line and end the process. The system calls this in the thread whose read has failed; it must not
     return.
     """
     try:

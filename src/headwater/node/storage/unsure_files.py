@@ -1,7 +1,7 @@
-"""Small files that may hold a refused change: the disk certainly took neither the new file nor the old one.
+"""Small files that may contain a refused change, because the disk failed while the old file was put back.
 
-The sender of the change got the error that it may take effect after a restart (UnsureFile). While the node runs it uses
-the old content, and writes it back as soon as the disk allows.
+The sender of the change got an error which says that the change may take effect after a restart (UnsureFile). The
+running node uses the old content, and writes it back as soon as the disk allows.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class KeptFile(Protocol):
 
 
 class UnsureFiles:
-    """Logs unsure files and puts their old content back.
+    """Logs unsure files, and puts their old content back.
 
     Args:
+        loop: the event loop, whose thread pool does the writes.
         files: returns the present files of the node.
     """
 
@@ -47,7 +48,9 @@ class UnsureFiles:
         return sum(each.unsure for each in self._files())
 
     def look(self) -> None:
-        """Log files that have become unsure, and try repeatedly to put their old content back."""
+        """Log files that have become unsure, and try once, in a thread, to put their old content back. The node calls
+        this at intervals.
+        """
         unsure = [each for each in self._files() if each.unsure]
         for each in unsure:
             if each.path not in self._known:

@@ -1,9 +1,9 @@
 """A vbucket at one point in time, for streams.
 
-A view copies nothing: it keeps the columns as they are (no row that it can see changes) and the number of rows at that
-time. A version that was superseded later still is the newest among those rows, so the view shows it. Growth, rollback
-and compaction give the vbucket new columns, and the view keeps the old ones; the segments that these point into stay
-until the view is closed.
+A view copies nothing: it refers to the columns, whose rows do not change, and has the number of rows at that time. A
+version that is superseded later still is the newest among those rows, so the view shows it. Growth, rollback and
+compaction give the vbucket new columns, and the view keeps the old ones; the segments into which these point stay until
+the view is closed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from headwater.wire.header import cas_of
 __all__ = ["DEFAULT_ONLY", "UNKNOWN", "Filled", "PlainSpan", "Replaced", "Shown", "View"]
 
 Shown: TypeAlias = "NDArray[np.uint64]"
-"""Sorted choices of the changes that a reader sees of a vbucket with collections; see kernels/choices.py."""
+"""The changes of a vbucket with collections that a reader sees, as sorted choices; see kernels/choices.py."""
 DEFAULT_ONLY: Final[Shown] = np.zeros(1, np.uint64)
 _ALL: Final[Shown] = np.zeros(0, np.uint64)
 
 
 class PlainSpan(NamedTuple):
-    """A range of seqnos, from behind `after` up to `last`, in which some collections have no history.
+    """A range of seqnos in which some collections have no history.
 
     Attributes:
-        collections: their ids, sorted, uint64.
+        after: the seqno after which the range begins.
+        last: the last seqno of the range.
+        collections: the ids of these collections, sorted, uint64.
     """
 
     after: int
@@ -48,9 +50,9 @@ class Filled(NamedTuple):
     Attributes:
         bytes: the number of bytes written to `out`.
         frames: the number of frames among them.
-        done: no visible row is left.
-        plain: the next frame must be encoded in Python (`View.next_frame`): its datatype has a bit of `slow`, or it is
-            larger than `out`.
+        done: True if no visible row is left.
+        plain: True if the next frame must be encoded in Python (`View.next_frame`), because its datatype has a bit of
+            `slow`, or it is larger than `out`.
     """
 
     bytes: int
@@ -63,10 +65,10 @@ _unlinked: NDArray[np.uint32] = np.zeros(0, np.uint32)
 
 
 def _nothing_superseded(rows: int) -> NDArray[np.uint32]:
-    """Return the array that kernels read in place of the column NEXT if every version is shown: no row has a newer
-    version.
+    """Return the array that kernels read in place of the column NEXT if every version is shown. It says that no row has
+    a newer version.
 
-    All views share one array, as large as the largest of them needs.
+    All views share one array, which is as large as the largest view needs.
     """
     global _unlinked  # noqa: PLW0603 - nothing in it ever changes
     if len(_unlinked) < rows:
@@ -77,8 +79,11 @@ def _nothing_superseded(rows: int) -> NDArray[np.uint32]:
 def _newest_superseded(
     spans: Sequence[PlainSpan], columns: Columns, slots: Slots, first: int, rows: int
 ) -> tuple[int, NDArray[np.uint32]]:
-    """Return the same where of some collections the newest version alone is shown, and the first row that it is about:
-    the first of the spans, or `first`.
+    """Return the array that kernels read in place of the column NEXT if every version is shown, except that of some
+    collections only the newest version in each span is shown.
+
+    Returns:
+        The first row for which the array is valid (that of the first span, or `first`), and the array.
     """
     seqs = columns.seq[:rows]
     ends = [(*seqs.searchsorted(np.array(span[:2], np.uint64), "right").tolist(), span.collections) for span in spans]
@@ -94,9 +99,9 @@ class Replaced(NamedTuple):
     """The version that the next change of a view replaced.
 
     Attributes:
-        state: whether it is known, and a document.
-        stored: that document in its stored form, which lies in the segment: release it before the turn of the loop is
-            over; empty where there is none.
+        state: says whether the version is known, and whether it is a document.
+        stored: the document in its stored form; empty if there is none. This is memory of the segment: release it
+            before the present turn of the event loop ends.
     """
 
     state: BeforeState
@@ -105,19 +110,19 @@ class Replaced(NamedTuple):
 
 _NOTHING: Final = memoryview(b"")
 UNKNOWN: Final = Replaced(BeforeState.NOT_KEPT, _NOTHING)
-"""Of a change that is not the next one."""
+"""The value for a change that is not the next one of its view."""
 
 
 class View:
-    """The changes of one vbucket after one seqno and up to another, in seqno order: the newest of each key, or all of
-    them that the log has, of collections that have a history.
+    """The changes of one vbucket after one seqno and up to another, in seqno order: the newest change of each key, or
+    all changes that the log has of collections with a history. `Store.view` creates it.
 
-    Close it: it keeps memory and disk space that compaction could free.
+    Close a view when it is done: it keeps memory and disk space that compaction could free.
 
     Attributes:
-        vbucket: its number.
-        cursor: seqno of the last change handed over (at first: the seqno the view starts after).
-        end_seqno: seqno of the last change it will hand over; `cursor` at the start when there is none.
+        vbucket: the vbucket's number.
+        cursor: the seqno up to which the view was read; at first the seqno after which it begins.
+        end_seqno: the seqno of the last change in the view; if the view is empty, the seqno after which it begins.
     """
 
     def __init__(  # noqa: PLR0917 - called in one place
@@ -148,14 +153,14 @@ class View:
         elif every_version:
             self._nexts = _nothing_superseded(self._rows)
         self._first, self._after_seqno = first, after_seqno
-        # Known without a look at the rows: ten million changes of other collections may lie behind `after_seqno`.
+        # Known without reading the rows: there may be ten million changes of other collections after `after_seqno`.
         is_empty = last_seqno is not None and last_seqno <= after_seqno
         self._row = self._rows if is_empty else self._next_visible(columns, first)
         self.end_seqno: Final = self._last_seqno(columns, after_seqno) if last_seqno is None or is_empty else last_seqno
         end = self.end_seqno
         invariant(end >= after_seqno, "vbucket {}: a view from {} ends at {}", vbucket, after_seqno, end)
-        # Rows and ticket are taken within one turn of the loop, where nothing is retired: whatever segment a row up to
-        # `_rows` points into is retired later than this ticket, and so is kept for it.
+        # No segment is retired within one turn of the loop, so all segments of rows up to `_rows` are retired after
+        # this ticket was taken, and are kept for it.
         self._ticket = slots.enter()
 
     @property
@@ -170,11 +175,11 @@ class View:
 
     @property
     def befores(self) -> bool:
-        """True if what each change replaced is sent in front of it."""
+        """True if the view says, for each change, which version it replaced."""
         return self._befores != kernels.NO_BEFORES
 
     def count(self) -> tuple[int, int]:
-        """Return the number of changes left and their stored bytes; reads the row of each of them."""
+        """Return the number of changes left, and their stored bytes. Takes time: reads the row of each change."""
         columns, shown = self._open(), self._visible
         ahead = columns.loc, self._nexts, self._row, self._rows, self._slots.table
         frames, total = kernels.count_visible(*ahead) if shown is None else choices.count_shown(*ahead, shown)
@@ -189,11 +194,11 @@ class View:
             out: the memory to fill, with as many whole frames as fit.
             encoding: the sum of flags from kernels.gather: DELETE_TIMES, EXPIRY_OPCODE, NO_VALUE or KEEP_DATATYPE,
                 NO_DELETES.
-            budget_bytes: stop after this many bytes; the frame that reaches the limit is still sent, so one may
-                overshoot.
-            slow: a frame whose datatype has one of these bits is left to Python.
+            budget_bytes: stop once so many bytes are reached; the last frame may exceed them.
+            slow: stop before a frame whose datatype has one of these bits.
 
-        Returns: see Filled. If nothing was filled, and it is neither done nor plain, the budget was 0.
+        Returns:
+            See Filled. If it has no bytes, and neither `done` nor `plain` is True, the budget was 0.
         """
         columns = self._open()
         row, count, frames, stop = kernels.gather(
@@ -219,10 +224,10 @@ class View:
         return Filled(int(count), int(frames), self._row >= self._rows, bool(stop == kernels.PLAIN))
 
     def replaced(self) -> Replaced:
-        """Return what the next change replaced.
+        """Return the version that the next change replaced.
 
         Raises:
-            IndexError: at the end.
+            IndexError: no change is left.
         """
         columns = self._open()
         if self.nothing:
@@ -234,12 +239,12 @@ class View:
         return Replaced(known, self._slots.frame(int(place)) if known is BeforeState.VERSION else _NOTHING)
 
     def next_frame(self) -> memoryview:
-        """Return the next change in its stored form (DELETION in V2 form, hops as its opaque), and move past it.
+        """Return the next change in its stored form (records.py), and move past it.
 
-        The result is not a copy but memory of the segment: release it before the present turn of the event loop ends.
+        The result is memory of the segment: release it before the present turn of the event loop ends.
 
         Raises:
-            IndexError: at the end.
+            IndexError: no change is left.
         """
         columns = self._open()
         if self.nothing:
@@ -254,10 +259,10 @@ class View:
         return not self.nothing and self._open().next.item(self._row) < self._rows
 
     def next_cas(self) -> int:
-        """Return the CAS of the next change, whose upper bits are the time of its writing in nanoseconds.
+        """Return the CAS of the next change, whose upper bits are the time of the write in Unix nanoseconds.
 
         Raises:
-            IndexError: at the end.
+            IndexError: no change is left.
         """
         columns = self._open()
         if self.nothing:
@@ -278,13 +283,13 @@ class View:
         return self._slots.frame(int(columns.loc[row]))
 
     def has(self, seqno: int) -> bool:
-        """Return True if the change with this seqno is the newest of its key among those of the view."""
+        """Return True if the view has the change with this seqno, and it is the newest one of its key in the view."""
         columns = self._open()
         row = int(columns.seq[: self._rows].searchsorted(np.uint64(seqno), "left"))
         return row < self._rows and columns.seq.item(row) == seqno and columns.next.item(row) >= self._rows
 
     def close(self) -> None:
-        """Free the memory and files that this view kept; may be called again."""
+        """Free the memory and files that this view keeps; may be called again."""
         if self._columns is not None:
             self._slots.leave(self._ticket)
             self._columns = None
@@ -313,7 +318,7 @@ class View:
         self._row = self._next_visible(columns, row)
 
     def _next_visible(self, columns: Columns, row: int) -> int:
-        """Return the next visible row, found by the kernel; if no row was superseded, that is `row` itself."""
+        """Return the first visible row from `row` on; the number of rows if none is visible."""
         rows = self._rows
         if self._visible is not None:
             ahead = columns.loc, self._nexts, row, rows, self._slots.table
