@@ -1,6 +1,5 @@
-"""The buckets of a node: a bucket with its collections, locks and scans (`bucket.py`), and the list of all but the
-first.
+"""The buckets of a node: a bucket with its collections, locks and scans (`bucket.py`), and the catalog, which creates
+and drops all buckets except the first (`catalog.py`).
 
-The list is on disk (`file.py`), with the folder and the quota of each bucket. The catalog (`catalog.py`) creates and
-drops buckets.
+The list of these buckets is on disk (`file.py`), with the folder (`folder.py`) and the quota (`quota.py`) of each.
 """

@@ -52,21 +52,24 @@ class Bucket:
     """One bucket of a node.
 
     Attributes:
-        store, committer, clock, name: the arguments; uuid: the uuid of the store, which is new for each created bucket.
+        store, committer, clock, name: the arguments.
+        uuid: the uuid of the store, which is new for each created bucket.
         vbuckets: the vbuckets on this node, by number.
-        uuids: uint64[vbuckets], the newest vb uuid of each (for kernels; call `refresh` first).
+        uuids: uint64[vbuckets], the newest vb uuid of each, for kernels; call `refresh` first.
         stat_groups: maps the name of a STAT group to a function of its arguments; other parts of the node add their
             groups. The pairs of a long group are sent in slices, so the bucket may change between two pairs.
-        fenced: active vbuckets that are not served, because another node may own them by now.
+        fenced: the active vbuckets that are not served, because another node may own them.
         locks: the locked documents.
         clock_floor: the time up to which no change gets a CAS any more.
         collections: the collections that this node knows; each vbucket knows those in its own log.
-        durable_writes: writes that wait for replicas. scans: the open range scans.
+        durable_writes: the writes that wait for replicas.
+        scans: the open range scans.
         traffic_disabled: True while document commands are answered with ETMPFAIL.
         on_owned: called with an active vbucket whenever its record changes.
         on_changed: called with a vbucket whenever its record changes, and when it is created, dropped, fenced or
             unfenced.
-        counters: totals since start, by name. map_changes: number of changes of vbucket records.
+        counters: totals since the start, by name.
+        map_changes: the number of changes of vbucket records since the start.
     """
 
     def __init__(
@@ -128,8 +131,8 @@ class Bucket:
             self._changed.add(vb)
         self.collections.recover()
         for first in list(self.vbuckets.values())[:1]:
-            # The log must not end with its CLEAN record while a node runs, even if nobody writes: a stop without a new
-            # one is unclean.
+            # While a node runs, the log must not end with a CLEAN record: without a new one, the next stop was not
+            # clean.
             store.staging.record(first.id, first.record())
             first.show_state()
         if not self.vbuckets and config.vbucket_state == "active":
@@ -166,7 +169,9 @@ class Bucket:
             self._tell_of(vbucket)
 
     def may_hand_over(self, vbucket: int) -> bool:
-        """Return True if a vbucket can be handed over: its durable writes are settled, or need not be."""
+        """Return True if a vbucket can be handed over: its durable writes are settled, or need not be settled
+        before.
+        """
         return self.durable_writes.settle_before(vbucket)
 
     def hand_over(self, vbucket: int) -> None:
@@ -192,7 +197,9 @@ class Bucket:
         return vbucket_ is not None and vbucket_.is_backed_up
 
     def when_state_changes(self, vbucket: int, callback: Callable[[], None]) -> None:
-        """Call `callback` once when the record of a vbucket changes; a callback added twice is called once."""
+        """Call `callback` once when the record of a vbucket next changes; a callback that is added twice is called
+        once.
+        """
         self._state_waiters.setdefault(vbucket, {})[callback] = None
 
     def waits_no_more(self, vbucket: int, callback: Callable[[], None]) -> None:
@@ -232,10 +239,8 @@ class Bucket:
                 at += 2 + size
 
     def random_key(self, vbucket: int, collection: int = 0) -> bytes | None:
-        """Return the key of a random live document of a collection: the first one after a random row, or the first of
-        all.
-
-        None if there is no live document.
+        """Return the key of a random live document of a collection: the first one after a random row, or otherwise the
+        first in the vbucket; None if there is no live document.
         """
         rows = int(self.store.table[vbucket, index.ROWS])
         start = secrets.randbelow(rows) if rows else 0
@@ -244,12 +249,13 @@ class Bucket:
         )
 
     def flush(self) -> bool:
-        """Delete every document of every active vbucket, each by a deletion.
+        """Delete every document of every active vbucket; each deletion is a change.
 
-        Returns False if the staging arena is full before all are deleted: commit, then call again.
+        Returns:
+            False if the staging arena was full before all documents were deleted: commit, then call again.
 
         Raises:
-            CorruptStore: damage hides keys whose documents may be alive in replicas.
+            CorruptStore: damage hides keys, whose documents would not be deleted in replicas.
         """
         self.check_sound()
         return all(map(self._flush, filter(self.is_active, self.vbuckets)))
@@ -261,7 +267,7 @@ class Bucket:
 
     def _flush(self, vb: int) -> bool:
         store, row = self.store, 0
-        # Writes that wait for replicas end first: one that was committed behind the sweep would leave its document.
+        # Durable writes in flight are aborted first: a later commit would create its document again.
         self.durable_writes.abort_all(vb)
         while True:
             arena, used = store.staging.room()
@@ -283,12 +289,11 @@ class Bucket:
         return len(arena) - used > RECORD_BYTES
 
     def take_out(self, damage: Damage) -> set[int] | None:
-        """Stop serving a damaged range, and end the streams of vbuckets with changes in it; return these vbuckets.
-
-        Returns None if the damage was known already.
+        """Stop serving a damaged range of the log, and end the streams of vbuckets with changes in it; return these
+        vbuckets, or None if the damage was known already.
         """
-        # Noted before: the rows of the damage are about to go, and what a replica has acknowledged of them has counted
-        # in majorities.
+        # Read before the damage is marked: durable writes may depend on what a replica has acknowledged of these
+        # changes.
         acknowledged = {vb: vbucket.acknowledged_seqno for vb, vbucket in self.vbuckets.items()}
         hit = self.store.take_out(damage)
         for vb in hit or ():
@@ -297,8 +302,8 @@ class Bucket:
         return hit
 
     def lock_of(self, vbucket: int, key: bytes, collection: int = 0) -> DocumentLock | None:
-        """Return the lock of a document; None if it is not locked, or the lock has ended (another CAS, or its time is
-        over).
+        """Return the lock of a document; None if it is not locked, or the lock has ended: its time is over, or the
+        document has another CAS, has expired or is gone.
         """
         if not self.locks.held:
             return None
@@ -315,18 +320,21 @@ class Bucket:
         return times.next_cas(last, self.clock.time_ns(), seqno)
 
     def next_revision(self, vbucket: int, old: StoredDocument | None) -> int:
-        """Return the revision of the next version of a key, as the kernels do; `old` is its newest version, None for a
-        new key.
+        """Return the revision of the next version of a key, as the kernels do.
 
         "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2). From GIVEN_MAX on
         the revision no longer rises; then the version with the higher CAS is newer.
+
+        Args:
+            vbucket: the vbucket's number.
+            old: the newest version of the key; None for a new key.
         """
         last = int(self.store.table[vbucket, index.DELETED_REV]) if old is None else old.rev_seqno
         return last + 1 if last < GIVEN_MAX else last
 
     @property
     def prepares_waiting(self) -> int:
-        """The number of prepares without a commit or abort, here or at the vbucket's owner."""
+        """The number of prepares in this node's vbuckets, active or not, that are neither committed nor aborted."""
         return sum(len(each.prepares.pending) for each in self.vbuckets.values())
 
     def now(self) -> int:
@@ -347,8 +355,8 @@ class Bucket:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _wrote(self, vb: int) -> Callable[[], int]:
-        """Return the function that a vbucket calls after it staged a record; it reports that state or failover table
-        may be new.
+        """Return the function that a vbucket calls after it staged a record, because its state or failover table may
+        have changed. The function returns the number of the batch.
         """
 
         def wrote() -> int:
@@ -375,8 +383,8 @@ class Bucket:
             if vbucket is not None:
                 vbucket.restore(record)
             elif record is not None:
-                # Its drop was in the lost batch, so the vbucket is there again as the disk has it. Nothing of its
-                # history is in doubt, so no new branch begins.
+                # The vbucket's drop was in the lost batch, so the vbucket is back in its state on disk. Its history is
+                # certain, so no new branch begins.
                 self.vbuckets[vb] = VBucket.recover(
                     record, vb, self.store, self._wrote(vb), clean=True, new_uuid=self._new_uuid
                 )

@@ -3,8 +3,8 @@
     create:  listed as `making` -> folder -> store, vbuckets durable -> listed as `served`: it exists -> served
     drop:    listed as `dropping`: it no longer exists -> connections and store closed -> files removed -> not listed
 
-The process may die at each arrow. No client has seen a bucket in state `making`, and no client may use one in state
-`dropping`: the next start removes the files of both, and nothing else.
+The process may end at each arrow. No client has seen a bucket in state `making`, and no client may use a bucket in
+state `dropping`. So the next start removes the files of buckets in these two states, and of no others.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["BUCKETS_MAX", "Catalog", "NewBucket", "open_store"]
 
 BUCKETS_MAX: Final = 30
-"""Of a node, the first included, as in the other server: each has its files, its arenas and a thread."""
+"""The most buckets of a node, including the first, as in the reference server. Each has files, arenas and a thread."""
 VBUCKETS_PER_TURN: Final = 64
-"""So many vbuckets of a new bucket are made in one turn of the event loop: 10 ms or so."""
-BATCH_BYTES_MIN: Final = 24 << 20  # more than the largest document, 20 MiB, with all that is stored beside it
+"""The number of vbuckets that a new bucket gets in one turn of the event loop: some 10 ms."""
+BATCH_BYTES_MIN: Final = 24 << 20  # more than the largest document, 20 MiB, with its key, attributes and record
 
 T = TypeVar("T")
 
@@ -51,9 +51,14 @@ log: Final = logging.getLogger("headwater.node")
 
 
 def open_store(config: NodeConfig, disk: Disk | None = None) -> Store:
-    """Open the store of a bucket with the sizes from the node's settings; raises the errors of `Store.open`."""
+    """Open the store of a bucket, with the sizes from the node's settings. Raises the errors of `Store.open`.
+
+    Args:
+        config: the settings, with the bucket's folder and number of vbuckets.
+        disk: the disk; None for the machine's.
+    """
     segment_bytes = config.segment_mib << 20
-    # A batch is at most half a segment, which holds two at least; and whatever document is allowed must fit into one.
+    # A segment has room for at least two batches, and a batch for the largest document.
     arena_bytes = min(ARENA_BYTES, max(BATCH_BYTES_MIN, segment_bytes // 2))
     return Store.open(
         config.data, vbuckets=config.vbuckets, disk=disk, segment_bytes=segment_bytes, arena_bytes=arena_bytes
@@ -65,11 +70,13 @@ class NewBucket:
     """The request for a new bucket.
 
     Attributes:
-        vbuckets: number of vbuckets; None for that of the node's first bucket.
-        quota_mib: limit of the size of its files in MiB; 0 for no limit.
+        name: the name of the bucket.
+        vbuckets: the number of vbuckets; None for that of the node's first bucket.
+        quota_mib: the limit of the size of its files in MiB; 0 for no limit.
         is_empty: True to create no vbuckets, as on a node that joins a cluster.
-        history: retention of superseded versions. collections_have_history: False if new collections have no history
-            unless their creation asks for one.
+        history: the retention of superseded versions.
+        collections_have_history: True if new collections have a history, unless the request that creates one says
+            otherwise.
     """
 
     name: str
@@ -95,7 +102,10 @@ class Catalog:
     """The buckets of a node except the first.
 
     Args:
-        config, disk: the node's settings, and the disk with its folder.
+        config: the node's settings.
+        disk: the disk with the node's folder.
+        loop: the event loop.
+        clock: the time.
         serve: begins to serve a bucket.
         leave: stops serving a bucket; on return no session uses it.
     """
@@ -123,14 +133,15 @@ class Catalog:
     # --- start and stop -----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open and serve all listed buckets, and finish the work that an earlier process began.
+        """Open and serve all listed buckets. First remove the files of buckets that an earlier process did not
+        completely create or drop.
 
         Raises:
-            OptionError: the name in the node's settings is that of another bucket in the list.
+            OptionError: a bucket in the list has the name of the node's first bucket.
             CorruptStore, StorageError: a bucket can't be opened.
         """
         self._known = self._file.load()
-        # Before any bucket is opened: remains may take the room that the others need.
+        # Before any bucket is opened: the other buckets may need the room of these files.
         self._finish()
         try:
             for entry in self._known.in_state(SERVED):
@@ -152,7 +163,7 @@ class Catalog:
             try:
                 folder.remove(self._disk, entry.folder(self._config.data), entry)
                 self._save(self._known.without(entry.number))
-            # No reason to refuse the start: nobody can use such a bucket, and the next start tries again.
+            # The start continues: nobody can use such a bucket, and the next start tries again.
             except (OSError, StorageError) as error:
                 self._complain(entry, error)
 
@@ -169,7 +180,7 @@ class Catalog:
         """Close the stores, whose buckets are no longer served.
 
         Raises:
-            DiskFull, StorageError: a store could not be closed cleanly; all others are closed.
+            DiskFull, StorageError: a store could not be closed cleanly; all stores are closed nevertheless.
         """
         failures: list[StorageError] = []
         for each in self._open.values():
@@ -189,12 +200,12 @@ class Catalog:
 
         Raises:
             CommandRefused: KEY_EEXISTS, EINVAL (an invalid name or number), E2BIG (too many buckets).
-            DiskFull, StorageError: the bucket could not be created, and does not exist. UnsureFile: it may exist,
-                empty, after a restart.
+            DiskFull, StorageError: the bucket could not be created, and does not exist.
+            UnsureFile: an empty bucket may exist after a restart.
         """
         async with self._changing:
             entry = self._entry(wish)
-            # Listed before it has a folder: what is in the folder of a bucket in this state may always be removed.
+            # Listed before it has a folder, so that a later start knows that it may remove the files in this folder.
             await self._in_thread(self._save, self._known.with_entry(replace(entry, state=MAKING)))
             failpoint("buckets.listed")
             store: Store | None = None
@@ -205,11 +216,11 @@ class Catalog:
                 opened = self._opened(entry, store)
                 await self._fill(opened, 0 if wish.is_empty else entry.vbuckets)
                 failpoint("buckets.filled")
-                # From here on the bucket exists, and a start opens it: its vbuckets are on the disk.
+                # From here on the bucket exists, and a start opens it, because its vbuckets are on disk.
                 await self._in_thread(self._save, self._known.with_entry(entry))
             except (OSError, StorageError) as error:
                 if opened is not None:
-                    opened.committer.close()  # its thread has nothing to write into any more
+                    opened.committer.close()  # ends its thread
                 await self._in_thread(self._undo, entry, store)
                 if isinstance(error, UnsureFile) and self._file.whole.unsure:  # it may be listed as served
                     raise
@@ -221,13 +232,14 @@ class Catalog:
         """Drop a bucket and all of its documents; on return the drop is durable.
 
         Args:
-            only: if given, drop only this bucket, not a newer one of the same name.
+            name: the name of the bucket.
+            only: drop only this bucket, not a newer one of the same name; None for any.
 
         Raises:
             CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the node's first bucket.
-            DiskFull, StorageError: the drop could not be written, and the bucket is served as before. If it is unknown
-                whether the drop was written, the bucket is no longer served, and the next start either drops it or
-                serves it.
+            DiskFull, StorageError: the drop could not be written, and the bucket is served as before. The error's text
+                says if it is unknown whether the drop was written: then the bucket is no longer served, and the next
+                start either drops it or serves it.
         """
         if name == self._config.bucket:
             raise CommandRefused(
@@ -244,14 +256,14 @@ class Catalog:
                 await self._withdraw(opened, error)
             failpoint("buckets.drop_listed")
             del self._open[name]
-            # No session may use the store any more when its files go.
+            # No session may use the store when its files are removed.
             await self._leave(opened)
             await self._in_thread(self._removed, opened.store, entry)
             log.info('bucket "%s" is dropped', name, extra=event("bucket.dropped", bucket=name))
 
     async def _withdraw(self, opened: OpenBucket, error: StorageError) -> Never:
-        """Stop serving a bucket if it is unknown whether its drop was written: the next start might remove it with all
-        later writes. Its files stay.
+        """Stop serving a bucket, because it is unknown whether its drop was written, and the next start might drop it
+        with all later writes. Its files stay. Always raises StorageError.
         """
         name = opened.entry.name
         del self._open[name]
@@ -269,10 +281,10 @@ class Catalog:
         """Set the quota of a bucket in MiB, 0 for none; on return it is durable and in force.
 
         Raises:
-            CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first bucket; EINVAL if it is too small, or smaller than
-                the bucket's files are already.
-            DiskFull, StorageError: the list could not be written, and the old quota stays in force. UnsureFile: as
-                these, but the new quota may be in force after a restart.
+            CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first bucket; EINVAL if the quota is too small, or smaller
+                than the present size of the bucket's files.
+            DiskFull, StorageError: the list could not be written, and the old quota stays in force.
+            UnsureFile: the old quota stays in force, but the new one may be after a restart.
         """
         if name == self._config.bucket:
             raise CommandRefused(
@@ -289,20 +301,18 @@ class Catalog:
             if quota_mib and used > quota_mib << 20:
                 why = f"its files take {-(-used >> 20)} MiB: delete documents or drop collections, compact, try again"
                 raise CommandRefused(Status.EINVAL, f"a quota of {quota_mib} MiB is less than the bucket has: {why}")
-            # Durable before it is in force: what was answered holds after a restart.
+            # Durable before it is in force, because the answer must also hold after a restart.
             await self._in_thread(self._save, self._known.with_entry(entry))
             if isinstance(disk, QuotaDisk):
                 disk.set_quota(quota_mib)
-                # A store that was full by the old quota takes documents again at once.
+                # A store that was full by the old quota accepts documents again at once.
                 opened.store.log.look_at_disk()
             self._open[name] = replace(opened, entry=entry)
             fields = event("bucket.quota", bucket=name, quota_mib=quota_mib)
             log.info('bucket "%s" may take %s', name, f"{quota_mib} MiB" if quota_mib else "the disk", extra=fields)
 
     async def give_collections_history(self, bucket: Bucket, *, history: bool) -> None:
-        """Set whether a collection that is made in a bucket has a history unless that is denied of it; otherwise as
-        `keep_history`.
-        """
+        """Set whether new collections of a bucket have a history by default; otherwise like `keep_history`."""
         async with self._changing:
             self._check_open(bucket)
             await self._in_thread(partial(bucket.store.declarations.give_collections_history, history=history))
@@ -316,8 +326,12 @@ class Catalog:
             raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
 
     async def keep_history(self, bucket: Bucket, seconds: int | None = None, size: int | None = None) -> None:
-        """Set the retention of superseded versions of any bucket, in seconds and bytes: 0 for none, None to leave a
-        limit unchanged. On return it is durable and in force.
+        """Set the retention of superseded versions of any bucket; on return it is durable and in force.
+
+        Args:
+            bucket: the bucket.
+            seconds: the longest age; 0 for no such limit, None to leave it unchanged.
+            size: the most bytes; 0 for no such limit, None to leave it unchanged.
 
         Raises:
             CommandRefused: KEY_ENOENT if the bucket is dropped; EINVAL for a number out of range.
@@ -327,7 +341,7 @@ class Catalog:
         _check_history(seconds, size)
         async with self._changing:
             self._check_open(bucket)
-            # Blocking, so in a thread; `_changing` keeps a drop of the bucket away meanwhile.
+            # In a thread, because it blocks; while `_changing` is locked, the bucket can't be dropped.
             await self._in_thread(bucket.store.declarations.keep_history, seconds, size)
             kept, name = bucket.store.declarations.history, bucket.name
             fields = event("bucket.history", bucket=name, seconds=kept.seconds, bytes=kept.bytes)
@@ -366,8 +380,8 @@ class Catalog:
     def _undo(self, entry: BucketEntry, store: Store | None) -> None:
         """Remove the files of a bucket whose creation failed; if the removal fails too, the next start repeats it.
 
-        The files of a bucket listed as `making` may be removed before the list changes: if they have filled the disk,
-        the new list would not fit.
+        The files are removed before the bucket is removed from the list, because a new list may not fit on the disk
+        before.
         """
         if self._file.whole.unsure:  # it may be listed as served
             try:
@@ -378,7 +392,7 @@ class Catalog:
         self._removed(store, entry)
 
     def _list_drop(self, opened: OpenBucket, entry: BucketEntry) -> None:
-        """Write the state `dropping` of a bucket to the list; on a full disk use the room that the store keeps in
+        """Write the state `dropping` of a bucket to the list. If the disk is full, use the room of the store's
         reserve.
         """
         try:
@@ -391,8 +405,8 @@ class Catalog:
                 opened.store.log.reserve.take_back()
 
     def _removed(self, store: Store | None, entry: BucketEntry) -> None:
-        """Close a store and remove its files. If files can't be removed now, the bucket stays in the list, and the next
-        start removes them.
+        """Close a store (None: not open), remove its files, and remove the bucket from the list. If a file can't be
+        removed now, the bucket stays in the list, and the next start removes its files.
         """
         try:
             if store is not None:
@@ -412,7 +426,7 @@ class Catalog:
             bucket=entry.name,
             data=entry.folder(self._config.data),
             vbuckets=entry.vbuckets,
-            vbucket_state="none",  # `_fill` makes those of a new bucket
+            vbucket_state="none",  # `_fill` creates the vbuckets of a new bucket
         )
 
     def _store(self, entry: BucketEntry) -> Store:
@@ -429,7 +443,7 @@ class Catalog:
             for vb in range(first, min(first + VBUCKETS_PER_TURN, vbuckets)):
                 bucket.create_vbucket(vb, State.ACTIVE)
             bucket.refresh()
-            # Some at a time: a batch holds only so many records.
+            # Some at a time, because a batch has room for a limited number of records.
             if not await committer.wait(committer.wrote()):
                 raise StorageError(f'bucket "{opened.entry.name}": its vbuckets could not be written')
 
@@ -441,7 +455,7 @@ class Catalog:
             bucket = Bucket(entry.name, store, committer, clock=self._clock)
             bucket.recover(config)
         except BaseException:
-            # Its thread would keep the process alive.
+            # Otherwise the committer's thread would keep the process alive.
             committer.close()
             raise
         return OpenBucket(entry, config, store, bucket, committer)

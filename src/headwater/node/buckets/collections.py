@@ -1,10 +1,10 @@
-"""The collections of a bucket by the node's manifest; each vbucket also has the manifest in its own log.
+"""The collections of a bucket by the node's manifest; each vbucket also has a manifest in its own log.
 
 The newest manifest is in a small file next to the log, with the lowest ids that were never used: one line of title and
-checksum, one of JSON. A change is written to the file first, then staged as system events in every active vbucket, then
-acknowledged. After a crash in between, the next start stages the events that vbuckets lack. Replicas receive
-collections by system events only (kv.md 4). When a vbucket becomes active, the older of its manifest and the node's is
-updated to the newer: so a manifest spreads with the vbuckets that have it.
+checksum, one line of JSON. A change is written to the file first, then staged as system events in every active vbucket,
+then acknowledged. After a crash in between, the next start stages the missing events. Replicas receive collections by
+system events only (kv.md 4). When a vbucket becomes active, and its manifest differs from the node's, the newer of the
+two replaces the older one: so a manifest spreads with the vbuckets that have it.
 
 Source: kv.md 4; dcp 2.16.
 """
@@ -47,10 +47,10 @@ _FAILPOINTS: Final = ("collections.before_rename", "collections.after_rename")
 _TITLE: Final = "headwater-collections"
 _FORMAT: Final = "1"
 COLLECTIONS_MAX: Final = 1200
-"""Of a bucket, as in the other server; scopes as many."""
+"""The most collections of a bucket, as in the reference server; also the most scopes."""
 SCOPE_ID_FIRST: Final = 8
 FOLDER_BYTES: Final = 64 << 10
-"""Bytes of the disk that a folder may need for the name of a file that is written anew."""
+"""The bytes of the disk that a folder may need for the name of a new file."""
 RETRY_SECONDS: Final = 10.0
 
 
@@ -98,10 +98,11 @@ class CollectionsFile:
             raise CorruptStore(self.path, 0, str(error)) from None
 
     def save(self, manifest: CollectionsManifest, next_collection: int, next_scope: int) -> None:
-        """Replace the manifest on disk; durable on return. Blocking.
+        """Replace the manifest on disk; durable on return. Blocks while the disk works.
 
         Raises:
-            DiskFull, StorageError: the old manifest is still on disk. UnsureFile: either of the two may be.
+            DiskFull, StorageError: the old manifest is still on disk.
+            UnsureFile: either manifest may be on disk.
         """
         content = {"manifest": manifest.as_json(), "next_collection": next_collection, "next_scope": next_scope}
         self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(content).encode()))
@@ -111,7 +112,8 @@ class Collections:
     """The collections of a bucket by the node's manifest.
 
     Attributes:
-        has_history: True if a collection has a history.
+        manifest: the newest manifest.
+        has_history: True if any collection has a history.
         default_is_plain: True if the default collection exists and has no maximum TTL, so that kernels may serve it.
         run_queue: the queue that gives other work its turn during a change; None before the node runs.
     """
@@ -147,21 +149,23 @@ class Collections:
         self.default_is_plain = 0 in self._ttls and self._ttls[0] is None
 
     def ttl_max(self, collection: int) -> int | None:
-        """Return the longest lifetime of documents in a collection, in seconds; None for no limit."""
+        """Return the maximum TTL of a collection in seconds; None for no limit."""
         return self._ttls.get(collection)
 
     def unknown_collection(self, collection: int) -> CommandRefused:
         """Return the refusal for an unknown collection.
 
-        It has the manifest's uid, with which a client can tell its own outdated manifest from a dropped collection.
+        The refusal has the manifest's uid: so a client can find out whether its own manifest is outdated, or the
+        collection was dropped.
         """
         return self.unknown(Status.UNKNOWN_COLLECTION, f"there is no collection 0x{collection:x}")
 
     def missing_in(self, vbucket: VBucket, collection: int) -> CommandRefused:
         """Return the refusal for a collection that a vbucket lacks.
 
-        If the node's manifest has the collection, the status is temporary: vbuckets get the events of a change one
-        after the other, and a promoted vbucket a moment later.
+        If the node's manifest has the collection, the status is a temporary failure, because the vbucket will soon get
+        the event: vbuckets get the events of a change one after the other, and a promoted vbucket gets them a moment
+        later.
         """
         if collection in self._ttls and vbucket.collections.uid < self.manifest.uid:
             return CommandRefused(
@@ -175,13 +179,14 @@ class Collections:
         return CommandRefused(status, context, value=json.dumps(details).encode())
 
     def recover(self) -> None:
-        """Stage the newest manifest, of the file or of a vbucket, in all active vbuckets, after the store was read.
+        """After the store was opened, stage the events that active vbuckets lack of the newest manifest, which is in
+        the file or in a vbucket.
 
-        If events do not fit into one batch or on the disk, `start` stages the rest.
+        If the events do not fit into one batch or on the disk, `start` stages the rest.
         """
         for vbucket in self._bucket.vbuckets.values():
             self._learn(vbucket.collections.manifest)
-        # The start goes on: a node that refused to begin for want of room could not be made room on.
+        # Without room the start continues, because only a running node can delete documents.
         with suppress(ArenaFull, DiskFull):
             for vb in filter(self._may_lack, self._bucket.vbuckets):
                 self._bring_up(vb)
@@ -194,13 +199,18 @@ class Collections:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     async def change(self, edit: Callable[[CollectionsManifest], CollectionsManifest]) -> CollectionsManifest:
-        """Replace the manifest by the result of `edit`; on return it is durable, in the file and in every active
-        vbucket.
+        """Replace the manifest by the result of `edit`; return the new manifest. On return it is durable, in the file
+        and in every active vbucket.
+
+        Args:
+            edit: returns the new manifest from the present one; called again if a vbucket brings another manifest
+                meanwhile.
 
         Raises:
             ManifestRefused: the new manifest may not follow the present one.
-            DiskFull, StorageError: the manifest could not be written, and a restart does not restore it; or it is
-                written, but not all vbuckets have it yet. UnsureFile: it may be in force after a restart.
+            DiskFull, StorageError: the manifest could not be written, and is not in force; or it is in force, but some
+                vbuckets do not have it yet.
+            UnsureFile: the manifest may be in force after a restart.
         """
         async with self._changing:
             is_written = False
@@ -229,13 +239,11 @@ class Collections:
     async def _take(self, manifest: CollectionsManifest) -> bool:
         """Write a manifest to the file and put it into force; return False if a vbucket brought another one meanwhile.
 
-        In that case the vbucket's manifest stays in force until the caller has checked that this one may follow it. The
-        node would not read the vbucket's manifest from the log again; and this one, even with a higher uid, may use the
-        same ids for other collections.
+        In that case the vbucket's manifest stays in force until the caller has checked that the new one may follow it:
+        the new one, even with a higher uid, may use the same ids for other collections.
         """
         known = self.manifest
-        # Also one that only a vbucket has brought so far: until it is in the file, a node that loses the vbucket
-        # forgets it.
+        # A manifest that a vbucket has brought must be saved, too: otherwise a node that loses the vbucket forgets it.
         if manifest != known or manifest != self._saved:
             await self._save(manifest)
             if self.manifest is not known:
@@ -244,7 +252,7 @@ class Collections:
         return True
 
     async def _take_back(self) -> None:
-        """Write the present manifest again, over one that was written and then refused.
+        """Write the present manifest again, because another one was written and then refused.
 
         Raises:
             UnsureFile: the write failed, so a restart may bring the refused manifest into force.
@@ -257,11 +265,11 @@ class Collections:
             raise UnsureFile(self.file.path, str(error)) from error
 
     def _check_ids(self, manifest: CollectionsManifest) -> None:
-        """Raise ManifestRefused if a manifest uses an old id again (kv.md 4): documents of its former collection may be
-        in the log.
+        """Raise ManifestRefused if a manifest uses an old id for a new collection or scope (kv.md 4), because the log
+        may have documents of the former collection.
 
-        A node that owns no vbucket may use the id of a dropped collection again: if the node was failed over before the
-        others received the drop, it takes their manifest when it joins them again.
+        This is allowed on a node that owns no vbucket: if the node was failed over with a drop that the other nodes had
+        not received, it must accept their manifest when it joins them again.
         """
         if not any(vbucket.state is State.ACTIVE for vbucket in self._bucket.vbuckets.values()):
             return
@@ -274,18 +282,20 @@ class Collections:
                 raise ManifestRefused(f"{scope.name}: id {scope.id:x} was given before", breaks=True)
 
     async def _save(self, manifest: CollectionsManifest) -> None:
-        """Write a manifest, and that its ids are used; after a failed write its ids may be used again."""
+        """Write a manifest to the file, and record its ids as used. After a failed write, the ids may be used again."""
         save = self._save_drop if _only_drops(self._saved, manifest) else self._file.save
         try:
             await asyncio.get_running_loop().run_in_executor(None, save, manifest, *self._ids_behind(manifest))
-        except (UnsureFile, asyncio.CancelledError):  # it may be written, or be about to
+        except (UnsureFile, asyncio.CancelledError):  # the manifest may be written, or will be in a moment
             self._given(manifest)
             raise
         self._given(manifest)
         self._saved = manifest
 
     def _save_drop(self, manifest: CollectionsManifest, next_collection: int, next_scope: int) -> None:
-        """Write a drop, which will make room; on a full disk use the room that the store keeps in reserve. Blocking."""
+        """Write a manifest that only drops, which will lead to more room. If the disk is full, use the room of the
+        store's reserve. Blocks while the disk works.
+        """
         try:
             self._file.save(manifest, next_collection, next_scope)
         except (DiskFull, UnsureFile) as error:
@@ -295,10 +305,14 @@ class Collections:
             self._file.save(manifest, next_collection, next_scope)
 
     async def _follow(self) -> None:
-        """Stage the events that active vbuckets lack, a few vbuckets at a time, and wait until all are durable.
+        """Stage the events that active vbuckets lack, a few vbuckets at a time, and wait until all events are durable.
 
-        A vbucket may be handed over, rolled back or become active meanwhile: each is checked when its turn comes, and
-        all are checked again at the end.
+        A vbucket may be handed over, rolled back or become active meanwhile. So each vbucket is checked when its turn
+        comes, and all are checked again at the end.
+
+        Raises:
+            DiskFull: some events had no room.
+            StorageError: the bucket is being dropped, or the batch with the events was lost.
         """
         bucket, committer, loop = self._bucket, self._bucket.committer, asyncio.get_running_loop()
         declare = partial(bucket.store.declarations.use_event, is_flat=self._has_plain)
@@ -316,9 +330,9 @@ class Collections:
                         level[vb] = self.manifest.uid
                 except (ArenaFull, DiskFull) as refused:
                     if isinstance(refused, DiskFull) and bucket.store.staging.is_blank:
-                        raise  # else a commit may bring the next piece of what is kept for deletions
+                        raise  # otherwise a commit may release the next piece of the reserve for deletions
                     await committer.wait(committer.wrote())
-            # All events at once: most vbuckets' are in one batch.
+            # One wait for all events, because most of them are in one batch.
             if not await committer.wait(committer.gate()):
                 raise StorageError(
                     "the change is in force, but the batch with its events could not be written: repeat it"
@@ -327,8 +341,8 @@ class Collections:
                 return
 
     def _behind(self, level: Mapping[int, int]) -> list[int]:
-        """Return the vbuckets that may lack events, except those for which `level` has the uid of the node's manifest:
-        they are known to lack none.
+        """Return the vbuckets that may lack events. A vbucket for which `level` has the uid of the node's manifest is
+        known to lack none.
         """
         return [vb for vb in self._bucket.vbuckets if self._may_lack(vb) and level.get(vb) != self.manifest.uid]
 
@@ -337,15 +351,17 @@ class Collections:
             raise StorageError("the bucket is being dropped")
 
     def _may_lack(self, vb: int) -> bool:
-        """Return True if a vbucket is active here and has an older manifest than the node."""
+        """Return True if a vbucket is active here, accepts writes, and has an older manifest than the node."""
         vbucket = self._bucket.vbuckets.get(vb)
         if vbucket is None or vbucket.state is not State.ACTIVE or vbucket.is_backed_up:
             return False
         return vbucket.collections.uid < self.manifest.uid
 
     def _bring_up(self, vb: int) -> bool:
-        """Stage the events that a vbucket lacks; return True if there were any. ArenaFull is raised after some
-        of them.
+        """Stage the events that a vbucket lacks; return True if there were any.
+
+        Raises:
+            ArenaFull, DiskFull: only some events had room.
         """
         bucket = self._bucket
         is_changed = bucket.vbuckets[vb].become(self.manifest, lambda: bucket.next_cas(vb))
@@ -356,7 +372,7 @@ class Collections:
     # --- vbuckets that come and go ------------------------------------------------------------------------------------
 
     def look_at(self, vbucket: int) -> None:
-        """Update the collections after a vbucket's record changed: it may have become active, or have a newer
+        """Compare the manifests after a vbucket's record changed: the vbucket may have become active, or have a newer
         manifest.
         """
         vbucket_ = self._bucket.vbuckets.get(vbucket)
@@ -369,7 +385,7 @@ class Collections:
             self._settle_later()
 
     def batch_lost(self) -> None:
-        """Stage events again after a batch was lost, which may have contained some."""
+        """Stage events again, because a batch was lost that may have contained some."""
         if self.manifest.uid:
             for vb, vbucket in self._bucket.vbuckets.items():
                 # The vbucket may count events that were in the lost batch; the log says which are left.
@@ -378,7 +394,7 @@ class Collections:
             self._settle_later()
 
     def _learn(self, manifest: CollectionsManifest) -> None:
-        """Put a newer manifest of a vbucket into force; it is durable in the vbucket's log."""
+        """Put a vbucket's manifest, which is in its log, into force if it is newer than the node's."""
         if manifest.uid > self.manifest.uid:
             self._given(manifest)
             self.manifest = manifest
@@ -395,14 +411,14 @@ class Collections:
     def _settle_later(self) -> None:
         """Update the file and the other vbuckets in the background."""
         if self._settling is None or self._settling.done():
-            with suppress(RuntimeError):  # no loop yet: the start does it
+            with suppress(RuntimeError):  # no loop yet: `start` does this
                 self._settling = asyncio.get_running_loop().create_task(self._settle())
 
     async def _settle(self) -> None:
-        await asyncio.sleep(0)  # behind whoever is in the midst of changing a vbucket
+        await asyncio.sleep(0)  # the caller may be in the middle of a change of a vbucket
         try:
             await self.change(lambda manifest: manifest)
-            while self._saved.uid < self.manifest.uid:  # one that came while the vbuckets were brought up
+            while self._saved.uid < self.manifest.uid:  # a vbucket has brought a newer manifest meanwhile
                 await self.change(lambda manifest: manifest)
         except (ManifestRefused, StorageError) as error:
             if self._is_stopped:
@@ -418,10 +434,10 @@ class Collections:
             self._settle_later()
 
     async def stop(self) -> None:
-        """Stop staging events, because the bucket is dropped. On return no change is under way, and no file is being
+        """Stop staging events, because the bucket is dropped. On return no change is running, and no file is being
         written.
         """
-        self._is_stopped = True  # a change that is cancelled would leave its thread writing the file
+        self._is_stopped = True  # cancelling a change instead would not stop the thread that writes the file
         async with self._changing:
             pass
 
@@ -433,19 +449,26 @@ class Collections:
         return self._next_collection, self._next_scope
 
     def with_scope(self, name: str) -> Callable[[CollectionsManifest], CollectionsManifest]:
-        """Return the edit that adds a scope."""
+        """Return the edit, for `change`, that adds a scope."""
         return lambda manifest: manifest.with_scope(name, self._next_scope)
 
     def with_collection(
         self, scope: str, name: str, max_ttl: int | None, *, history: bool | None = None
     ) -> Callable[[CollectionsManifest], CollectionsManifest]:
-        """Return the edit that adds a collection to a scope; `history` is None for the bucket's default."""
+        """Return the edit, for `change`, that adds a collection to a scope.
+
+        Args:
+            scope: the scope's name.
+            name: the collection's name.
+            max_ttl: its maximum TTL in seconds; None for no limit.
+            history: True if it has a history; None for the bucket's default.
+        """
         kept = self._bucket.store.declarations.collections_have_history if history is None else history
         return lambda manifest: manifest.with_collection(scope, name, max_ttl, self._next_collection, history=kept)
 
     @property
     def _has_plain(self) -> bool:
-        """True if a collection has no history, which only events of version 2 say."""
+        """True if any collection has no history; only events of version 2 can say this."""
         return any(not collection.history for _, collection in self.manifest.each_collection())
 
 

@@ -37,7 +37,16 @@ _FORMAT: Final = "1"
 
 @dataclass(frozen=True, slots=True)
 class BucketEntry:
-    """One bucket: its name, the number and uuid of its folder, its settings, and its state."""
+    """One bucket in the list.
+
+    Attributes:
+        name: its name.
+        number: the number of its folder.
+        uuid: the uuid in its folder.
+        vbuckets: the number of its vbuckets.
+        quota_mib: the limit of the size of its files in MiB; 0 for none.
+        state: MAKING, SERVED or DROPPING.
+    """
 
     name: str
     number: int
@@ -53,15 +62,18 @@ class BucketEntry:
 
 @dataclass(frozen=True, slots=True)
 class BucketList:
-    """The entries, and the number of the next bucket."""
+    """The list of a node's buckets.
+
+    Attributes:
+        next: the number of the next bucket.
+        entries: the listed buckets.
+    """
 
     next: int = 1
     entries: tuple[BucketEntry, ...] = ()
 
     def with_entry(self, entry: BucketEntry) -> BucketList:
-        """Return the list with a new entry, whose number is used from then on, or with a listed entry in its
-        new state.
-        """
+        """Return the list with an entry; it replaces the listed entry with the same number, if there is one."""
         if entry.number in {each.number for each in self.entries}:
             same_place = (entry if each.number == entry.number else each for each in self.entries)
             return replace(self, entries=tuple(same_place))
@@ -95,8 +107,7 @@ class BucketsFile:
         try:
             names = self._disk.names(self._folder)
             if NAME not in names:
-                # An empty list would give out a number again whose folder is still there, with another bucket's
-                # documents.
+                # With an empty list, a new bucket could get a number whose folder still has another bucket's documents.
                 if FOLDERS in names and self._disk.names(self._folder / FOLDERS):
                     raise CorruptStore(self.path, 0, f"the list is missing, though {FOLDERS}/ has folders")
                 return BucketList()
@@ -111,10 +122,11 @@ class BucketsFile:
             raise CorruptStore(self.path, 0, f"not a list of buckets: {error}") from None
 
     def save(self, buckets: BucketList) -> None:
-        """Replace the list on disk; durable on return. Blocking.
+        """Replace the list on disk; durable on return. Blocks while the disk works.
 
         Raises:
-            DiskFull, StorageError: the old list is still on disk. UnsureFile: either of the two may be.
+            DiskFull, StorageError: the old list is still on disk.
+            UnsureFile: either list may be on disk.
         """
         content = {"next": buckets.next, "buckets": [asdict(each) for each in buckets.entries]}
         self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(content).encode()))

@@ -1,7 +1,7 @@
-"""The folder of a bucket, created with a file that names the bucket, and removed only if the file still does.
+"""The folder of a bucket. It is created with a file that names the bucket, and only removed if this file still does.
 
 BUCKET: `headwater-bucket 1 <XXH3-64 of the rest>` and JSON, {"name": "orders", "uuid": "..."}. This file is created
-first and removed last, so that a folder which a person moved or copied here is never mistaken for the bucket's own.
+first and removed last, so that a folder which a person has moved or copied here is never mistaken for the bucket's own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def make(disk: Disk, folder: Path, entry: BucketEntry) -> None:
     """Create a bucket's folder, with only the file that names the bucket; durable on return. Raises OSError."""
     parent = folder.parent
     disk.make_directory(folder)
-    disk.sync_directory(parent.parent)  # the one above may be there unsynced: a process may have died in between
+    disk.sync_directory(parent.parent)  # an earlier process may have created `parent` and ended before its sync
     disk.sync_directory(parent)
     body = json.dumps({"name": entry.name, "uuid": entry.uuid}).encode()
     write_synced(disk, folder / _NEXT_NAME, encode_text_file(_TITLE, _FORMAT, body))
@@ -39,7 +39,7 @@ def make(disk: Disk, folder: Path, entry: BucketEntry) -> None:
 
 
 def check(disk: Disk, folder: Path, entry: BucketEntry) -> None:
-    """Check that this is the folder of a bucket.
+    """Check that a folder belongs to a bucket.
 
     Raises:
         CorruptStore: the folder is missing, or belongs to another bucket.
@@ -56,24 +56,27 @@ def check(disk: Disk, folder: Path, entry: BucketEntry) -> None:
 
 
 def remove(disk: Disk, folder: Path, entry: BucketEntry) -> None:
-    """Remove a bucket's folder with all files in it; may be repeated after a crash, and after the folder was removed.
+    """Remove a bucket's folder with all files in it; do nothing if the folder is missing. May be repeated after a
+    crash.
 
     Raises:
-        StorageError: the folder belongs to another bucket: nothing was removed. OSError: a part of it remains.
+        StorageError: the folder belongs to another bucket, and nothing was removed.
+        OSError: a part of the folder remains.
     """
     try:
         names = disk.names(folder)
     except FileNotFoundError:
         return
     uuid = _uuid(disk, folder)
-    # A folder without a name is ours if it has nothing but the draft of one: its making ended in between.
+    # A folder without the file BUCKET is the bucket's own if it is empty or has only BUCKET.new: its creation was
+    # interrupted.
     if uuid != entry.uuid and not (uuid is None and set(names) <= {_NEXT_NAME}):
         raise StorageError(f'{folder}: not the folder of bucket "{entry.name}": nothing was removed; look at it')
     for name in names:
         if name != NAME:
             disk.remove(folder / name)
             failpoint("buckets.removing")
-    # All other names are gone for good before the one goes by which the folder is known as ours.
+    # All other files are removed, durably, before the file that names the bucket.
     disk.sync_directory(folder)
     with suppress(FileNotFoundError):
         disk.remove(folder / NAME)
@@ -83,8 +86,11 @@ def remove(disk: Disk, folder: Path, entry: BucketEntry) -> None:
 
 
 def _uuid(disk: Disk, folder: Path) -> str | None:
-    """Return the uuid of the bucket that a folder belongs to; None if the folder names none. FileNotFoundError if the
-    folder is missing.
+    """Return the uuid of the bucket to which a folder belongs; None if the folder does not name a bucket.
+
+    Raises:
+        FileNotFoundError: the folder is missing.
+        CorruptStore: the file that names the bucket is damaged.
     """
     if NAME not in disk.names(folder):
         return None

@@ -1,8 +1,8 @@
 """The locks of documents (kv.md 2, "Locked document"). kv/locking.py has the commands, and refuses requests by locks.
 
-A lock lasts for some seconds; it is not stored, and a restart removes it. It lasts as long as the document keeps its
-CAS: every change of the document ends the lock, a replicated change or a rollback included. Kernels do not check locks,
-so while there are any, every request takes the plain path (kv/fast.py).
+A lock lasts for some seconds; it is not stored, so a restart ends it. Every change of the document's CAS ends the lock,
+too, also a replicated change or a rollback. Kernels do not check locks, so while there are locks, every request takes
+the plain path (kv/fast.py).
 
 A token is above every CAS that a document may have. If a token could be equal to a later CAS of the document, its
 holder could, after the end of the lock, replace another client's change without having seen it.
@@ -18,14 +18,18 @@ from headwater.wire.status import Status
 
 LOCKS_MAX = 100_000
 CAS_OF_LOCKED = 0xFFFF_FFFF_FFFF_FFFF
-"""GET tells this instead of a locked document's CAS, so that nobody can use it."""
+"""GET returns this in place of a locked document's CAS, so that nobody can use the real one."""
 _TOKENS = CAS_OF_LOCKED - HELD_MAX - 1
-"""The number of tokens: all above the highest CAS of a document, except for CAS_OF_LOCKED."""
+"""The number of tokens: the numbers above the highest CAS of a document, without CAS_OF_LOCKED."""
 
 
 class DocumentLock(NamedTuple):
-    """A lock: with `token` its holder may change the document, whose CAS is `cas`, until `until`, in seconds of a
-    monotonic clock (the time of day may jump).
+    """A lock of a document.
+
+    Attributes:
+        token: the token with which its holder may change the document.
+        cas: the document's CAS.
+        until: the end of the lock, in seconds of a monotonic clock.
     """
 
     token: int
@@ -37,18 +41,18 @@ class Locks:
     """The locks of a bucket.
 
     Args:
-        started_ns: Unix time of the start in nanoseconds, from which tokens are counted. So a token from before a
-            restart is unlikely, though not impossible (there are 2^32 - 1 tokens), to be used again.
+        started_ns: the Unix time of the start in nanoseconds, from which tokens are counted. So a new token is unlikely
+            to equal one from before a restart, although this is possible (there are 2^32 - 1 tokens).
 
     Attributes:
-        held: the locks by vbucket, then by (collection, key). Expired locks may be among them; vbuckets without locks
-            are missing.
+        held: the locks by vbucket, then by (collection, key), including expired ones; vbuckets without locks are
+            missing.
     """
 
     def __init__(self, started_ns: int = 0) -> None:
         self.held: dict[int, dict[tuple[int, bytes], DocumentLock]] = {}
         self._count = 0
-        self._first = self._last = 0.0  # when the first and the last of them is over, at the soonest
+        self._first = self._last = 0.0  # the earliest and the latest end of a lock
         self._given = started_ns % _TOKENS
 
     def next_token(self) -> int:
@@ -94,10 +98,10 @@ class Locks:
                 del self.held[vbucket]
 
     def leave(self, vbucket: int) -> None:
-        """Forget the locks of a vbucket that is no longer active here: its new owner does not have them.
+        """Forget the locks of a vbucket that is not active here (any more), because its owner does not have them.
 
-        Otherwise they would apply again if the vbucket became active here later. Also called with each snapshot of a
-        replica.
+        Otherwise they would apply again if the vbucket became active here later. This is also called for each snapshot
+        that a replica receives.
         """
         self._count -= len(self.held.pop(vbucket, ()))
 

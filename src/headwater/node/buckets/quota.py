@@ -1,8 +1,9 @@
 """A disk that is full when the bucket's quota is used up, however much room the real disk has.
 
-On a full disk the store refuses documents, but deletes and compacts, and accepts documents again once there is room. So
-a quota is implemented as a small disk. It counts the bytes of the bucket's files, including the room reserved for the
-next batches. Text files of some hundred bytes are always written, because they record the drops that make room.
+On a full disk the store refuses documents, but accepts deletions and compacts, and accepts documents again once there
+is room. So a quota is implemented as a small disk. It counts the bytes of the bucket's files, including the room
+reserved for the next batches. Text files of some hundred bytes are always written, because they record the drops that
+make room.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ _NO_LIMIT = 1 << 62
 
 
 class QuotaDisk:
-    """The disk of one bucket's folder. All methods may be called from any thread, as those of the underlying disk.
+    """The disk of one bucket's folder. All methods may be called from any thread, like those of the underlying disk.
 
     Args:
-        quota_mib: limit, in MiB, of the total size of the files opened and created through this disk; 0 for no limit.
+        disk: the underlying disk.
+        quota_mib: the limit, in MiB, of the total size of files opened and created through this disk; 0 for no limit.
+
+    Attributes:
+        limit: the limit in bytes.
     """
 
     def __init__(self, disk: Disk, quota_mib: int) -> None:
@@ -62,7 +67,7 @@ class QuotaDisk:
     # --- Disk ---------------------------------------------------------------------------------------------------------
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents where missing."""
+        """Create a directory and its missing parents."""
         self._disk.make_directory(path)
 
     def remove_directory(self, path: Path) -> None:
@@ -106,7 +111,7 @@ class QuotaDisk:
         self._disk.sync_directory(path)
 
     def free(self, path: Path) -> int:
-        """Return the free bytes: of the quota, or of the disk if it has fewer."""
+        """Return the free bytes of the quota, or of the disk if these are fewer."""
         return max(0, min(self._disk.free(path), self.limit - self.used))
 
 
@@ -124,7 +129,7 @@ class _CountedFile:
         self._count()
 
     def _count(self) -> None:
-        # What the file system has set aside counts, not the file's length: files are made longer than they are.
+        # The allocated bytes count, not the file's length, because files may have large holes.
         self._disk.note(self._path, self._file.allocated())
 
     def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:

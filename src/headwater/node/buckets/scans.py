@@ -43,19 +43,22 @@ SCANS_MAX = 512
 IDLE_SECONDS = 180.0
 KEYS_AT_LEAST = 256
 SORTED_AT_ONCE = 4096
-"""Some milliseconds; to sort a sample of a million keys at once took a second, in which the node answered nobody."""
+"""The most keys sorted at once, in some milliseconds. Sorting a million keys at once would stop the node for a
+second.
+"""
 KEPT_BYTES_MAX = 256 << 20
-"""Of the scans of a bucket; a sample of a million keys fits in by itself. Ranges go beyond it by KEYS_AT_LEAST."""
+"""The memory limit of all scans of a bucket: one sample of a million keys. Each range may exceed it by KEYS_AT_LEAST
+keys."""
 ENTRY_BYTES = 128
-"""A key takes so much beside its own bytes: two objects, their place in a list, a seqno."""
+"""The bytes of a key in a list, besides its own: two objects, their place in the list, a seqno."""
 PACKED_BYTES = 12
-"""And in a run so much."""
+"""The bytes of a key in a run, besides its own."""
 GATHERED_BYTES = 64 << 10
-"""The frames that one look takes, without their values: some hundreds."""
+"""The bytes of frames, without values, that a pass reads at once: some hundred keys."""
 
 Pause = Callable[[], Awaitable[None]]
 Name = tuple[int, int]
-"""Two halves of 64 bits."""
+"""The id of a scan, as two numbers of 64 bits."""
 
 
 class ScansOwner(Protocol):
@@ -66,7 +69,14 @@ class ScansOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """The keys from `first` (itself only if `with_first` is True) up to `last`."""
+    """The keys from `first` up to `last`.
+
+    Attributes:
+        first: the lowest key.
+        last: the highest key; None for no end.
+        with_first: True if the range includes `first`.
+        with_last: True if the range includes `last`.
+    """
 
     first: bytes = b""
     last: bytes | None = None
@@ -81,7 +91,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class RandomSample:
-    """A random sample of `size` keys; equal seeds give equal samples."""
+    """A random sample of `count` keys; equal seeds give equal samples of the same keys."""
 
     count: int
     seed: int = 0
@@ -89,7 +99,7 @@ class RandomSample:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """The collection and the keys of a scan, and True if their documents are wanted too."""
+    """The collection of a scan, the keys, and `key_only`: True if the scan returns keys without documents."""
 
     collection: int = 0
     key_only: bool = False
@@ -97,10 +107,11 @@ class ScanPlan:
 
 
 class _Run:
-    """Sorted keys, each with its seqno, packed because there may be millions.
+    """Sorted keys, each with its seqno, in packed form because there may be millions.
 
     Attributes:
-        size: size of the run in bytes. last: the highest key.
+        last: the highest key.
+        size: the memory of the run in bytes.
     """
 
     __slots__ = ("_ends", "_keys", "_seqnos", "last", "size")
@@ -126,9 +137,11 @@ class RangeScan:
     """A scan of a vbucket, which reads it as a stream does.
 
     Attributes:
-        name: the id in requests. plan: the keys to return. vbucket: the scanned vbucket.
-        is_cancelled: True if the scan returns nothing more. is_running: True while a request creates or continues the
-            scan.
+        name: the id of the scan in requests.
+        plan: the keys to return.
+        vbucket: the scanned vbucket.
+        is_cancelled: True if the scan returns no more keys.
+        is_running: True while a request creates or continues the scan.
         used_at: the time of the last such request, in seconds of a monotonic clock.
     """
 
@@ -149,8 +162,12 @@ class RangeScan:
         vbucket.readers.add(self)
 
     async def next(self, pause: Pause, now: int) -> tuple[bytes, StoredDocument] | None:
-        """Return the next key and its document; None at the end. Documents that have expired by `now`, Unix seconds,
+        """Return the next key and its document; None at the end. Documents that have expired by `now` (Unix seconds)
         are left out.
+
+        Args:
+            pause: lets other work run; called between pieces of work.
+            now: the present Unix second.
 
         Raises:
             CommandRefused: the scan was cancelled meanwhile.
@@ -165,13 +182,14 @@ class RangeScan:
             key, seqno = self._waiting.popleft()
             self._keep(-_bytes_of(key))
             self._after = key
-            # By the seqno in the view, and not by the key: the scan shows the vbucket as it was when it began.
+            # By the seqno in the view, not by the key, because the scan shows the vbucket as it was when the scan
+            # began.
             document = StoredDocument.decode(self._view.change(seqno), durable=True)
             if not times.is_expired(document.expiry, now):
                 return key, document
 
     async def is_empty(self, pause: Pause) -> bool:
-        """Return True if the scan has no keys at all.
+        """Return True if the scan has no keys. Call this once, before `next`.
 
         Raises:
             CommandRefused: the scan was cancelled meanwhile, or there is no room for its keys.
@@ -183,7 +201,7 @@ class RangeScan:
 
     @contextmanager
     def running(self, clock: Callable[[], float]) -> Iterator[None]:
-        """Mark the scan as used while a request runs; cancel it if the request fails."""
+        """Return a context that marks the scan as running, and cancels the scan if an error leaves the context."""
         self.is_running = True
         try:
             yield
@@ -201,30 +219,30 @@ class RangeScan:
             self._waiting.clear()
             self._in_order = iter(())
             self._keep(-self._kept_bytes)
-            # Files that compaction has replaced go with the last view of them.
+            # Closing the last view of replaced files frees them.
             self._view.close()
             self._scans.ended(self)
 
-    # --- what the vbucket tells -------------------------------------------------------------------------------------
+    # --- calls of the vbucket ---------------------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
-        """The seqno above which the scan needs tombstones; it needs none."""
+        """The seqno above which the scan needs tombstones: the highest, because a scan needs none."""
         return SEQNO_MAX
 
     def advanced(self) -> None:
-        """Do nothing: later changes are not part of the scan."""
+        """Do nothing, because later changes are not part of the scan."""
 
     def state_changed(self) -> None:
-        """Cancel the scan: only active vbuckets are scanned."""
+        """Cancel the scan, because only active vbuckets are scanned."""
         self.cancel()
 
     def rolled_back(self) -> None:
-        """Cancel the scan: its view contains changes that no longer exist."""
+        """Cancel the scan, because its view has changes that no longer exist."""
         self.cancel()
 
     def damaged(self) -> None:
-        """Cancel the scan: a part of its view can't be read."""
+        """Cancel the scan, because a part of its view can't be read."""
         self.cancel()
 
     @property
@@ -239,8 +257,8 @@ class RangeScan:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _refill(self, pause: Pause) -> None:
-        """Fill the queue with the next keys in order; make another pass over the view when all keys of a pass are
-        returned.
+        """Fill the queue with the next keys in order. Make another pass over the view when all keys of the last pass
+        were returned. The queue stays empty at the end.
         """
         while not self._waiting and not self.is_cancelled:
             if some := list(islice(self._in_order, KEYS_AT_LEAST)):
@@ -260,15 +278,17 @@ class RangeScan:
         self._keep(-run.size)
 
     def _keep(self, size: int) -> None:
-        """Add `size` bytes (negative to subtract) to the bytes held; a cancelled scan holds none."""
-        # A coroutine that was cancelled while it waited may still come here with what it read.
+        """Add `size` bytes (negative to subtract) to the bytes that the scan holds; a cancelled scan holds none."""
+        # A coroutine whose scan was cancelled while it waited may still call this.
         size = -self._kept_bytes if self.is_cancelled else size
         self._kept_bytes += size
         self._scans.kept_bytes += size
 
     @property
     def _keeps_too_much(self) -> bool:
-        """True if the scan holds more than it leaves to the other scans, including the keys that will be unpacked."""
+        """True if the scan holds more bytes than are free for other scans; the keys that will be unpacked count as
+        held.
+        """
         return self._kept_bytes > KEPT_BYTES_MAX - self._scans.kept_bytes - KEYS_AT_LEAST * ENTRY_BYTES
 
     async def _lowest(self, pause: Pause) -> list[_Run]:
@@ -285,17 +305,17 @@ class RangeScan:
             if len(loose) >= SORTED_AT_ONCE or self._keeps_too_much:
                 runs += await self._packed_runs(loose, pause)
                 loose = []
-            # A scan that gets no more room still keeps this many, or it would look over the view for ever and return
-            # nothing.
+            # A scan keeps at least this many keys, even without room; otherwise it would read the view for ever and
+            # return nothing.
             if self._keeps_too_much and sum(map(len, runs)) > KEYS_AT_LEAST:
                 runs = await self._cut(runs, pause)
-                # Keys above the bound are left for another look, so what was kept is complete up to it.
+                # Keys above the bound are left for another pass; the kept keys are complete up to the bound.
                 bound = runs[-1].last if runs else bound
             await pause()
         return runs + await self._packed_runs(loose, pause)
 
     async def _packed_runs(self, entries: list[tuple[bytes, int]], pause: Pause) -> list[_Run]:
-        """Return some keys as runs."""
+        """Return keys as sorted runs, and count the memory of these in place of the entries'."""
         runs: list[_Run] = []
         for at in range(0, len(entries), SORTED_AT_ONCE):
             runs.append(_Run(sorted(entries[at : at + SORTED_AT_ONCE])))
@@ -358,7 +378,11 @@ class RangeScan:
 
 
 class RangeScans:
-    """The scans of a bucket, by id. Attributes: kept_bytes, the total size of the keys that they hold."""
+    """The scans of a bucket, by id.
+
+    Attributes:
+        kept_bytes: the total size of the keys that the scans hold.
+    """
 
     def __init__(self, bucket: ScansOwner) -> None:
         self.kept_bytes = 0
@@ -377,10 +401,11 @@ class RangeScans:
         return self.kept_bytes > KEPT_BYTES_MAX
 
     def create(self, vbucket: VBucket, plan: ScanPlan, now: float) -> RangeScan:
-        """Begin a scan of the durable documents; `now`: seconds of a monotonic clock.
+        """Begin a scan of a vbucket's durable documents; `now` is in seconds of a monotonic clock.
 
         Raises:
-            CommandRefused: there are too many scans. CorruptStore: a part of the vbucket can't be read.
+            CommandRefused: there are too many scans.
+            CorruptStore: a part of the vbucket can't be read.
         """
         self.forget_idle(now)
         if len(self._scans) >= SCANS_MAX:
@@ -392,7 +417,9 @@ class RangeScans:
         return scan
 
     def find(self, name: Name, vbucket: int, now: float) -> RangeScan:
-        """Return the scan with an id; raise CommandRefused(KEY_ENOENT) if the vbucket has no such scan (any more)."""
+        """Return the scan with an id. Raises CommandRefused(KEY_ENOENT) if the vbucket has no such scan, or no
+        longer.
+        """
         self.forget_idle(now)
         scan = self._scans.get(name)
         if scan is None or scan.vbucket.id != vbucket:

@@ -1,14 +1,13 @@
-"""The fence: after an absence a node does not serve its vbuckets until it is certain that no other node owns them by
-now.
+"""The fence: after a start a node does not serve its vbuckets until it is certain that no other node owns them by now.
 
     closed --an answer with a newer map--> closed; the newer map is now the one in question
            --answers of a majority of the map's nodes, this one included, and none newer--> open
            --an operator's map--> open
     open   --another node answers at this node's address--> closed, until an operator's map after that
 
-An operator who promotes a replica first sends the new map to a majority of the nodes. Two majorities share a node, so
-one of the nodes that answered would have had the new map. With two nodes the majority is both: if the other one is
-lost, an operator must send a map. The fence does not depend on time.
+An operator who promotes a replica first sends the new map to a majority of the nodes. Any two majorities have a node in
+common, so one of the nodes that answered would have the new map. With two nodes, both are needed for a majority: if the
+other one is lost, an operator must send a map. The fence does not depend on time.
 """
 
 from __future__ import annotations
@@ -20,26 +19,25 @@ from headwater.wire.durability import majority_of
 
 
 class Fence:
-    """The fence for one map, and the peers that answered.
+    """The fence for one map, and the peers that have answered.
 
     Attributes:
-        is_open: True if the node may serve the vbuckets that it has by the map. heard: the peers that have no newer
-            map.
-        alone: True if no other node answers at this node's address, False if one does (own_address.py); None while
-            unknown.
+        is_open: True if the node may serve the vbuckets that it has by the map.
+        heard: the peers that have answered, and have no newer map.
+        alone: True if no other node answers at this node's address, False if one does (own_address.py), None while this
+            is unknown.
     """
 
     def __init__(self, known: ClusterMap, *, is_open: bool = False, alone: bool | None = True) -> None:
         self.heard: set[Address] = set()
         self.alone = alone
         self._peers = frozenset(known.peers)
-        # A majority, this node counted: it shares a node with every other majority, and so with one that has a newer
-        # map.
+        # A majority that includes this node: it has a node in common with any majority that has a newer map.
         self._needed, members = majority_of(len(known.servers)), len(known.servers)
         node_invariant(2 * self._needed > members, "{} of {} nodes are to be a majority", self._needed, members)
         self.is_open: bool = (
             is_open or self._needed <= 1 or known.this is None
-        )  # one that is no member has nobody to ask
+        )  # without other members there are no answers to wait for
 
     @property
     def missing(self) -> int:
@@ -48,19 +46,19 @@ class Fence:
 
     def hear(self, peer: Address) -> bool:
         """Note that a peer has no newer map; return True if that opens the fence."""
-        # An answer that was under way when the map changed may come from a node that is no member any more.
+        # An answer to an earlier request may come from a node that is not in the present map.
         if peer not in self._peers:
             return False
-        # A set, for the same peer asked twice is one voice.
+        # A set, so that each peer counts once.
         self.heard.add(peer)
         return self._try()
 
     def hear_own(self, *, alone: bool) -> bool:
-        """Note whether another node answers at this node's address, which closes the fence; return True if the call
-        opens it.
+        """Note whether this node is alone at its address. If another node answers there (`alone` is False), the fence
+        closes; return True if the call opens the fence.
         """
-        # A copy that once answered keeps the fence closed: it may be down for a moment, and only an operator can say
-        # which of the two is the member.
+        # Once another node has answered, the fence stays closed, even if that node does not answer any more: only an
+        # operator can say which of the two is the member.
         if self.alone is not False:
             self.alone = alone
         if not alone:

@@ -29,7 +29,8 @@ class MapFile:
     """The file of the map in a store's folder.
 
     Args:
-        disk: the disk; folder: the folder of the store.
+        disk: the disk.
+        folder: the folder of the store.
     """
 
     def __init__(self, disk: Disk, folder: Path) -> None:
@@ -53,16 +54,18 @@ class MapFile:
             raise StorageError(f"{self.path}: {error.strerror or error}") from error
 
     def save(self, config: bytes, given_up: list[int]) -> None:
-        """Replace the map on disk; durable on return. Blocking.
+        """Replace the map on disk; durable on return. Blocks while the disk works.
 
         Args:
-            given_up: active vbuckets that other nodes own by the map. Their new states are written to the log after
-                this file; this list restores them after a crash in between.
+            config: the map as JSON.
+            given_up: the active vbuckets that other nodes own by the map. Their new states are written to the log
+                later; if the node crashes before, the next start reads this list.
 
         Raises:
-            DiskFull, StorageError: the old map is still on disk. UnsureFile: either of the two may be.
+            DiskFull, StorageError: the old map is still on disk.
+            UnsureFile: either map may be on disk.
         """
-        # Map and list are one file: between two files a crash could keep the map and forget what it took away.
+        # Map and list are in one file, so that a crash can't keep the map and lose the list.
         self.whole.replace(_encode(config, given_up))
 
 

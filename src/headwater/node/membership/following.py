@@ -1,7 +1,8 @@
-"""Makes replicas follow other nodes by the map, over the same dialers as IOCTL_SET.
+"""Make replicas follow other nodes by the map, with the same dialers as IOCTL_SET.
 
-A map decides when it changes the entry of a vbucket. Between two maps an operator may make a vbucket follow another
-node, or (`hold`) none, for instance to use another stream. A map ends only streams that a map began.
+When a map changes the entry of a vbucket, the map decides which node the vbucket follows. Until then an operator may
+make it follow another node, or (`hold`) no node, for instance to use another stream. A map ends only streams that a map
+began.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ class Following:
     """The vbuckets that follow another node according to the cluster map.
 
     Args:
-        replication: the node's dialers. source: returns the producer, with its login, at an address.
+        replication: the node's dialers.
+        source: returns the producer at an address, with the login for it.
 
     Attributes:
-        sources: address of the followed node, by vbucket.
-        held: vbuckets that follow no node until the map changes their entry.
-        held_by_run: the vbuckets in `held` that an operator's run holds; the end of the run, or the start of another,
-            frees them as well.
+        sources: the address of the followed node, by vbucket.
+        held: the vbuckets that follow no node until a map changes their entry.
+        held_by_run: the vbuckets in `held` that an operator's run holds; the end of the run, or the start of another
+            one, also ends the hold.
     """
 
     def __init__(self, replication: Follower, source: Callable[[Address], ProducerAddress]) -> None:
@@ -37,14 +39,14 @@ class Following:
         self._source = source
 
     def news(self, vbuckets: Iterable[int]) -> None:
-        """End the hold of these vbuckets, because a new map changed their entries."""
+        """End the hold of vbuckets, because a new map has changed their entries."""
         known = set(vbuckets)
         self.held -= known
         self.held_by_run -= known
 
     def hold(self, vbuckets: Iterable[int], *, by_run: bool = False) -> None:
-        """End the streams of these vbuckets, and keep them from following; `by_run` is True if the operator's run has
-        the lease.
+        """End the streams of vbuckets that the map began, and keep these vbuckets from following a node. `by_run` is
+        True if an operator's run with the lease requests this.
         """
         for vb in vbuckets:
             self.held.add(vb)
@@ -53,9 +55,9 @@ class Following:
             self._leave(vb)
 
     def run_over(self) -> set[int]:
-        """End the holds by an operator's run that has ended, or was followed by another; return these vbuckets.
+        """End the holds of an operator's run, because the run has ended or another one begins; return their vbuckets.
 
-        A killed run can't end them itself, and the next map may not change the entry of a vbucket that the run was
+        A killed run can't end its holds, and the next map may not change the entry of a vbucket that the run was
         moving: without this, the vbucket would never follow a node again.
         """
         left, self.held_by_run = self.held_by_run, set()
@@ -63,26 +65,26 @@ class Following:
         return left
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
-        """Note that an operator makes these vbuckets follow a node."""
+        """Note that an operator makes vbuckets follow a node: the map no longer decides about their streams."""
         for vb in vbuckets:
             self.held.discard(vb)
             self.held_by_run.discard(vb)
             self.sources.pop(vb, None)
 
     def of(self, host: str, port: int) -> list[int]:
-        """Return the vbuckets that follow a node."""
+        """Return the vbuckets that follow a node by the map."""
         return [vb for vb, source in self.sources.items() if source == (host, port)]
 
     def obey(self, wanted: dict[int, Address | None], *, news: Iterable[int]) -> None:
-        """Make each vbucket follow its source (None: no node).
+        """Make each vbucket follow its source in `wanted` (None: no node).
 
-        A stream that an operator began continues unless the map has news of the vbucket.
+        A stream that an operator began continues, unless the vbucket is in `news`: a map has changed its entry.
         """
         changed, begin = set(news), dict[Address, list[int]]()
         for vb, source in wanted.items():
             if source is None or vb in self.held:
                 self._leave(vb)
-            # A stream that an operator began to another node goes on until a map changes the entry.
+            # A stream that an operator began, to another node, continues until a map changes the entry.
             elif (vb in changed and self.sources.get(vb) != source) or not self._replication.wants(vb):
                 begin.setdefault(source, []).append(vb)
         for source, vbuckets in begin.items():
@@ -98,7 +100,7 @@ class Following:
             self._replication.start(self._source(source), vbuckets, takeover=False)
 
     def _leave(self, vb: int) -> None:
-        # Only streams that the map began are ended by it.
+        # Only streams that the map began are ended.
         source = self.sources.pop(vb, None)
         if source is not None:
             self._replication.leave(self._source(source), [vb])

@@ -1,4 +1,4 @@
-"""Reads and checks a cluster map for a node: it must belong to the node's bucket and have its number of vbuckets.
+"""Read and check a cluster map for a node: it must belong to the node's bucket and have its number of vbuckets.
 
 An orchestrator sends each node its own copy, with `thisNode` in the node's entry of `nodesExt`; `seen_from` converts a
 copy that was fetched from another node. All checks are here: a node that accepted a broken map would drop vbuckets that
@@ -17,11 +17,13 @@ from headwater.wire.cluster_map import ClusterMap
 
 
 def read_map(text: bytes, *, bucket: str, vbuckets: int, content: Any = None) -> ClusterMap:
-    """Read and check a map.
+    """Return the map in a text, after all checks.
 
     Args:
-        bucket: the name of this node's bucket (a map may have no name); vbuckets: the number of its vbuckets.
-        content: the JSON value of the text, if it was parsed already.
+        text: the map as JSON.
+        bucket: the name of this node's bucket, which the map must have if it has a name.
+        vbuckets: the number of the bucket's vbuckets.
+        content: the parsed JSON of the text; None if it is not parsed yet.
 
     Raises:
         RemoteProtocolError: not JSON, not a map, or the map of another bucket; the text names the problem.
@@ -35,7 +37,7 @@ def read_map(text: bytes, *, bucket: str, vbuckets: int, content: Any = None) ->
 
 
 def says_the_same(first: ClusterMap, second: ClusterMap) -> bool:
-    """Return True if two maps have the same meaning for this node; their other parts, for clients, may differ."""
+    """Return True if two maps have the same meaning for this node; their parts for clients may differ."""
     return _facts(first) == _facts(second)
 
 
@@ -45,7 +47,7 @@ def _facts(map_: ClusterMap) -> tuple[object, ...]:
 
 
 def seen_from(known: ClusterMap, here: Address) -> ClusterMap:
-    """Return a map in the form for the node `here`, which may be missing in it."""
+    """Return a map in the form for the node `here`: with `thisNode` in its entry. The map may lack the node."""
     this = known.servers.index(here) if here in known.servers else None
     content = json.loads(known.text)
     for index, entry in enumerate(content.get("nodesExt", ())):

@@ -1,4 +1,5 @@
-"""A node as a member of a cluster: it keeps the cluster map that contains it, and changes its vbuckets accordingly.
+"""A node as a member of a cluster: it keeps the cluster map that contains this node, and changes its vbuckets
+accordingly.
 
     an operator's map, or a peer's newer one --on disk--> passed to clients --> every vbucket with a changed entry
                                                                                 takes its role (roles.py)
@@ -6,9 +7,9 @@
                                           other node owns them (fence.py)
 
 A vbucket that a map takes away is fenced at once, before the map has any other effect. A vbucket that is being handed
-over keeps its state until the handover is complete. A map never makes a vbucket active; SET_VBUCKET and a takeover do.
-A node without a map, or with a map of this node alone, does none of this. Source: kv.md 1.4, failover.md 3 to 5;
-docs/decisions/0030.
+over keeps its state until the handover is complete. A map never makes a vbucket active; only SET_VBUCKET and a takeover
+do. A node without a map, or with a map that has no other node, needs none of this. Source: kv.md 1.4, failover.md 3 to
+5; docs/decisions/0030.
 """
 
 from __future__ import annotations
@@ -52,15 +53,22 @@ log: Final = logging.getLogger(__name__)
 class Membership:
     """The map that contains this node, and its effects; call all methods from the event loop's thread.
 
+    Args:
+        server: the node with the bucket. The map is read at once, and the active vbuckets are fenced.
+
     Attributes:
-        map: the newest map; None if no map ever contained this node.
-        fence: the fence for the vbuckets that this node has by the map. peers: the other nodes, and their answers.
+        map: the newest map; None if no map has ever contained this node.
+        fence: the fence for the vbuckets that this node has by the map; None without a map.
+        peers: the other nodes, and their answers.
+        own: the check that no other node answers at this node's address.
         following: the replicas that follow other nodes by the map.
-        reconciler: the vbuckets that do not have the role of the map yet.
+        reconciler: gives the vbuckets their roles by the map.
+
+    Raises:
+        StorageError: the map on disk is damaged or missing.
     """
 
     def __init__(self, server: Services) -> None:
-        """Read the map and close the fence; StorageError if the map on disk is damaged or missing."""
         self.map: ClusterMap | None = None
         self.fence: Fence | None = None
         self._server = server
@@ -78,7 +86,7 @@ class Membership:
     def _load(self) -> None:
         kept = self._file.load()
         if kept is None:
-            if self._bucket.store.declarations.is_member:  # to serve without it could be a second owner
+            if self._bucket.store.declarations.is_member:  # without its map this node could become a second owner
                 why = "the file is missing, though this node is one of a cluster"
                 raise CorruptStore(self._file.path, 0, why)
             return
@@ -96,8 +104,7 @@ class Membership:
             bucket.fence(vb for vb, each in bucket.vbuckets.items() if each.state is State.ACTIVE)
         self.reconciler.known, self.reconciler.serves = self.map, self.fence.is_open
         self.reconciler.ask(range(bucket.vbucket_count))
-        # What an earlier map took away, and whose new state was perhaps never written: the file remembers it, for this
-        # start finds no news in its own map.
+        # The file also has the vbuckets that this map took away, because their new state may not have been written.
         self.reconciler.ask(given_up, News.OWNER)
 
     @property
@@ -108,7 +115,7 @@ class Membership:
     def start(self) -> None:
         """Begin to take the roles of the map, and to request the other nodes' maps, once the node listens."""
         if self.map is not None:
-            with contextlib.suppress(StorageError):  # a folder of before this was kept; tried again at the next start
+            with contextlib.suppress(StorageError):  # for folders of older versions; the next start tries again
                 self._bucket.store.declarations.join()
             self._server.cluster.take(self.map.version, self.map.text)
             self._watch(self.map)
@@ -128,21 +135,28 @@ class Membership:
     # --- maps that arrive -------------------------------------------------------------------------------------------
 
     def concerns(self, content: object) -> bool:
-        """Return True if a map (as JSON) is for the member: it contains this node, or the member already has a map."""
+        """Return True if the member must take a map (as JSON): the map contains this node, or the member already has
+        one.
+        """
         entries = content.get("nodesExt", ()) if isinstance(content, dict) else ()
         named = isinstance(entries, list) and any(isinstance(each, dict) and each.get("thisNode") for each in entries)
         return named or self.map is not None
 
     async def take(self, version: tuple[int, int], config: bytes, content: Any = None) -> None:
-        """Adopt an operator's map: on return it is on disk, the fence is open, and the vbuckets have their roles,
-        unless they are being handed over.
+        """Adopt an operator's map. On return it is on disk, the fence is open, and the vbuckets have their roles,
+        except those that are being handed over.
+
+        Args:
+            version: the epoch and revision that the request names.
+            config: the map as JSON.
+            content: the parsed JSON; None if it is not parsed yet.
 
         Raises:
             CommandRefused: EINVAL if it is no map or has another version than `version`; KEY_EEXISTS if the present map
-                is newer, or differs with the same version; ETMPFAIL if the map, or a role, could not be written.
+                is newer, or is another one of the same version; ETMPFAIL if the map, or a role, could not be written.
         """
-        # One map at a time, operators' and peers' alike: two that are checked against the same older map could be kept
-        # in the wrong order.
+        # One map at a time, from operators and peers: otherwise two maps could be checked against the same older one,
+        # and be kept in the wrong order.
         async with self._taking:
             map_ = self._checked(version, config, content)
             try:
@@ -150,8 +164,8 @@ class Membership:
                     await self._keep(map_)
             except StorageError as error:
                 raise CommandRefused(Status.ETMPFAIL, str(error)) from None
-            # Only what is on disk is obeyed: a node that gave a vbucket up and forgot why would take it back at its
-            # next start.
+            # A map takes effect only once it is on disk: otherwise a node could give up a vbucket, forget the map, and
+            # serve the vbucket again after a restart.
             self._adopt(map_)
             self._open()
         while not self.reconciler.reconcile():
@@ -171,12 +185,12 @@ class Membership:
         here = self.map.here if self.map is not None else None
         if map_.this is None and here is not None and here in map_.servers:
             map_ = seen_from(map_, here)
-        # "A careful one refuses a smaller (epoch, revision)" (kv.md 1.4): an older map would give back what a newer one
-        # took away.
+        # "A careful one refuses a smaller (epoch, revision)" (kv.md 1.4): an older map would give back vbuckets that a
+        # newer one took away.
         if version < self._floor():
             raise CommandRefused(Status.KEY_EEXISTS, f"the map here is newer: {self._server.cluster.version}")
-        # Two operators made a map of one version. Taken from both, it would leave two owners who each have the newest
-        # map.
+        # Two operators created different maps of the same version. If nodes accepted both, a vbucket could have two
+        # owners that both have the newest map.
         if self.map is not None and version == self.map.version and not says_the_same(map_, self.map):
             raise CommandRefused(Status.KEY_EEXISTS, f"the map here has version {version} as well, and is another")
         return map_
@@ -193,8 +207,8 @@ class Membership:
             raise CommandRefused(Status.EINVAL, why)
 
     def _floor(self) -> tuple[int, int]:
-        """Return the version that clients may have from this node, below which no map is accepted; (0, 0) if there is
-        none.
+        """Return the lowest version that a new map may have: the version that clients may have got from this node; (0,
+        0) if they have got none.
         """
         bucket = self._bucket
         if self.map is None and not self._server.cluster.is_set and not any(map(bucket.is_active, bucket.vbuckets)):
@@ -202,13 +216,17 @@ class Membership:
         return self._server.cluster.version
 
     async def _receive_map(self, peer: Address, config: bytes) -> None:
-        """Handle a peer's answer: adopt its map if it is newer; otherwise note that the peer has no newer one."""
+        """Handle a peer's map: adopt it if it is newer; otherwise note that the peer has no newer one.
+
+        Raises:
+            RemoteProtocolError: the map is invalid, or another cluster's.
+        """
         map_ = self._read(config)
         async with self._taking:
             known, fence = self.map, self.fence
             if known is None or known.here is None or fence is None:
                 return
-            # Another cluster at this address would otherwise outvote the map by a higher revision of its own.
+            # Otherwise the map of another cluster at this address could replace this one by its higher revision.
             if map_.uuid != known.uuid:
                 raise RemoteProtocolError(f"{peer} belongs to another cluster: its map has uuid {map_.uuid}")
             if map_.version > known.version:
@@ -218,14 +236,15 @@ class Membership:
                     "took map %s over from %s", mine.version, peer, extra=event("map.taken", version=mine.version)
                 )
                 self._adopt(mine)
-            # Read anew: `_adopt` has put another fence in the place of the one above, which counts the answers to the
-            # new map from none.
+            # `self.fence` is read again, because `_adopt` has replaced the fence; the new one has no answers yet.
             if self.fence is not None and self.fence.hear(peer):
                 self._open()
         self.reconciler.look()
 
     def _own_told(self, config: bytes | None) -> None:
-        """Handle the answer at this node's address: the map of another node, or None if no other node answers."""
+        """Handle the answer at this node's address: `config` is the map of another node; None if no other node
+        answers.
+        """
         if self.fence is None or self.map is None:
             return
         if config is not None and self._is_copy(config):
@@ -258,9 +277,9 @@ class Membership:
         return read_map(config, bucket=self._bucket.name, vbuckets=self._bucket.vbucket_count)
 
     async def _keep(self, map_: ClusterMap) -> None:
-        """Write a map to disk."""
+        """Write a map to disk, with the active vbuckets that it takes away."""
         given_up = [vb for vb in self._taken_away(map_) if self._bucket.state(vb) is State.ACTIVE]
-        # Not on the loop: two syncs of a slow disk would hold every connection up.
+        # In a thread: two syncs of a slow disk would delay all connections.
         await self._server.loop.run_in_executor(None, self._save, map_.text, sorted(given_up))
 
     def _taken_away(self, map_: ClusterMap) -> list[int]:
@@ -270,27 +289,29 @@ class Membership:
         return [vb for vb in served if role(map_, vb, State.ACTIVE, changes[vb]).state is not None]
 
     def _is_served(self, vb: int) -> bool:
-        """Return True if a vbucket is active here, or is being taken over."""
+        """Return True if a vbucket is active here, or a takeover, from or to this node, is under way."""
         return self._bucket.state(vb) is State.ACTIVE or self.reconciler.is_moving(vb)
 
     def _save(self, config: bytes, given_up: list[int]) -> None:
-        """Write the map, then mark the store as a member's: a marked store without a map does not open."""
+        """Write the map, then mark the store as a member's. In this order, because a marked store without a map does
+        not open.
+        """
         self._file.save(config, given_up)
         self._bucket.store.declarations.join()
 
     def _adopt(self, map_: ClusterMap) -> None:
-        """Apply a map that is on disk."""
-        # First of all: what has another owner now is served no more, whether there is room for its new state yet or
-        # not. Looked at by this map before that, durable writes that wait would find majorities the owner is not in.
+        """Put a map that is on disk into force."""
+        # First of all: vbuckets with another owner are no longer served, even if there is no room for their new state
+        # yet. Otherwise durable writes could count majorities of the new map, without its owner.
         self._bucket.fence(self._taken_away(map_))
-        if map_.here is None:  # what nobody owns is about to be somebody's: the others go on without this node
+        if map_.here is None:  # vbuckets without an owner will soon have one: the others continue without this node
             self._bucket.fence(filter(self._is_served, range(self._bucket.vbucket_count)))
         before, self.map = self.map, map_
         older = before is not None and map_.version < before.version
         node_invariant(not older, "map {} is to follow map {}", map_.version, before and before.version)
         changes = news(before, map_)
         _tell_of_departures(before, map_, [vb for vb, each in changes.items() if each is News.OWNER])
-        # The reconciler has the map before it is asked: its look may come within this call.
+        # The reconciler gets the map first, because it may run within the calls below.
         self.reconciler.known = map_
         for vb, each in changes.items():
             self.reconciler.ask([vb], each)
@@ -298,29 +319,35 @@ class Membership:
         if before is not None and (before.encrypted, before.tls_ports) != (map_.encrypted, map_.tls_ports):
             self.following.redial()
         alone = True if self.fence is None else self.fence.alone
-        # A new map asks for new answers, but an open fence stays open: what this map takes away was fenced above.
+        # The new map needs new answers, but an open fence stays open: the vbuckets that the map takes away were fenced
+        # above.
         self.fence = Fence(map_, is_open=self.fence is None or self.fence.is_open, alone=alone)
         self._server.cluster.take(map_.version, map_.text)
         self._watch(map_)
-        # Last: a client that gets the map and asks at once must find the node as that map says.
+        # Last of all, because clients may use the map at once.
         self._server.tell_of_map()
 
     def _open(self) -> None:
-        """Open the fence, because no peer has a newer map: serve the vbuckets that this node has by the map.
+        """Open the fence, and serve the vbuckets that this node has by the map.
 
-        An active vbucket that belongs to another node by this map, and was not taken away by a map, was taken over
-        before the next map was created. It stays fenced until that map arrives, or an operator decides.
+        An active vbucket that belongs to another node by this map, although no map has taken it away, was taken over
+        shortly before the next map. It stays fenced until that map arrives, or an operator decides.
         """
         if self.fence is not None:
             self.fence.is_open = self.fence.alone = True
         self.reconciler.serves = True
         self.reconciler.ask(self._bucket.fenced)
 
-    # --- what operators do meanwhile --------------------------------------------------------------------------------
+    # --- calls for operators ----------------------------------------------------------------------------------------
 
     def hold(self, host: str, port: int, vbuckets: Iterable[int] | None) -> bool:
-        """Keep vbuckets (None: all that follow this node) from following a node until a map changes their entry; return
-        True if any of them would.
+        """Keep vbuckets from following a node by the map, until a map changes their entry; return True if there are
+        such vbuckets.
+
+        Args:
+            host: the followed node's host.
+            port: its port.
+            vbuckets: the vbuckets; None for all that follow this node.
         """
         if self.map is None:
             return False
@@ -330,7 +357,7 @@ class Membership:
         return bool(held)
 
     def run_over(self) -> None:
-        """Let the vbuckets held by an operator's run follow the map again, because the run has ended, or another
+        """Let the vbuckets that an operator's run holds follow the map again, because the run has ended, or another one
         begins.
         """
         left = self.following.run_over()
@@ -343,13 +370,15 @@ class Membership:
         self.following.by_hand(vbuckets)
 
     def state_set(self, vbucket: int) -> None:
-        """Note that an operator has set a vbucket's state, which overrides map and fence; a replica follows the map."""
+        """Note that an operator has set a vbucket's state, which overrides map and fence. A replica follows a node by
+        the map.
+        """
         self.reconciler.overruled(vbucket)
         if self.map is not None:
             self.reconciler.ask([vbucket])
             self.reconciler.look()
 
-    # --- how to reach others ----------------------------------------------------------------------------------------
+    # --- connections to others --------------------------------------------------------------------------------------
 
     def _account(self) -> tuple[str | None, str | None]:
         return self._server.config.account if self._server.users.required else (None, None)
@@ -378,13 +407,14 @@ class Membership:
 
 
 def _tell_of_departures(before: ClusterMap | None, after: ClusterMap, vbuckets: Sequence[int]) -> None:
-    """Log the nodes that left the map, and the vbuckets without an owner that this node gets: the only signs of a
-    failover on a surviving node.
-
-    The first map of a failover removes the dead node, the second names the new owners (cluster/failover.py).
+    """Log the nodes that left the map, and the number of vbuckets without an owner that this node gets. On a surviving
+    node these are the only signs of a failover: its first map removes the dead node, its second names the new owners
+    (cluster/failover.py).
 
     Args:
-        vbuckets: the vbuckets with a new owner.
+        before: the former map; None if there was none.
+        after: the new map.
+        vbuckets: the vbuckets with another owner than before.
     """
     if before is None:
         return

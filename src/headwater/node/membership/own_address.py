@@ -1,9 +1,9 @@
-"""Connects to the address that the map has for this node: if another node answers there, this one is a copy of its
+"""Connect to the address that the map has for this node: if another node answers there, this node runs on a copy of its
 folder.
 
 A copy has the map and the data of a member, and its peers have no newer map: it would serve in addition to the
-original. So the fence opens only once it is known that no other node answers at the address: either this node itself
-answers (it recognizes its own connection by the client name), or none does, as behind some address translations and
+original. So the fence opens only once it is known that no other node answers at the address. Either this node itself
+answers (it recognizes its own connection by the client name), or no node does, as behind some address translations, or
 before the original has started. The check is repeated as long as the map contains this node.
 """
 
@@ -30,16 +30,19 @@ from headwater.wire.address import Address
 from headwater.wire.cluster_map import ClusterMap
 
 SILENCES = 3
-"""So many calls without an answer mean that nobody can be reached there."""
+"""After so many calls without an answer, the address counts as unreachable."""
 
 
 class OwnAddress:
     """The repeated check that no other node answers at this node's address.
 
     Args:
-        login: returns this node's login. call: connects to a node.
+        loop: returns the event loop.
+        login: returns this node's login.
+        call: connects to a node.
         is_heard: returns True if a client with this agent name is connected to this node.
-        told: called with the result: the JSON map of another node that answers there, or None if there is none.
+        on_answer: called with the result of each check: the JSON map of another node that answers there, or None if no
+            other node answers.
     """
 
     def __init__(
@@ -80,16 +83,16 @@ class OwnAddress:
 
         def failed(error: Exception) -> None:
             nonlocal silent
-            # A refused connection says at once that nobody is there; silence may be a busy node.
+            # A refused connection shows at once that no node is there; silence may be a busy node.
             silent = silent + 1 if isinstance(error, TimeoutError) else SILENCES
-            if silent >= SILENCES:  # a busy node is slow, but not for ever
+            if silent >= SILENCES:  # even a busy node would have answered one of these calls
                 self._on_answer(None)
 
         await keep_asking(ask, failed, Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX), ASK_AGAIN_SECONDS)
 
     async def _ask(self, address: Address) -> bytes | None:
         """Return the map of another node that answers at the address; None if this node itself answers."""
-        # A name that is drawn for this call alone: if this node then has a client of that name, the call has come home.
+        # A random name for this call: if this node now has a client of this name, the call has reached this node.
         login = replace(self._login(), agent=f"headwater-node {secrets.token_hex(8)}")
         sock = await self._call(address)
         try:
@@ -100,5 +103,7 @@ class OwnAddress:
 
 
 def is_copy(known: ClusterMap | None, other: ClusterMap) -> bool:
-    """Return True if a node that answers at this node's address is, by its map, the same member of the same cluster."""
+    """Return True if the map `other`, of a node that answers at this node's address, says that it is the same member of
+    the same cluster.
+    """
     return known is not None and other.uuid == known.uuid and known.here is not None and other.here == known.here

@@ -1,7 +1,7 @@
-"""Requests the maps of the other nodes, from each in turn, as long as the map contains them.
+"""Request the maps of the other nodes, again and again, as long as the map contains these nodes.
 
-A node that does not answer is asked again, soon at first; a node that has answered is asked again after a while. So a
-map that an orchestrator could not send to this node arrives nevertheless.
+A node that does not answer gets another request soon, later ones at longer intervals; a node that has answered gets
+another request after a while. So a map that an orchestrator could not send to this node arrives nevertheless.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON)
 
 @dataclass(slots=True)
 class MapPeer:
-    """The time of a node's last answer (loop.time()), and the problem since then."""
+    """The answers of another node.
+
+    Attributes:
+        heard_at: the time of its last answer, in loop.time() seconds; None if it has never answered.
+        problem: the problem since then; empty if there is none.
+    """
 
     heard_at: float | None = None
     problem: str = "not asked yet"
@@ -39,9 +44,10 @@ class Peers:
     """The other nodes of the map.
 
     Args:
+        loop: returns the event loop.
         login: returns this node's login.
         call: connects to a node.
-        told: called with a node and the JSON of its map; an error that it raises is recorded as the node's problem.
+        on_map: called with a node and the JSON of its map; an error that it raises is recorded as the node's problem.
 
     Attributes:
         known: each node, with its last answer and its problem.
@@ -63,7 +69,7 @@ class Peers:
 
     def watch(self, addresses: Iterable[Address]) -> None:
         """Request the maps of these nodes from now on, and of no others."""
-        wanted = tuple(addresses)  # asked in that order, so that a simulated run is the same again
+        wanted = tuple(addresses)  # in a fixed order, so that a simulated run can be repeated
         for address in [address for address in self._tasks if address not in wanted]:
             self._tasks.pop(address).cancel()
             self.known.pop(address)
@@ -79,7 +85,7 @@ class Peers:
         async def ask() -> None:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 config = await self._ask(address)
-            # Outside of the limit of time: a map that is being written to the disk must not be broken off.
+            # Outside of the time limit, which must not interrupt writing a map to disk.
             await self._on_map(address, config)
             peer.heard_at, peer.problem = self._loop().time(), ""
 

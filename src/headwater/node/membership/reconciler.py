@@ -1,4 +1,4 @@
-"""The reconciler changes the roles of vbuckets to those of the map, as soon as possible.
+"""The reconciler gives vbuckets their roles by the map, as soon as possible.
 
 roles.py determines the roles. Vbuckets wait here for the end of a handover, or, if they need a new record, for room in
 the batch or on the disk. A vbucket that must not be served meanwhile stays fenced (`Bucket.fenced`).
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOVING_AGAIN_SECONDS = 0.05
 NO_ROOM_SECONDS = 1.0
 LOST_SECONDS = 0.25
-"""A role that was lost with its batch is taken again so much later: the disk may fail the next one too."""
+"""The delay before a role that was lost with its batch is set again, because the disk may still fail."""
 
 log: Final = logging.getLogger(__name__)
 
@@ -35,11 +35,13 @@ class Reconciler:
     """Gives the vbuckets of a node their roles by the map, and the replicas their streams.
 
     Args:
+        server: the node with the bucket.
         following: the streams of replicas.
 
     Attributes:
-        known: the map. serves: True if the fence is open, and vbuckets that this node has by the map may be served.
-        moving: vbuckets that wait for the end of a handover.
+        known: the map; None if there is none.
+        serves: True if the fence is open, so that vbuckets that this node has by the map may be served.
+        moving: the vbuckets that wait for the end of a handover.
     """
 
     def __init__(self, server: Services, following: Following) -> None:
@@ -57,14 +59,16 @@ class Reconciler:
 
     @property
     def waiting(self) -> list[int]:
-        """The vbuckets with another owner by the map that have not taken their new role yet."""
+        """The vbuckets whose owner has changed in the map, and that do not have their new role yet."""
         return [vb for vb, news in self._todo.items() if news is News.OWNER]
 
     def ask(self, vbuckets: Iterable[int], news: News = News.NONE) -> None:
-        """Reconcile these vbuckets at the next `look` or `reconcile`; the greater of new and earlier news applies."""
+        """Reconcile vbuckets at the next `look` or `reconcile`. `news` is the change of their entries; if a vbucket
+        already waits with a greater change, that one counts.
+        """
         for vb in vbuckets:
-            # The highest news counts: a vbucket that waits for room because it lost its owner still has to give up
-            # after a map that only changed its chain.
+            # The greater change counts: a vbucket that waits for room to be given up must still be given up after a map
+            # that only changed its chain.
             self._todo[vb] = max(news, self._todo.get(vb, News.NONE))
 
     def overruled(self, vbucket: int) -> None:
@@ -73,14 +77,14 @@ class Reconciler:
         self._given_up.discard(vbucket)
 
     def look(self) -> None:
-        """Reconcile the remaining vbuckets, now and whenever there is room again."""
+        """Reconcile the waiting vbuckets, now, and later in a task whenever there is room again."""
         self._timer = None
         if not self.reconcile() and not self._looking:
             self._looking = True
             self._server.loop.create_task(self._look_on())
 
     def stop(self) -> None:
-        """Stop reconciling."""
+        """Stop reconciling: forget the waiting vbuckets."""
         self._todo.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -102,9 +106,9 @@ class Reconciler:
         await there.wait()
 
     def reconcile(self) -> bool:
-        """Give the vbuckets their roles; return False if there is no room for the records of the rest.
+        """Give the waiting vbuckets their roles; return False if some still wait for room for their records.
 
-        A vbucket that keeps its role needs no record, and is served. Vbuckets that are being handed over do not count.
+        A vbucket that keeps its role needs no record. Vbuckets that are being handed over wait, but do not count.
         """
         known, wanted, changed = self.known, dict[int, Address | None](), list[int]()
         owned = len(self._given_up)
@@ -113,20 +117,18 @@ class Reconciler:
             return True
         has_room = True
         for vb in sorted(self._todo):
-            # A hand-over is between its two nodes until it is over: a role taken in the middle could leave two owners,
-            # or none.
+            # A new role in the middle of a handover could lead to two owners, or none.
             if self.is_moving(vb):
                 self.moving.add(vb)
                 continue
             has_room = has_room and self._has_room()
-            # A role that changes nothing needs no record: on a full disk what is still this node's own must be served
-            # all the same.
+            # Without room, only roles that change nothing are set: these vbuckets must be served even on a full disk.
             if not has_room and role(known, vb, self._bucket.state(vb), self._todo[vb]) != AS_IT_IS:
                 continue
             news = self._todo.pop(vb)
             wanted[vb] = self._take_role(known, vb, news)
             changed += [vb] if news else []
-        # Behind all states: a replica must not follow before it is one.
+        # After all states are set, because only a replica may follow a node.
         self._following.obey(wanted, news=changed)
         if len(self._given_up) > owned:
             given = len(self._given_up) - owned
@@ -141,7 +143,7 @@ class Reconciler:
         wanted = role(known, vb, self._bucket.state(vb), news)
         if wanted.state is not None:
             self._become(vb, wanted.state)
-        # An entry without an owner does not take a vbucket away by itself; only another owner does (roles.py).
+        # An entry without an owner does not take a vbucket away; only another owner does (roles.py).
         is_ours = known.here is not None and known.owner(vb) in (None, known.here)
         if (is_ours and self.serves) or self._bucket.state(vb) is not State.ACTIVE:
             self._bucket.unfence(vb)
@@ -153,14 +155,14 @@ class Reconciler:
         if vbucket is None:
             self._bucket.create_vbucket(vb, state)
             return
-        # Remembered, since a lost batch makes it active again in memory: then it must be fenced and given up once more
-        # (`_lost`).
+        # Recorded, because a lost batch would make the vbucket active again in memory: then it must be fenced and given
+        # up again (`_lost`).
         if vbucket.state is State.ACTIVE:
             self._given_up.add(vb)
         vbucket.set_state(state)
 
     def is_moving(self, vbucket: int) -> bool:
-        """Return True if the vbucket is being taken over, here or from here."""
+        """Return True if a takeover of the vbucket, from or to this node, is under way."""
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is None:
             return False
@@ -174,8 +176,8 @@ class Reconciler:
         return len(arena) - used > RECORD_BYTES
 
     def _lost(self, error: BaseException, lost: list[int]) -> None:
-        """Reconcile the vbuckets of a lost batch again; a vbucket that was given up may be active again, and is
-        fenced.
+        """Reconcile the vbuckets of a lost batch again. A vbucket that was given up may be active again, and is fenced
+        first.
         """
         if self.known is None:
             return

@@ -35,13 +35,18 @@ class News(IntEnum):
 
     NONE = 0
     CHAIN = 1
-    """Other nodes hold it, with the same owner."""
+    """Other nodes have copies of the vbucket, but the owner is the same."""
     OWNER = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The role of a vbucket: its new `state` (None: unchanged), and the node to follow as `source` (None: no node)."""
+    """The role of a vbucket on this node.
+
+    Attributes:
+        state: its new state; None to leave the state unchanged.
+        source: the node that it follows; None for no node.
+    """
 
     state: State | None = None
     source: Address | None = None
@@ -54,12 +59,14 @@ def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Ro
     """Return the role that a map gives a vbucket.
 
     Args:
-        state: state of the vbucket; None if it is not on this node.
-        news: change of the vbucket's entry in the map.
+        known: the map.
+        vbucket: the vbucket's number.
+        state: the present state of the vbucket; None if it is not on this node.
+        news: the change of the vbucket's entry in the map.
     """
     owner, is_news = known.owner(vbucket), news is News.OWNER or (known.this is None and news is News.CHAIN)
-    # The map never makes a vbucket active: it can't know whether this copy holds what the former owner acknowledged
-    # (decision 0030).
+    # The map never makes a vbucket active: it can't know whether this copy has all changes that the former owner has
+    # acknowledged (decision 0030).
     if known.is_owner(vbucket):
         return AS_IT_IS
     if known.is_replica(vbucket):
@@ -71,19 +78,21 @@ def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Ro
 def _as_replica(owner: Address | None, state: State | None, is_news: bool) -> Role:
     if state is State.REPLICA:
         return Role(source=owner)
-    # A takeover that broke off behind pending: the mover decides, and a replica role taken here would let the former
-    # owner's stream in again.
+    # The takeover failed after PENDING, so the mover decides; as a replica, the vbucket would accept the former owner's
+    # stream again.
     if state is State.PENDING and not is_news:
         return AS_IT_IS
-    # Taken over a moment ago: maps that were made before it name another owner, and obeying one would leave the vbucket
-    # with none.
+    # The vbucket was just taken over: older maps name another owner, and obeying them would leave the vbucket without
+    # one.
     if state is State.ACTIVE and not (is_news and owner is not None):
         return AS_IT_IS
     return Role(State.REPLICA, owner)
 
 
 def news(before: ClusterMap | None, after: ClusterMap) -> dict[int, News]:
-    """Return the news of the vbuckets with changed entries; without a previous map, of all vbuckets."""
+    """Return the change of each vbucket whose entry differs between two maps. Without a map before (None), all vbuckets
+    have a new owner.
+    """
     everything = range(len(after.chains))
     if before is None:
         return dict.fromkeys(everything, News.OWNER)

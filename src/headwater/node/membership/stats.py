@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def stats(server: Services, membership: Membership) -> Iterable[tuple[str, str]]:
-    """Yield the statistics of the group; times are in seconds."""
+    """Yield the names and values of the group's statistics; times are in seconds."""
     bucket = server.bucket
     epoch, revision = server.cluster.version
     yield "epoch", str(epoch)

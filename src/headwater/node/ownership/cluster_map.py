@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
 REVISION_STEP_MAX: Final = 1 << 32
 EPOCH_STEP_MAX: Final = 1 << 10
-"""So far above what is here a new map's numbers may be. A node of its own counts revisions from the time in ms."""
+"""The most by which a new map's revision and epoch may exceed the present ones. A node without a map counts revisions
+from the time in ms."""
 
 
 class ServedMap:
-    """The map that this node sends to clients: its own, or one that an operator has set.
+    """The map that this node sends to clients: its own, or one that was set.
+
+    Args:
+        port: the node's port.
+        bucket: the bucket.
+        tls_port: the node's port for TLS; None without TLS.
 
     Attributes:
         on_taken: functions to call after another map was set.
@@ -53,7 +59,7 @@ class ServedMap:
 
     @property
     def map_in_refusals(self) -> bool:
-        """True if NOT_MY_VBUCKET contains the map: if it was set.
+        """True if refusals with NOT_MY_VBUCKET contain the map: only if the map was set.
 
         This node's own map would send the client here again and again (kv.md 5, "NMVB with a map that still points to
         you").
@@ -65,17 +71,15 @@ class ServedMap:
         return self._set[2] if self._set else self._own()
 
     def owner(self, vbucket: int) -> Address | None:
-        """Return the owner of a vbucket by the map that was set; None if there is no owner, no such map, or the map
-        can't be read.
-
-        Without a set map, the owner of a vbucket that this node lacks is unknown.
+        """Return the owner of a vbucket by the map that was set; None if the vbucket has no owner, no map was set, or
+        the map can't be read.
         """
         read = self._readable
         return None if read is None else read.owner(vbucket)
 
     def holders(self, vbucket: int) -> tuple[Address, ...]:
-        """Return the nodes with a copy of a vbucket by the map that was set, the owner first; empty without a readable
-        map.
+        """Return the nodes with a copy of a vbucket by the map that was set, the owner first; empty if no map was set,
+        or it can't be read.
         """
         read = self._readable
         if read is None or vbucket >= read.vbuckets:
@@ -85,12 +89,12 @@ class ServedMap:
     @property
     def _readable(self) -> ClusterMap | None:
         if self._read is None and self._set is not None:
-            with suppress(RemoteProtocolError):  # a map that is only handed out may be anything
+            with suppress(RemoteProtocolError):  # a map that only clients read may be invalid
                 self._read = ClusterMap.from_json(self._set[2])
         return self._read
 
     def replace(self, epoch: int, revision: int, config: bytes) -> None:
-        """Set a newer map; CommandRefused(KEY_EEXISTS) for an older one."""
+        """Set a map. Raises CommandRefused(KEY_EEXISTS) if it is older than the one that was set."""
         # SDKs break when a revision goes backwards (kv.md 5).
         if self._set and (epoch, revision) < self.version:
             raise CommandRefused(Status.KEY_EEXISTS, f"the map here is newer: {self.version}")
@@ -101,7 +105,7 @@ class ServedMap:
         later maps.
         """
         known_epoch, known = self.version
-        # One map near 2^63 would leave no version for any later one, for good.
+        # After a map with a version near 2^63, no later map would have a version left.
         highest = max(known, self._bucket.clock.time_ns() // 1_000_000) + REVISION_STEP_MAX
         if epoch > known_epoch + EPOCH_STEP_MAX or revision > highest:
             raise CommandRefused(
@@ -109,7 +113,7 @@ class ServedMap:
             )
 
     def take(self, version: tuple[int, int], config: bytes) -> None:
-        """Set the map, and call `on_taken`."""
+        """Set the map, whatever its version, and call the functions in `on_taken`."""
         self._set, self._read = (*version, config), None
         for taken in self.on_taken:
             taken()

@@ -1,17 +1,19 @@
-"""The lease of a node: one operator at a time changes the owners of its vbuckets.
+"""The lease of a node, with which one operator at a time changes the owners of its vbuckets.
 
     IOCTL_SET   key "lease"   value {"run": "6f1c…", "by": "rebalance, process 71 on db7", "connection": "9a02…",
                                      "again": false, "release": false, "over": false}
 
 Several connections of one run may hold the lease, each under its own name. The lease ends with the last of these
-connections, and only then, so every request on one of them comes from the only operator. A run that is silent for
-LEASE_SECONDS may hang, or be cut off: if another run requests the lease then, the connections of the first are closed,
-and their unread requests are lost. "again" means that the run held the lease before: it is refused if another run has
-held it since, because the run's knowledge of the vbuckets is outdated. "over", with "release", means that the run has
-ended: the vbuckets that it held follow the map again, as they do when another run begins.
+connections, and not before, so all requests on them come from the only operator. A run that is silent for LEASE_SECONDS
+may hang, or be cut off: if another run then requests the lease, the connections of the first run are closed, and their
+unread requests are lost.
 
-When a new run begins, connections on which a mover hands vbuckets over are closed: no work of an older run continues.
-Source: failover 4, "never two active owners", for more than one mover.
+"again" means that the run has held the lease before. Such a request is refused if another run has held the lease since,
+because the first run's knowledge of the vbuckets is outdated. "over", with "release", means that the run has ended: the
+vbuckets that it held follow the map again, as they do when another run begins.
+
+When a new run begins, connections on which a mover hands vbuckets over are closed, so that no work of an older run
+continues. Source: failover 4, "never two active owners", for more than one mover.
 """
 
 from __future__ import annotations
@@ -34,7 +36,16 @@ TEXT_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """A request for the lease: the operator's run, its description, and the name of the requesting connection."""
+    """A request for the lease; see the module.
+
+    Attributes:
+        run: the id of the operator's run.
+        by: its description, for people.
+        connection: the name of the requesting connection.
+        again: True if the run has held the lease before.
+        release: True to release the lease for this connection.
+        over: True if the run has ended, with `release`.
+    """
 
     run: str
     by: str
@@ -45,7 +56,7 @@ class LeaseRequest:
 
 
 def read_asked(content: dict[str, Any]) -> LeaseRequest:
-    """Read a request from its JSON properties.
+    """Return the request in its JSON properties.
 
     Raises:
         CommandRefused: a text is missing or too long, or a flag is neither true nor false.
@@ -63,12 +74,13 @@ class Lease:
     """The lease of a node, and its holder.
 
     Args:
-        clock: seconds of a monotonic clock.
+        clock: returns seconds of a monotonic clock.
         on_new: called when another run gets the lease.
         on_over: called when a run releases the lease because it has ended.
 
     Attributes:
-        run, by: the last holder; empty if there was none since the node started.
+        run: the run that holds the lease, or held it last; empty if there was none since the node started.
+        by: the description of that run.
     """
 
     def __init__(self, clock: Callable[[], float], on_new: Callable[[], None], on_over: Callable[[], None]) -> None:
@@ -90,7 +102,7 @@ class Lease:
             CommandRefused: EBUSY if another run has the lease, or, with `again`, has held it since.
         """
         if request.release:
-            # A release from an older connection of the same name must not end what the newer one holds.
+            # A release on an older connection of the same name must not end the lease of the newer connection.
             if self._holders.get(request.connection) is connection:
                 del self._holders[request.connection]
                 if request.over:
@@ -102,19 +114,19 @@ class Lease:
         self._holders[request.connection] = connection
         self._heard_at = self._clock()
         if older is not None and older is not connection:
-            # What the run had asked on it is not to happen after what it asks and hears on the new one.
+            # The older connection is dropped, so that its unread requests are not executed after requests on the new
+            # one.
             older.drop("its operator goes on by another connection", fault=False)
 
     def _change_hands(self, request: LeaseRequest) -> None:
         silent = self._clock() - self._heard_at
         if self.is_held and silent < LEASE_SECONDS:
             raise CommandRefused(Status.EBUSY, f"{self.by} is at work on this node")
-        # What the run knows of the vbuckets is from before the other run; going on by it could hand over what has been
-        # moved since.
+        # The run's knowledge of the vbuckets is from before the other run, which may have moved some of them.
         if request.again and self.run:
             raise CommandRefused(Status.EBUSY, f"{self.by} has been at work on this node meanwhile")
-        # A run that says nothing is not necessarily dead: its connections are closed first, so that nothing it asked
-        # can still be obeyed.
+        # A silent run may still be alive: its connections are closed first, so that its requests can't be executed any
+        # more.
         for connection in self._holders.values():
             connection.drop(f"its operator said nothing for {silent:.0f} s, and another one begins", fault=False)
         self._holders.clear()

@@ -10,7 +10,14 @@ BOUNDS_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5,
 
 
 class Durations:
-    """Counts durations by bounds in seconds; `total_seconds` is their sum."""
+    """Counts durations by upper bounds in seconds.
+
+    Args:
+        bounds_seconds: the bounds, ascending.
+
+    Attributes:
+        total_seconds: the sum of all durations.
+    """
 
     def __init__(self, bounds_seconds: Sequence[float] = BOUNDS_SECONDS) -> None:
         self.total_seconds: float = 0.0

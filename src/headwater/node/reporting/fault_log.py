@@ -1,7 +1,7 @@
 """A limit for log lines with tracebacks: a request that causes an internal error may come a thousand times a second.
 
-The first traceback from a place in the code is written completely; further ones from the same place within a minute are
-counted, and the count is written with the next one.
+The first traceback from a place in the code is written. Further ones from the same place within a minute are only
+counted; the next written one has their number.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ PLACES_MAX = 256
 
 
 class RareTracebacks(logging.Filter):
-    """Passes one record with a traceback for each place and minute, and all records without one.
+    """Passes one record with a traceback for each place and minute, and all records without a traceback.
 
     Args:
-        clock: seconds of a monotonic clock.
+        clock: returns seconds of a monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +28,9 @@ class RareTracebacks(logging.Filter):
         self._times: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the record is to be written; its message then gets the number of suppressed ones."""
+        """Return True if the record should be written; its message then gets the number of records that were
+        left out.
+        """
         place = _place(record)
         if place is None:
             return True

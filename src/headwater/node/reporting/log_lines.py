@@ -143,7 +143,7 @@ def json_line(logger: logging.Logger, message: str, extra: Mapping[str, Any]) ->
 
 
 def parse_levels(text: str) -> dict[str, str]:
-    """Parse `warning,replication=info` to levels by module, "" for all others.
+    """Return the levels in a text such as `warning,replication=info`, by module; the key "" is for all other modules.
 
     Raises:
         OptionError: an unknown level, or a module that is named twice.
@@ -160,7 +160,7 @@ def parse_levels(text: str) -> dict[str, str]:
 
 
 class OfWorker(logging.Filter):
-    """Adds the worker's number to each line of a node with several workers."""
+    """Adds the worker's number to each log line, on a node with several workers."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -174,12 +174,14 @@ class OfWorker(logging.Filter):
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """Writes the log. Where its disk is full, which is often the store's, lines are counted, not tracebacks printed."""
+    """Writes the log. If its disk is full, which is often the store's disk too, the handler counts the lost lines, and
+    prints no tracebacks.
+    """
 
     _failed = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line; before it how many could not be written, once one can be."""
+        """Write a line. If earlier lines could not be written, first write a line with their number."""
         if failed := self._failed:
             self._failed = 0
             message = "lines of the log came late or not at all, for its disk did not take them: %d"
@@ -190,7 +192,9 @@ class LogHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
-        """Count a line that the disk did not take; any other error is a fault of ours, and told in full."""
+        """Count a line that could not be written. Any other error is a fault of headwater, and is printed with its
+        traceback.
+        """
         if isinstance(sys.exc_info()[1], OSError):
             self._failed += 1
         else:
@@ -198,8 +202,13 @@ class LogHandler(logging.StreamHandler[TextIO]):
 
 
 def begin(levels: str, form: str, out: TextIO | None = None, worker: int | None = None) -> None:
-    """Write the log to `out` (None: stderr) from now on, in one of FORMATS; with the worker's number if there are
-    several.
+    """Begin to write the log.
+
+    Args:
+        levels: the levels, as for `parse_levels`.
+        form: one of FORMATS.
+        out: the stream; None for stderr.
+        worker: the worker's number, for each line; None if there are no workers.
     """
     handler = LogHandler(out or sys.stderr)
     handler.setFormatter(JsonLine() if form == "json" else OneLine())

@@ -22,10 +22,11 @@ log: Final = logging.getLogger(__name__)
 class RefusalLog:
     """Writes a limited number of lines for each host and minute.
 
-    Lines are counted by host, not by connection: a refused client often opens another connection.
+    Lines are counted by host, not by connection, because a refused client often opens another connection.
 
     Args:
-        name: the name of the event. level: the level of the lines.
+        name: the name of the event.
+        level: the level of the lines.
     """
 
     def __init__(self, name: str = "dcp.refused", level: int = logging.INFO) -> None:
@@ -61,7 +62,7 @@ class _Minute:
         self._lines = self._left_out = 0
 
     def has_room(self, now: float) -> bool:
-        """Return True if one more line may be written; count it in either case."""
+        """Count one more line; return True if it may be written."""
         if now - self._begun >= SECONDS:
             self._begun, self._lines = now, 0
         self._lines += 1

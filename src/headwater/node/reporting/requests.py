@@ -1,9 +1,9 @@
 """Counts of a node's requests by opcode and status, and their durations.
 
-The duration of a request is the time from the begin of work on its bytes until its answer may be sent: the request is
-executed, and the changes that the answer depends on are on disk. Requests in one piece of input begin at the same
-moment, and answers that wait for one batch are sent at the same moment, so the clock is read twice for each piece and
-once for each batch, not for each request.
+The duration of a request begins when the node begins to work on its bytes. It ends when the answer may be sent: the
+request is executed, and the changes on which the answer depends are on disk. Requests in one piece of input begin at
+the same moment, and answers that wait for one batch are sent at the same moment, so the clock is read twice for each
+piece and once for each batch, not for each request.
 
 Kernels count in their own memory, which `Tally` reads; other requests are counted here one by one.
 """
@@ -21,7 +21,7 @@ BOUNDS_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 
 
 UNKNOWN = -1
-"""Stands for all opcodes that nobody has named."""
+"""Stands for all opcodes without a name."""
 
 
 class Tally(Protocol):
@@ -35,12 +35,12 @@ class Requests:
     """Counts requests and measures their durations; call all methods from the event loop's thread.
 
     Args:
-        tally: the counts of the kernels.
-        clock: seconds of a monotonic clock.
+        tally: the counts of the kernels; None if there are none.
+        clock: returns seconds of a monotonic clock.
 
     Attributes:
         durations: the durations by opcode.
-        received_bytes, sent_bytes: the bytes of all connections, without those of TLS.
+        received_bytes, sent_bytes: the bytes of all connections, without the overhead of TLS.
         begun_at: the time at which work on the present requests began.
     """
 
@@ -59,7 +59,7 @@ class Requests:
         self.begun_at = self._clock()
 
     def end(self) -> None:
-        """Note that all requests in these bytes were executed: those that wait for no batch are answered."""
+        """Note that all requests in these bytes were executed; record the durations of those that wait for no batch."""
         if self._done:
             seconds = self._clock() - self.begun_at
             for opcode, count in self._done.items():
@@ -71,18 +71,22 @@ class Requests:
         self._reported[opcode, status] += 1
 
     def ran(self, opcode: int, count: int, gate: int) -> None:
-        """Record executed requests whose answers may be sent once batch `gate` is on disk (0: now)."""
+        """Count `count` executed requests of an opcode, whose answers may be sent once batch `gate` is on disk (0:
+        now).
+        """
         if gate:
             self._waiting.append((gate, self.begun_at, opcode, count))
         else:
             self._done[opcode] = self._done.get(opcode, 0) + count
 
     def finished(self, opcode: int, begun_at: float) -> None:
-        """Record the duration of a postponed request, which is answered now."""
+        """Record the duration of a request that had to wait, from `begun_at` until now."""
         self._took(opcode, self._clock() - begun_at, 1)
 
     def settled(self, durable: int) -> None:
-        """Note that the batches up to `durable` are on disk: requests that waited for them are answered."""
+        """Note that the batches up to `durable` are on disk; record the durations of the requests that waited
+        for them.
+        """
         if self._waiting:
             now, left = self._clock(), []
             for each in self._waiting:

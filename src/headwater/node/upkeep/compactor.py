@@ -1,12 +1,10 @@
-"""The times of compactions, and the order of their steps: long steps run in a thread, those that change the index on
+"""The times of compactions, and the order of their steps: long steps run in a thread, steps that change the index on
 the event loop.
 
-Compaction begins by itself if more than a given part of the log is dead and the work is worthwhile, and on COMPACT_DB.
-Documents of dropped collections are dead too (dropped.py). A tombstone that a stream has yet to send is kept: its
-reader's position is the limit.
-
-Versions that retention keeps (history.py) count as live. Their size is measured before a run that begins by itself; on
-a full disk none are kept.
+A compaction begins by itself if more than a given part of the log is dead and the work is worthwhile; COMPACT_DB also
+begins one. Documents of dropped collections are dead, too (dropped.py). A tombstone that a stream still has to send is
+kept: the positions of readers are the limit. Versions that retention keeps (history.py) count as live. Their size is
+measured before a compaction begins by itself; on a full disk no such versions are kept.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ log: Final = logging.getLogger(__name__)
 
 
 def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_percent: int = 50) -> bool:
-    """Return True if more than `dead_percent` of the log is dead, and at least DEAD_BYTES_MIN more than the dead bytes
-    that the last run had to leave.
+    """Return True if more than `dead_percent` of the log is dead, and the dead bytes exceed those that the last run had
+    to leave by more than DEAD_BYTES_MIN.
     """
     dead = log_bytes - live_bytes
     enough = dead > DEAD_BYTES_MIN and 100 * dead > dead_percent * log_bytes
@@ -53,11 +51,20 @@ def is_worthwhile(log_bytes: int, live_bytes: int, dead_bytes_before: int, dead_
 class Compactor:
     """Compacts one bucket's store, one run at a time.
 
+    Args:
+        bucket: the bucket.
+        loop: the event loop.
+        purge_age_seconds: the age at which runs that begin by themselves purge tombstones.
+        dead_percent: the part of the log, in percent, that must be dead before a run begins by itself.
+        hold_seconds: the time for which readers may keep replaced files.
+
     Attributes:
-        runs, seconds, freed_bytes: the number of runs, their total time, and the bytes by which the log became smaller.
-        is_running: True during a run.
-        holds: the readers that keep replaced files. dropped: the documents of dropped collections. history: the
-            superseded versions that retention keeps.
+        runs: the number of compactions.
+        seconds: the total time of the runs.
+        freed_bytes: the bytes by which the runs made the log smaller.
+        holds: the readers that keep replaced files.
+        dropped: the documents of dropped collections.
+        history: the superseded versions that retention keeps.
     """
 
     def __init__(
@@ -98,21 +105,29 @@ class Compactor:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     async def stop(self) -> None:
-        """Stop checking, and wait for a run under way, which ends after its present stretch."""
+        """Stop checking, and wait until a present run has ended, after its present stretch."""
         self._stopping = True
         self.dropped.stop()
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:  # it may not have come to the lock yet
+        if self._task is not None:  # the task may not have taken the lock yet
             await self._task
         async with self._run_lock:
             await self._wait_until_forgotten()
 
     async def purge(self, vbucket: int, *, before_seconds: int, before_seqno: int, everything: bool) -> None:
-        """Drop tombstones of one vbucket now: those before a time and up to a seqno (0: no bound), or of any age.
+        """Purge tombstones of one vbucket now. The purge seqno rises to the seqno of the highest purged tombstone.
 
-        The purge seqno rises to that of the highest purged tombstone. Tombstones that retention keeps, or that a stream
-        has yet to send, are not dropped. Raises StorageError if the disk has no room.
+        Tombstones that retention keeps, or that a stream still has to send, are not purged.
+
+        Args:
+            vbucket: the vbucket's number.
+            before_seconds: purge tombstones from before this Unix second; 0 for no such bound.
+            before_seqno: purge tombstones up to this seqno; 0 for no such bound.
+            everything: True to purge tombstones of any age.
+
+        Raises:
+            StorageError: the disk has no room.
         """
         before = SECONDS_MAX if everything or not before_seconds else min(before_seconds, SECONDS_MAX)
         highest = before_seqno or WIRE_SEQNO_MAX
@@ -130,13 +145,17 @@ class Compactor:
         history_rows: Callable[[int], int] = lambda vb: HISTORY_ROWS,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Compact everything written so far in one run; the arguments are those of Store.compact.
+        """Compact everything written so far in one run.
 
         If the disk has no room for all rows that are kept, one stretch of the log is compacted after another, beginning
-        with the one that frees the most: that makes room for the next. Raises DiskFull if no worthwhile stretch fits.
+        with the one that frees the most: this makes room for the next.
 
         Args:
-            enough: called after each stretch; True ends the run.
+            purge_before, purge_limit, history_rows: as for `Store.compact`.
+            enough: called after each stretch; the run ends if it returns True.
+
+        Raises:
+            DiskFull: no worthwhile stretch fits on the disk.
         """
         async with self._run_lock:
             begun, before = self._loop.time(), self._bucket.store.log.bytes
@@ -156,12 +175,11 @@ class Compactor:
         history_rows: Callable[[int], int],
         enough: Callable[[], bool],
     ) -> None:
-        await self._wait_until_forgotten()  # no more than two generations of files take room
+        await self._wait_until_forgotten()  # so that at most two generations of files take room
         store, committer = self._bucket.store, self._bucket.committer
-        # All that was written before this run is part of it. Until nothing is staged, under steady writes, would be
-        # for ever.
+        # Wait for what was staged before this run. Under steady writes, a wait until nothing is staged would never end.
         await committer.wait(committer.gate())
-        with contextlib.suppress(DiskFull):  # what is sealed can be compacted all the same
+        with contextlib.suppress(DiskFull):  # the sealed segments can be compacted anyway
             await committer.run_alone(store.log.seal)
         new_segments: set[int] = set()
         again = AGAIN_MAX
@@ -179,20 +197,20 @@ class Compactor:
                 if job is None or not await self._work(job):
                     return
             except DiskFull:
-                again -= 1  # of what there was when it was surveyed somebody else may have taken a part
+                again -= 1  # other programs may have used some room since the survey
                 if not await self._readers_let_go() and (again < 0 or self._stopping):
                     raise
                 continue
             await self._exchange(job)
             if job.is_whole or enough() or self._stopping:
                 return
-            # The next stretch leaves alone what this run has written, or it would never end.
+            # The next stretch must not contain segments that this run has written; otherwise the run would never end.
             new_segments.update(job.written)
             await self._wait_until_forgotten()
 
     async def _readers_let_go(self) -> bool:
-        """Wait until the readers of replaced files have finished, or their time is over; return True if there is more
-        room now.
+        """Wait until a reader has freed some replaced files, because it has finished or its time is over; return True
+        if there is more room now.
         """
         store = self._bucket.store
         held = store.slots.retired_bytes
@@ -202,8 +220,8 @@ class Compactor:
         return held > 0 and not self._stopping
 
     async def _work(self, job: Compaction) -> bool:
-        """Do all steps up to the new files; cancel the job if one fails, or if there is nothing to do (returns
-        False).
+        """Do all steps up to the new files; return False if the compaction is not worth the work. After False or an
+        error the job is cancelled.
         """
         committer = self._bucket.committer
         try:
@@ -211,8 +229,8 @@ class Compactor:
             while worth and job.spare_tombstones():
                 worth = await asyncio.to_thread(job.survey)
             if worth:
-                # Purge seqnos and rollback floors rise, durably, before anything is dropped. Too high for a while only
-                # makes a consumer start over; too low would hide a deletion.
+                # Purge seqnos and rollback floors rise, durably, before rows are removed: numbers that are too high for
+                # a while only make a consumer start again, but numbers that are too low would hide a deletion.
                 job.announce()
                 if not await committer.wait(committer.wrote()):
                     raise StorageError("the records of a compaction could not be written")
@@ -227,12 +245,12 @@ class Compactor:
     async def _exchange(self, job: Compaction) -> None:
         try:
             for _ in job.swap():
-                await asyncio.sleep(0)  # others have their turn between two vbuckets
+                await asyncio.sleep(0)  # other work has its turn between two vbuckets
         except BaseException:
-            job.cancel()  # which ends the swap: a store that is halfway through one begins no other
+            job.cancel()  # completes the swap: otherwise the store could begin no other compaction
             raise
-        # Behind the swap: until then vbuckets read the old files. A crash leaves files of one manifest or the other,
-        # and the next start removes the superfluous ones.
+        # After the swap, because vbuckets have read the old files until now. After a crash, the next start removes the
+        # files that the manifest does not name.
         await asyncio.to_thread(job.remove)
         self._forgetting = self._loop.create_task(asyncio.to_thread(job.forget))
         self.dropped.compacted()
@@ -243,7 +261,7 @@ class Compactor:
     async def _wait_until_forgotten(self) -> None:
         """Wait until the files of the last run are deleted."""
         if self._forgetting is not None:
-            await asyncio.wait([self._forgetting])  # who gives up waiting does not end it; its failure is not ours
+            await asyncio.wait([self._forgetting])  # does not cancel it, and does not raise its error
 
     def _dropped(self, vb: int) -> Dropped:
         """Return the dropped collections of a vbucket, whose documents are no longer shown."""
@@ -251,7 +269,7 @@ class Compactor:
         return vbucket.collections.dropped() if vbucket else NONE_DROPPED
 
     def _needed(self, vb: int) -> int:
-        """Return the highest seqno up to which all readers of the vbucket need no tombstone any more."""
+        """Return the seqno up to which no reader of the vbucket needs tombstones any more."""
         vbucket = self._bucket.vbuckets.get(vb)
         return (
             min((reader.position for reader in vbucket.readers), default=WIRE_SEQNO_MAX) if vbucket else WIRE_SEQNO_MAX
@@ -266,21 +284,20 @@ class Compactor:
         return self._bucket.store.index.live_bytes - self.dropped.bytes
 
     def _is_worthwhile(self, kept_bytes: int = 0) -> bool:
-        """Return True if enough is dead, with `kept_bytes` of superseded versions counted as live."""
+        """Return True if enough of the log is dead; `kept_bytes` of superseded versions count as live."""
         live = self._live_bytes + kept_bytes
         return is_worthwhile(self._bucket.store.log.bytes, live, self._dead_left, self._dead_percent)
 
     @property
     def _may_be_worthwhile(self) -> bool:
-        """True if enough is dead without regard to retention, and the bytes that retention keeps may be
-        measured again.
+        """True if enough of the log is dead when kept superseded versions count as dead, and these may be measured
+        again.
         """
         return self._is_worthwhile() and (not self.history.retention or self.history.is_due(self._loop.time()))
 
     def _history_rows(self, vb: int) -> int:
-        """Return the number of a vbucket's changes that a rollback may still undo after a run that begins by itself.
-
-        They do not include a drop whose documents the run is to remove.
+        """Return the number of a vbucket's newest changes that a rollback may still undo after a run that begins by
+        itself. These do not include a drop whose documents the run should remove.
         """
         since = self.dropped.rows_since(vb)
         return HISTORY_ROWS if since is None else min(HISTORY_ROWS, since)
@@ -299,14 +316,14 @@ class Compactor:
         """Return True if there is something to free, and the disk is full, full for large documents, or nearly full."""
         store = self._bucket.store
         dead, live = self._dead_bytes, self._live_bytes
-        urgent = store.staging.lacks_room and dead > live // GAIN_PARTS  # which keeps nothing for readers of versions
+        urgent = store.staging.lacks_room and dead > live // GAIN_PARTS  # such a run keeps no superseded versions
         return urgent or (store.log.is_short and dead - self.history.bytes > live // SHORT_PARTS)
 
     def _is_time(self) -> bool:
         """Return True if a run may succeed.
 
-        After a run that found no room there must be more to free, for example once nothing is kept for rollbacks. Or
-        some time must have passed, because others may have freed room on the disk.
+        After a run that had no room, there must be more to free (for example once no versions are kept for rollbacks),
+        or some time must have passed, because other programs may have freed room on the disk.
         """
         more = self._dead_bytes - self._again_dead
         if self._gave_up_with_history and self._bucket.store.staging.lacks_room:
@@ -314,8 +331,8 @@ class Compactor:
         return self._loop.time() >= self._again_at or more > self._bucket.store.log.control_bytes
 
     async def _automatic(self) -> None:
-        # On a full disk what could be taken back is worth less than room: whoever has to go back begins anew. So are
-        # versions that retention keeps: who reads them is told by a snapshot without History.
+        # On a full disk, room is worth more than versions for rollbacks and retention. A consumer that must roll back
+        # begins again, and a reader of versions gets a snapshot without History.
         is_full = self._bucket.store.staging.lacks_room
         rows = (lambda vb: 0) if is_full else self._history_rows
         self._gave_up_with_history = False
@@ -327,7 +344,7 @@ class Compactor:
             before = max(0, self._bucket.now() - self._purge_age)
             await self.run(before, self._needed, rows, lambda: not self._is_urgent())
         except StorageError as error:
-            # A disk that had no room will hardly have it at the next look, and each try reads all of the log.
+            # Not tried again soon: the disk will hardly have more room then, and each try reads the whole log.
             self._again_at, self._again_dead = self._loop.time() + GAVE_UP_SECONDS, self._dead_bytes
             self._gave_up_with_history = not is_full
             log.error("compaction gave up, the log stays as it is: %s", error, extra=event("compaction.failed"))

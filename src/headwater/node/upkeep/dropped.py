@@ -1,8 +1,8 @@
-"""Documents of dropped collections that are still in the log: no reader is shown them, and compaction may remove them.
+"""Documents of dropped collections that are still in the log: no reader gets them, and a compaction may remove them.
 
-They count as dead, like superseded versions, once a drop is SETTLED_SECONDS old: until then a replica may lack the
-drop, become the owner, and so undo it. They are counted after the collections of a vbucket have changed and after each
-compaction, one vbucket in each turn of the event loop.
+They count as dead, like superseded versions, once the drop is SETTLED_SECONDS old: until then a replica without the
+drop may become the owner, which undoes the drop. The documents are counted after the collections of a vbucket have
+changed and after each compaction, one vbucket in each turn of the event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DroppedDocuments:
     """The dropped documents of one bucket.
 
     Attributes:
-        bytes: the bytes that they take in the log.
+        bytes: the bytes of these documents in the log, as last counted.
     """
 
     def __init__(self, bucket: Bucket) -> None:
@@ -39,10 +39,11 @@ class DroppedDocuments:
         self._counting: asyncio.Task[None] | None = None
 
     def look(self, now: float) -> None:
-        """Count the documents in a task if a drop has settled; to be called every few seconds."""
+        """Begin to count the documents, in a task, if the last change of collections is old enough. Call this every few
+        seconds; `now` is in seconds of the loop's clock.
+        """
         known = sum(vbucket.collections.uid for vbucket in self._bucket.vbuckets.values())
-        # The sum of the manifests' uids changes with each drop in any vbucket; the clock begins anew with the last of
-        # them.
+        # The sum of the manifests' uids changes with each drop in any vbucket; the time counts from the last change.
         if known != self._known:
             self._known, self._count_at = known, now + SETTLED_SECONDS if known else None
         elif self._count_at is not None and now >= self._count_at and not self._is_counting:
@@ -67,19 +68,19 @@ class DroppedDocuments:
             self._count_at = now + SETTLED_SECONDS
 
     async def count(self) -> None:
-        """Count the dropped documents of all vbuckets that know of a drop."""
+        """Count the dropped documents of all vbuckets that have a drop in their log."""
         store, total = self._bucket.store, 0
         drops: dict[int, Drops] = {}
         for vb, vbucket in tuple(self._bucket.vbuckets.items()):
             dropped = vbucket.collections.dropped()
             if len(dropped):
                 sizes = [size for _, _, size, _ in store.collections(vb, dropped[:, 0].tolist())]
-                # Each with its own seqno: with the newest one's, a drop of nothing would end the history there.
+                # Only drops with documents, each with its own seqno: a drop without documents must not end the history.
                 counted = [each for each in zip(dropped[:, 1].tolist(), sizes, strict=True) if each[1]]
                 if counted:
                     total, drops[vb] = total + sum(sizes), tuple(sorted(counted, reverse=True))
                 await asyncio.sleep(0)
-        # Both at the end: a compaction that looks meanwhile sees the counts of before as a whole.
+        # Both are set at the end, so that a compaction never sees incomplete counts.
         self.bytes, self._drops = total, drops
 
     def rows_since(self, vbucket: int) -> int | None:

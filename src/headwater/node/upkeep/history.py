@@ -1,8 +1,9 @@
-"""The superseded versions that a bucket's retention keeps: which versions a compaction may drop now, and the bytes of
-the others.
+"""The superseded versions that a bucket's retention keeps: the present limits for a compaction, and the bytes that it
+would keep.
 
-The beginning of the history moves with time and with each write, and to find it the rows of all histories must be read.
-So it is measured in a thread when a compaction may be worthwhile, and for at most a hundredth of the time.
+The beginning of the history moves with time and with each write, and finding it takes reading the rows of all
+histories. So the bytes are measured in a thread, only when a compaction may be worthwhile, and for at most a hundredth
+of the time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["KeptHistory"]
 
 PAUSE_SECONDS: Final = 60.0
 PAUSE_TIMES: Final = 100
-"""Between two measurements: so long, and so many times as long as the last one took."""
+"""Between two measurements pass at least PAUSE_SECONDS, and PAUSE_TIMES the duration of the last one."""
 NANOSECONDS: Final = 1_000_000_000
 
 
@@ -28,7 +29,9 @@ class KeptHistory:
     """The history of one bucket.
 
     Args:
-        drops, least: for a vbucket, the arguments `drops` and `history_rows` of `Store.compact`.
+        bucket: the bucket.
+        drops: the argument `drops` of `Store.compact`.
+        least: the argument `history_rows` of `Store.compact`.
     """
 
     def __init__(self, bucket: Bucket, drops: Callable[[int], Drops], least: Callable[[int], int]) -> None:
@@ -46,37 +49,38 @@ class KeptHistory:
 
     @property
     def bytes(self) -> int:
-        """The bytes of superseded versions that it keeps, as last measured, by a run of compaction or before one."""
+        """The bytes of superseded versions that retention keeps, as last measured or noted."""
         return self._bytes if self._keeps else 0
 
     @property
     def _keeps(self) -> bool:
-        """True if it keeps any: those of a bucket whose collections have no history are for nobody."""
+        """True if retention keeps versions: the setting demands it, and at least one collection has a history."""
         return bool(self.retention) and self._bucket.collections.has_history
 
     def note(self, size: int) -> None:
-        """Note the bytes that a run of compaction kept."""
+        """Note the bytes of superseded versions that a compaction has kept."""
         self._bytes = size
 
     def limits(self) -> HistoryLimits | None:
-        """Return the present limits of retention; None if it keeps nothing.
+        """Return the present limits of retention; None if it keeps no versions.
 
-        The limit in bytes is for all vbuckets of the bucket; the vbuckets on this node have their share of it.
+        The setting's limit in bytes is for all vbuckets of the bucket; the vbuckets on this node have their share of
+        it.
         """
         kept, bucket = self.retention, self._bucket
         if not self._keeps:
             return None
         since = bucket.clock.time_ns() - kept.seconds * NANOSECONDS
         here = kept.bytes * len(bucket.vbuckets) // bucket.vbucket_count
-        # 0 would mean no limit in time at all.
+        # At least 1, because 0 would mean no limit by age.
         return HistoryLimits(max(1, since) if kept.seconds else 0, here if kept.bytes else FOREVER)
 
     def is_due(self, now: float) -> bool:
-        """Return True if it may be measured again."""
+        """Return True if the bytes may be measured again: enough time has passed, or the setting has changed."""
         return now >= self._due_at or self.retention != self._measured
 
     async def measure(self) -> None:
-        """Measure the bytes, in a thread."""
+        """Measure the bytes that retention keeps, in a thread; do nothing if it keeps no versions."""
         limits, loop = self.limits(), asyncio.get_running_loop()
         if limits is None:
             return

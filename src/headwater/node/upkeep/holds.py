@@ -1,9 +1,9 @@
 """The readers that keep files which compaction has replaced, and the limit of their time.
 
 A stream sends a snapshot as it was announced, so the files that it reads stay on the disk, without a name, until the
-snapshot is sent. A consumer that never acknowledges would keep them without end, and fill the disk. So there is a limit
-on the time, which is shorter while they take much room. After it a DCP stream ends (reason 4, too slow) and can be
-requested again from its position; a TAP session continues with the present files.
+snapshot is sent. A consumer that never acknowledges would keep these files for ever, and fill the disk. So the time is
+limited; the limit is shorter while the files take much room. When the time is over, a DCP stream ends (reason 4, too
+slow), and can be requested again from its position; a TAP session continues with the present files.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ log: Final = logging.getLogger(__name__)
 class Holds:
     """Limits the time for which one bucket's readers keep replaced files.
 
-    Attributes: ended, the number of readers that had to give up their files.
-
     Args:
-        seconds: the time for which replaced files may be kept; SECONDS_MIN while they take more than all live documents
-            (and BYTES_MIN), SECONDS_FULL while the disk is full: then writes stop, or compaction lacks room.
+        bucket: the bucket.
+        seconds: the time for which replaced files may be kept. It is SECONDS_MIN while these files are larger than all
+            live documents (and than BYTES_MIN), and SECONDS_FULL while the disk is full.
+
+    Attributes:
+        ended: the number of readers that had to give up their files.
     """
 
     def __init__(self, bucket: Bucket, seconds: float) -> None:
@@ -43,12 +45,15 @@ class Holds:
         self._since = 0.0
 
     def look(self, now: float, *, needed: bool = False) -> None:
-        """Make readers beyond the limit give up their files; to be called every few seconds. `needed`: a compaction
-        waits for the room.
+        """Make readers beyond the limit give up their files. Call this every few seconds.
+
+        Args:
+            now: seconds of the loop's clock.
+            needed: True if a compaction waits for the room.
         """
         store = self._bucket.store
         oldest, held = store.slots.oldest_retired, store.slots.retired_bytes
-        # The time counts for the oldest file alone; when that one is gone, the next one's begins.
+        # The time counts for the oldest file only; when this file is freed, the time of the next one begins.
         if oldest != self._oldest:
             self._oldest, self._since = oldest, now
         if oldest is None:

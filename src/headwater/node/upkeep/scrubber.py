@@ -1,10 +1,10 @@
 """Verification of the log while the node runs: its times, its speed, and the handling of damage.
 
 A pass begins `interval_seconds` after the previous one has ended, and reads at most `bytes_per_second`. It shares the
-thread that writes and syncs batches, a slice at a time: a commit waits for at most one slice, and the two never use the
-disk at the same time. Damage is reported in one line with file and offset and counted in STAT, and the changes in that
-batch are no longer served: requests for their keys are answered with an error, streams end and are refused
-(storage/quarantine.py). Everything else is served as before.
+thread that writes and syncs batches, one slice at a time: a commit waits for at most one slice, and the two never use
+the disk at the same time. Damage is reported in one log line with file and offset, and counted in STAT. The changes in
+the damaged batch are no longer served: requests for their keys get an error, and streams end and are refused
+(storage/quarantine.py). All other changes are served as before.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ class Scrubber:
     """Verifies one bucket's store, one pass after another.
 
     Args:
-        interval_seconds: the time from the end of a pass to the next; 0: never.
+        bucket: the bucket.
+        loop: the event loop.
+        interval_seconds: the time from the end of a pass to the next one; 0 for no passes.
         bytes_per_second: the highest reading speed.
-        sleep: waits for a time; tests pass their own.
+        sleep: waits for a number of seconds.
 
     Attributes:
-        runs, bytes: the number of whole passes, and the bytes read by them and the present one.
+        runs: the number of complete passes.
+        bytes: the number of bytes read by all passes, including the present one.
     """
 
     def __init__(
@@ -58,12 +61,12 @@ class Scrubber:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, with the first pass after one interval: opening the store has just verified everything."""
+        """Begin the passes, the first after one interval, because opening the store has just verified everything."""
         if self._interval_seconds:
             self._timer = self._loop.call_later(self._interval_seconds, self._begin)
 
     async def stop(self) -> None:
-        """End the pass that is under way."""
+        """Stop, and cancel the present pass."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -79,14 +82,14 @@ class Scrubber:
                 self._report(step)
             else:
                 self.bytes += step
-                # After each slice, so that the mean rate holds however fast the disk is.
+                # A wait after each slice limits the mean rate, however fast the disk is.
                 await self._sleep(step / self._bytes_per_second)
         self.runs += 1
         log.info("the log is verified: %d bytes so far", self.bytes, extra=event("log.verified", bytes=self.bytes))
 
     async def _next(self, findings: Iterator[int | Damage]) -> int | Damage | None:
         steps: list[int | Damage | None] = []
-        # In the committer's thread: nothing is being written then, so a batch that is read is whole.
+        # In the committer's thread, so no batch is read while it is being written.
         await self._bucket.committer.run_alone(lambda: steps.append(next(findings, None)))
         return steps[0]
 
