@@ -1,4 +1,4 @@
-"""Calls another node: opens a connection, then runs one of the conversations of protocol/handshake."""
+"""Call another node: open a connection, then run one of the conversations of protocol/handshake."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ from headwater.transport.channel import refuse_itself
 
 RECEIVE_BYTES = 1 << 16
 ADDRESS_SECONDS_MAX = 1.0
-"""So long is each address of a host tried but the last, which has the time that the caller gives."""
+"""The time for a connection to each address of a host except the last; the caller limits the time for the last one."""
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerAddress:
-    """A producer: its address, its bucket, and the user to log in as (None for a producer without users).
+    """A producer's address and bucket, and the login for it.
 
-    `host` and `port` identify it; `tls_port` is its port for TLS, None without TLS.
+    Attributes:
+        host: its host.
+        port: its port without TLS, which identifies it together with `host`.
+        bucket: the bucket.
+        user: the user to log in as; None for a producer without users.
+        password: the user's password; None without a user.
+        tls_port: its port for TLS; None to connect without TLS.
     """
 
     host: str
@@ -43,9 +49,10 @@ class FollowProgress(NamedTuple):
     """The progress of the vbuckets that follow a producer.
 
     Attributes:
-        open, waiting: vbuckets that have a stream, and vbuckets that wait for one.
-        behind_changes: number of seqnos still to come of the announced snapshots.
-        silent_seconds: seconds since the producer's last message; a producer sends one at least every five seconds.
+        open: the number of vbuckets that have a stream.
+        waiting: the number of vbuckets that wait for a stream.
+        behind_changes: the number of seqnos in announced snapshots that have not come yet.
+        silent_seconds: the seconds since the producer's last message; a producer sends one at least every five seconds.
     """
 
     open: int
@@ -58,16 +65,24 @@ class TlsEnd(Protocol):
     """Creates the client's end of TLS connections."""
 
     def call(self, sock: socket.socket, host: str, peer: str) -> TlsSocket:
-        """Return a connected socket with TLS, whose peer's certificate must contain the name `host`."""
+        """Return TLS over a connected socket; the peer's certificate must contain the name `host`."""
 
 
 async def call(
     loop: asyncio.AbstractEventLoop, host: str, port: int, tls_port: int | None, tls: TlsEnd | None
 ) -> socket.socket | TlsSocket:
-    """Connect to a node; with TLS if it has a `tls_port`.
+    """Connect to a node, and complete the TLS handshake if `tls_port` is not None.
+
+    Args:
+        loop: the event loop.
+        host: the node's host.
+        port: its port without TLS.
+        tls_port: its port for TLS; None to connect without TLS.
+        tls: this node's TLS; None if it has none.
 
     Raises:
-        TlsError: TLS is required, and one of the two nodes does not support it. OSError: no node answers.
+        TlsError: `tls` is None although TLS is needed, or the handshake failed.
+        OSError: no node answers.
     """
     if tls_port is None:
         return await connect(loop, host, port)
@@ -85,7 +100,7 @@ async def call(
 
 
 async def _ready(loop: asyncio.AbstractEventLoop, sock: TlsSocket) -> None:
-    """Wait until the socket has bytes to read, or room for encrypted bytes."""
+    """Wait until the socket has bytes to read, or, if encrypted bytes wait, room for them."""
     descriptor, woken = sock.fileno(), loop.create_future()
 
     def wake() -> None:
@@ -103,10 +118,12 @@ async def _ready(loop: asyncio.AbstractEventLoop, sock: TlsSocket) -> None:
 
 
 async def connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Open a non-blocking socket to a node, at the first of its addresses that answers; OSError if none does."""
+    """Return a non-blocking socket that is connected to the first address of a host that answers. Raises OSError if no
+    address answers.
+    """
     try:
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError:  # one of its parts is empty, too long or has letters of no name
+    except UnicodeError:  # a part of the name is empty, too long or has invalid characters
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
     *others, last = ((family, address) for family, _, _, _, address in addresses)
     for family, address in others:
@@ -131,14 +148,15 @@ async def _connected(loop: asyncio.AbstractEventLoop, family: int, address: Any)
 async def converse(
     loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket, conversation: Conversation[Result], peer: str
 ) -> Result:
-    """Run a conversation over a socket.
+    """Run a conversation over a socket; return its result.
 
     Raises:
-        ConnectionLost: the peer closed the connection; and the errors of the conversation.
+        ConnectionLost: the peer closed the connection.
+        HeadwaterError: the conversation failed.
     """
     end = Handshake(conversation)
     while True:
-        if request := end.data_to_send():  # to send nothing would be an error on a socket that the peer has closed
+        if request := end.data_to_send():  # sending no bytes would fail on a socket that the peer has closed
             await _send(loop, sock, request)
         data = await _receive(loop, sock)
         for event in end.receive_data(data, loop.time()) if data else end.receive_eof():
@@ -156,12 +174,12 @@ async def keep_asking(
     """Send a request to another node again and again, until this task is cancelled.
 
     Args:
-        ask: sends the request once. failed: called with the OSError, TimeoutError or HeadwaterError of a failed
-            attempt.
-        backoff: the pauses after failed attempts; reset by an attempt that succeeds.
-        again_seconds: the longest pause after an attempt that succeeded.
+        ask: sends the request once, and handles the answer.
+        failed: called with the OSError, TimeoutError or HeadwaterError of a failed attempt.
+        backoff: the pauses after failed attempts; reset after a successful attempt.
+        again_seconds: the longest pause after a successful attempt.
     """
-    again = Backoff(again_seconds, again_seconds)  # spread too: a cluster's nodes don't ask in step
+    again = Backoff(again_seconds, again_seconds)  # random pauses, so that the nodes of a cluster do not ask at once
     while True:
         try:
             await ask()

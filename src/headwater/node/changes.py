@@ -1,4 +1,4 @@
-"""Stages changes that other nodes made, unchanged; used by the consumers of DCP and TAP.
+"""Stage changes of other nodes, unchanged; the consumers of DCP and TAP use this.
 
 Source: dcp 9 ("apply verbatim"); tap.md 5.3.
 """
@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 def stage(bucket: Bucket, vbucket: int, change: Change, hops: int = 0) -> int:
     """Stage a change; return its seqno: the producer's, or the vbucket's next one if the producer sent none (0).
 
-    `hops` is the number of nodes that the change has passed by TAP; DCP has no loops, and does not count hops.
-
     "Never generate new ones" (dcp 9): a new CAS is generated only if the change has none.
 
+    Args:
+        bucket: the bucket.
+        vbucket: the vbucket's number.
+        change: the change.
+        hops: the number of nodes that the change has passed by TAP; DCP has no loops, and does not count hops.
+
     Raises:
-        ArenaFull: stage the change again after the next commit.
+        ArenaFull: there is no room; stage the change again after the next commit.
+        StorageError: the seqno is not above the vbucket's high seqno, or the disk has no room.
     """
     cas, seqno = change.cas or bucket.next_cas(vbucket), change.seqno or None
     if not change.deleted:

@@ -1,12 +1,12 @@
-"""Group commit: all changes staged while one batch is written go into the next.
+"""Group commit: all changes that are staged while one batch is written are in the next batch.
 
     open batch (filling) --freeze--> in flight (a thread writes and syncs) --settle--> durable
                                              \\--abandon--> connections that depend on it are dropped unanswered
 
-Batches are numbered; `durable` is the number of the newest one on disk. A session that staged a change, or read a
-change that is not durable yet, holds its answer back until batch `gate()` is durable: an acknowledged or visible change
-is durable. There is no timer: the first write of an idle node is committed at once, at the end of the event loop's
-turn; on a busy node changes gather while a batch is written.
+Batches are numbered; `durable` is the number of the newest one on disk. A session that has staged a change, or has read
+a change that is not durable yet, holds back its answer until batch `gate()` is durable. So every acknowledged or
+visible change is durable. There is no timer: the first write of an idle node is committed at once, at the end of the
+event loop's turn; on a busy node changes gather while a batch is written.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headwater.node.process import threads
 from headwater.node.reporting.durations import Durations
 from headwater.node.reporting.log_lines import event
 
-# A disk stays full for seconds, so a tighter loop would only burn the processor; a longer one would delay the first
-# write after space came back.
+# A disk stays full for seconds, so shorter pauses would only use the processor; longer ones would delay the first write
+# after the disk has room again.
 FULL_DISK_SECONDS = 0.25
 
 log: Final = logging.getLogger(__name__)
@@ -45,10 +45,10 @@ class BatchStore(Protocol):
 
     @property
     def full(self) -> bool:
-        """True if the disk has no room for another batch; at intervals, reading it tries to make room."""
+        """True if the disk has no room for another batch; while it is full, this tries at intervals to get room."""
 
     def more_room(self) -> bool:
-        """Make room for a change that does not fit although nothing is staged; return True if there is more
+        """Try to get more room, for a change that does not fit although nothing is staged; return True if there is more
         room now.
         """
 
@@ -62,19 +62,30 @@ class BatchStore(Protocol):
         """Note that a batch is durable."""
 
     def abandon(self, batch: Any, error: BaseException) -> list[int]:
-        """Undo all changes that are not durable, because the batch is lost; return the vbuckets whose record
-        was lost.
-        """
+        """Undo all changes that are not durable, because a batch is lost; return the vbuckets whose record was lost."""
 
 
 class Committer:
     """Commits batches: freeze, write, settle, in this order. Call all methods from the event loop's thread.
 
     Args:
+        store: the store.
+        loop: the event loop.
         thread: the thread that writes, one batch at a time; None to start one.
         halt: ends the process, as a crash would.
 
-    Raises StorageError if no thread can be started.
+    Attributes:
+        durable: the number of the newest batch on disk.
+        open: the number of the batch that is being filled.
+        commits: the number of batches written.
+        durations: the durations of the writes.
+        failures: the number of lost batches.
+        waiting: the sessions whose output waits for a batch; they add themselves, again after each call of `flush`.
+        on_durable: functions to call after a batch has become durable.
+        on_failure: functions to call, with the error and the vbuckets whose record was lost, after a batch was lost.
+
+    Raises:
+        StorageError: no thread can be started.
     """
 
     def __init__(
@@ -111,9 +122,8 @@ class Committer:
         return self.open
 
     def gate(self) -> int:
-        """Return the number of the batch that makes all staged changes durable (0 if they are already)."""
-        # With nothing staged since the freeze, the newest row that anybody can have read is in the batch in flight. A
-        # batch number that is already durable opens its gate at once.
+        """Return the number of the batch that makes all staged changes durable; 0 if all are durable."""
+        # If nothing was staged since the freeze, the newest row that can have been read is in the batch in flight.
         return self.open if self._dirty else self._in_flight
 
     async def wait(self, gate: int) -> bool:
@@ -126,24 +136,27 @@ class Committer:
         self._watchers.append(watcher)
         try:
             return await future
-        except asyncio.CancelledError:  # who waits with a limit of time, while nobody writes, would stay here
+        except asyncio.CancelledError:  # a wait with a time limit; without writes, no commit would remove it
             if watcher in self._watchers:
                 self._watchers.remove(watcher)
             raise
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once the staging arena has been replaced by an empty one."""
+        """Call `callback` once, when an empty arena has replaced the staging arena."""
         self._room.append(callback)
         self.wrote()
 
     def commit_now(self) -> None:
-        """Commit all staged changes before returning: for start and stop, when no other work runs."""
+        """Commit all staged changes before returning, at a start or stop, when no other work runs.
+
+        Raises:
+            DiskFull, StorageError: a batch could not be written.
+        """
         while (batch := self._store.freeze()) is not None:
             self._dirty = False
             node_invariant(self.durable < self.open, "batch {} is durable, batch {} open", self.durable, self.open)
             self.open += 1
-            # The write blocks this thread, for nothing else runs at a start or a stop, and its error must reach the
-            # caller.
+            # The write blocks this thread, which has no other work now, and raises its error to the caller.
             self._store.write(batch)
             self._store.settle(batch)
             self.durable = self.open - 1
@@ -161,33 +174,33 @@ class Committer:
 
     def close(self) -> None:
         """Stop committing, and end the thread; may be called again."""
-        # The flag comes first: a turn of the loop that is already scheduled would otherwise submit to a pool that is
-        # shut down.
+        # The flag comes first, because a scheduled turn of the loop must not submit work to a pool that is shut down.
         self._closed = True
         self._thread.shutdown(wait=True)
 
     def _schedule(self) -> None:
-        # One batch is in flight at most. So only the last batch of a log can be torn, and what survives a crash is a
-        # prefix of what was sent.
+        # At most one batch is in flight. So only the last batch of a log can be incomplete, and the changes that
+        # survive a crash are a prefix of all changes.
         if not self._scheduled and not self._in_flight:
             self._scheduled = True
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         self._scheduled = False
-        # A batch that was submitted after this turn was scheduled schedules the next turn itself when it ends.
+        # If a batch was submitted since this turn was scheduled, its end schedules the next turn.
         if self._in_flight or self._closed:
             return
-        # Cleared before the arena is frozen, both within one turn of the loop: what is staged from here on is in the
-        # next batch, and `gate()` says its number.
+        # Cleared before the arena is frozen, in the same turn of the loop: changes that are staged from here on are in
+        # the next batch, whose number `gate()` returns.
         self._dirty = False
         batch = self._store.freeze()
         number, self.open = self.open, self.open + 1
         node_invariant(self.durable < number, "batch {} is frozen, batch {} is durable", number, self.durable)
-        if batch is None:  # nothing came of it: durable as it stands
+        if batch is None:  # nothing was staged: the empty batch counts as durable
             self.durable = number
             self._release()
-            # What had no room although nothing was staged would ask again at once, and so for ever.
+            # Without a pause, a change that has no room although nothing is staged would be tried again at once, for
+            # ever.
             if self._room and (self._store.full or not self._store.more_room()):
                 self._loop.call_later(FULL_DISK_SECONDS, self._call_room)
             else:
@@ -196,12 +209,12 @@ class Committer:
         self._in_flight, self._begun_at = number, self._loop.time()
         try:
             future = self._thread.submit(self._store.write, batch)
-        except Exception as error:  # no memory, most likely: nobody would ever tell us that the batch is done
+        except Exception as error:  # probably no memory; without this, the batch would never end
             self._end(batch, error)
             return
         # The callback runs in the commit thread; the index and the sessions belong to the loop's thread.
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._end, batch, done.exception()))
-        # The freeze exchanged the arenas, so whoever lacked room can stage into the empty one while the other is
+        # The freeze has exchanged the arenas, so changes that had no room can be staged while the other arena is
         # written.
         self._call_room()
 
@@ -217,13 +230,13 @@ class Committer:
             else:
                 lost = self._store.abandon(batch, error)
         except Exception:
-            # Memory and disk differ: to go on would give seqnos twice. What a crash leaves is whole, and read at start.
+            # Memory and disk differ, so seqnos could be used twice. After a crash, the next start reads the intact log.
             message = "the index can't follow the log any more, the node ends as in a crash"
             log.critical(message, exc_info=True, extra=event("index.lost"))
             self._halt()
             return
         if error is None:
-            # Only now, behind `settle`: who is woken reads the index, and must find there what its gate promised.
+            # Only now, after `settle`, because the sessions that are woken read the index.
             self.durable, self._in_flight = self._in_flight, 0
             self.commits += 1
             self.durations.add(self._loop.time() - self._begun_at)
@@ -234,9 +247,8 @@ class Committer:
             self._schedule()
 
     def _release(self) -> None:
-        """Wake every session whose batch is durable (sessions that wait for a later batch register again)."""
-        # A waiter may register again for a later batch while it is flushed; it must land in the new set, not in the one
-        # that is walked.
+        """Wake all waiting sessions; a session that waits for a later batch adds itself to `waiting` again."""
+        # A session may add itself again during its call, so that must change a new set.
         waiting, self.waiting = self.waiting, set()
         for waiter in waiting:
             self._wake(waiter)
@@ -248,21 +260,21 @@ class Committer:
         """Wake a session; if that raises, drop the session, so that the others still get their answers."""
         try:
             waiter.flush()
-        except Exception:  # a fault of ours in one session: it is logged in full, and ends that connection alone
+        except Exception:  # a fault in one session is logged with its traceback, and ends only that connection
             log.exception("a connection failed when its batch was on disk", extra=event("node.failed"))
             waiter.drop("internal error", fault=False)
 
     def _lost(self, error: BaseException, vbuckets: list[int]) -> None:
-        """Drop the waiting sessions, because the store has undone every change that is not durable, later batches
-        included.
+        """Drop the waiting sessions, because a batch was lost: the store has undone all changes that are not durable,
+        also those of the open batch.
         """
         log.error("a batch could not be written, its writers are disconnected: %s", error, extra=event("batch.lost"))
         self.failures += 1
-        # The store has undone what was in flight and what gathered on top of it, so nothing is staged now.
+        # The store has undone the batch in flight and the open batch, so nothing is staged now.
         self._in_flight = 0
         self._dirty = False
-        # What gathered meanwhile is lost as well: both numbers are passed over, and who was behind their gates is
-        # gone. The next one is open before anybody is told, for who hears of it may stage what it makes up for.
+        # The open batch is lost too: both numbers are skipped, and sessions that wait for either are dropped. The next
+        # batch is open before any call below, because these calls may stage changes.
         passed, self.open = self.open, self.open + 1
         waiting, self.waiting = self.waiting, set()
         for waiter in waiting:
@@ -270,13 +282,13 @@ class Committer:
         for callback in self.on_failure:
             callback(error, vbuckets)
         self._resolve(False)
-        # Last of all: until the sessions above are dropped and the watchers have their False, a lost batch must not
-        # look durable to anybody.
+        # Last of all: before the sessions above are dropped and the watchers have got False, a lost batch must not seem
+        # durable.
         self.durable = passed
         self._call_room()
 
     def _resolve(self, durable: bool) -> None:
-        # A lost batch takes every later gate with it, since all that was staged on top of it is undone as well.
+        # After a lost batch all watchers get False, because all changes staged after it are undone as well.
         reached = [pair for pair in self._watchers if pair[0] <= self.durable or not durable]
         self._watchers = [pair for pair in self._watchers if pair not in reached]
         for _, future in reached:

@@ -25,15 +25,17 @@ GROUP_LENGTH_MAX = 100  # characters
 CONNECTION_MIB_MIN = 64  # a request of 30 MiB, an answer of 20, and what may wait behind it
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:(?=/)", re.IGNORECASE)
 SECRET_ITERATIONS = 60_000
-"""Some thirty milliseconds, once, at a start with --user or --users-file."""
+"""The iterations of the key derivation: some 30 ms, once, at a start with --user or --users-file."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """A node's settings. The fields are the table that the command line, the environment, the file and the docs read.
 
-    `users` maps names to passwords; if it is empty, no login is needed. `group_secret` is the secret with which the
-    workers of a node log in to each other if there are users and no other secret.
+    Attributes:
+        users: maps names to passwords; if empty, no login is needed.
+        group_secret: the secret with which the workers of a node log in to each other if there are users and no other
+            secret.
     """
 
     host: str = option("127.0.0.1", "address to listen on")
@@ -149,17 +151,17 @@ class NodeConfig:
 
     @property
     def roles(self) -> dict[str, tuple[Grant, ...]]:
-        """The roles of each user: administrators, other nodes, and the rest."""
+        """The roles of each user: those of administrators, of ordinary users, and of other nodes."""
         known = {name: ADMINISTRATOR if name in self.administering else ORDINARY for name in self.users}
         return {**known, CLUSTER_USER: NODE}
 
     @property
     def account(self) -> tuple[str | None, str | None]:
-        """The name and the secret with which this node logs in to others; (None, None) if it has none.
+        """The name and the secret with which this node logs in to other nodes; (None, None) if it has none.
 
-        It is never a user's account: a cluster map determines which nodes are called, and the first user administers
-        all of this node. Without a secret in the settings, the secret is derived from the first user's password, so it
-        is the same on all members with this user.
+        This is never a user's account: a cluster map determines which nodes are called, and they must not get the
+        password of the first user, who administers this node. If the settings have no secret, it is derived from the
+        first user's password, so it is the same on all members with this user.
         """
         if (secret := self.users.get(CLUSTER_USER)) is not None:
             return CLUSTER_USER, secret
@@ -220,8 +222,8 @@ class NodeConfig:
 
 @functools.cache
 def _made_secret(user: str, password: str) -> str:
-    """Derive the members' secret from a user's password, slowly enough that guessing the password from it does
-    not pay.
+    """Return the members' secret, derived from a user's password; slowly, so that guessing the password from the secret
+    takes too long.
     """
     salt = f"{CLUSTER_USER} {user}".encode()
     return hashlib.pbkdf2_hmac("sha256", password.encode(), salt, SECRET_ITERATIONS).hex()
@@ -251,12 +253,12 @@ def one_thread_for(config: NodeConfig) -> None:
 
 
 def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> NodeConfig:
-    """Return the NodeConfig: each setting from the options, else HEADWATER_<NAME> in the environment, else the file,
-    else its default.
+    """Return the settings of a node. Each comes from the options, otherwise from HEADWATER_<NAME> in the environment,
+    otherwise from the file, otherwise it has its default.
 
     Args:
         options: values by command-line name or field name; None for an option that was not passed.
-        environment: e.g. HEADWATER_VBUCKETS=64; HEADWATER_CONFIG names the file.
+        environment: the environment variables, e.g. HEADWATER_VBUCKETS=64; HEADWATER_CONFIG names the file.
 
     Raises:
         OptionError: an invalid value, an unknown name, a password file that others may read, or a password without a
@@ -277,13 +279,13 @@ def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.
 
 
 def _measured(name: str, value: Any) -> Any:
-    """Return the value of an option; parse a duration or a size given as text."""
+    """Return the value of an option, after parsing it if it is a duration or a size as text."""
     declared = _BY_FIELD.get(name)
     return value if declared is None or declared.unit is None else declared.of_file(value)
 
 
 def store_folder(text: str) -> Path:
-    """Return the folder of a store, which must be on this machine.
+    """Return the path of a store's folder, which must be on this machine.
 
     Raises:
         OptionError: the text is a URL, or a URL that became a path and lost a slash.
@@ -293,7 +295,8 @@ def store_folder(text: str) -> Path:
 
 
 def local_folder(option: str, text: str, wanted: str) -> Path:
-    """Return the folder that an option names, which must be on this machine; `wanted` is the demand in the error.
+    """Return the path of the folder that an option names, which must be on this machine; `wanted` is the text of the
+    error.
 
     Raises:
         OptionError: the text is a URL, or a URL that became a path and lost a slash.
@@ -305,14 +308,14 @@ def local_folder(option: str, text: str, wanted: str) -> Path:
 
 
 def is_of_clients(name: str, value: Any) -> bool:
-    """Return True if a key of a file is not for the node: a table that is no option of the node belongs to a command,
-    or is a profile.
+    """Return True if a key of a settings file is not for the node: a table that is no option of the node belongs to
+    another command, or is a profile.
     """
     return isinstance(value, dict) and name != SERVE and name.replace("-", "_") not in _BY_FIELD
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read options from a TOML file; names have dashes or underscores.
+    """Return the options in a TOML file, by field name; names in the file have dashes or underscores.
 
     Raises:
         OptionError: the file can't be read, is no TOML, or has an unknown name or a value of the wrong type.
@@ -331,7 +334,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def wrong(name: str, value: Any) -> str | None:
-    """Return a phrase that describes what a key of a file, or its value, must be; None if both are valid."""
+    """Return a phrase that says what a key of a settings file, or its value, must be; None if both are valid."""
     option = _BY_FIELD.get(name.replace("-", "_"))
     if option is None or option is CONFIG:
         near = nearest(name.replace("_", "-"), [each.name for each in OPTIONS if each is not CONFIG])
@@ -344,8 +347,11 @@ def wrong(name: str, value: Any) -> str | None:
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse `--name value` and `--name=value` pairs by OPTIONS, without the command-line library, which starts
-    slowly.
+    """Return the values of `--name value` and `--name=value` pairs, by field name. This avoids the command-line
+    library, which starts slowly.
+
+    Raises:
+        OptionError: an unknown name, or a missing or invalid value.
     """
     by_name = {f"--{option.name}": option for option in OPTIONS}
     values: dict[str, Any] = {}
@@ -366,7 +372,11 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _users(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the users; never empty if the settings contain a user, a password or a file of users."""
+    """Return the passwords by user; never empty if the settings contain a user, a password or a file of users.
+
+    Raises:
+        OptionError: a part of the settings about users is missing, invalid or can't be read.
+    """
     users: dict[str, str] = {}
     if file := values.get("users_file"):
         users = read_users(Path(file))
@@ -390,8 +400,11 @@ def _users(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
 
 
 def _cluster_secret(file: str, *, has_users: bool) -> str:
-    """Read the secret with which nodes log in to each other; empty without users, where it would demand a login of
-    everybody.
+    """Return the secret with which nodes log in to each other, from the first line of a file.
+
+    Raises:
+        OptionError: the node has no users (with the secret as its only login, nobody else could log in), or the file is
+            empty or can't be read.
     """
     if not has_users:
         raise OptionError("cluster-secret-file", file, "for nodes with users: add one (headwater user)")
@@ -402,7 +415,12 @@ def _cluster_secret(file: str, *, has_users: bool) -> str:
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """Read `name:password` lines; blank lines and lines that start with # are skipped."""
+    """Return the passwords by user from the `name:password` lines of a file; blank lines and lines that start with #
+    are skipped.
+
+    Raises:
+        OptionError: a line is invalid, or the file can't be read, or others may read it.
+    """
     users: dict[str, str] = {}
     for line in _secret(path, "users-file").splitlines():
         if not line.strip() or line.startswith("#"):
@@ -434,10 +452,10 @@ def _secret(path: Path, option: str) -> str:
 
 
 def refuse_readable_by_others(path: Path, option: str) -> None:
-    """Raise OptionError for a secret file that others may read, or that is missing.
+    """Raise OptionError for a file with secrets that others may read, or that is missing.
 
-    Credentials of systemd are accepted: they belong to root, and an access list that lets the service's user read them
-    appears as group permissions.
+    Credentials of systemd are accepted: they belong to root, and the access list that lets the service's user read them
+    looks like a permission for a group.
     """
     try:
         mode = path.stat().st_mode

@@ -1,4 +1,6 @@
-"""Checks a file of settings without starting a node; reports every fault with its line, every value with its origin."""
+"""Check a file of settings without starting a node, and report every fault with its line, and every value with its
+origin.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,20 @@ from headwater.options import Option
 __all__ = ["Fault", "Setting", "faults_of", "key_lines", "settings"]
 
 FILES = ("users_file", "password_file", "cluster_secret_file")
-"""Files that are read as soon as settings are: left out when these are looked at on another machine."""
+"""The options that name files with secrets, which are left out when settings are checked on another machine."""
 _PLACE = re.compile(r" \(at line (\d+), column \d+\)")
 _BY_FIELD = {option.field: option for option in OPTIONS}
 _SECRET = {"HEADWATER_PASSWORD": "given where the node runs"}
 
 
 class Fault(NamedTuple):
-    """A fault in a file: its line, from 1 on (0 for the file as a whole), its key, and the remedy."""
+    """A fault in a file of settings.
+
+    Attributes:
+        line: its line, from 1 on; 0 for the file as a whole.
+        key: the faulty key; empty for the file as a whole.
+        message: what is wrong.
+    """
 
     line: int
     key: str
@@ -33,7 +41,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting with its value and its origin: a file and line, a variable, or the default."""
+    """A setting with its value, and the origin of the value: a file and line, a variable, or "default"."""
 
     option: Option
     value: Any
@@ -43,7 +51,7 @@ class Setting:
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
     """Return the line, from 1 on, on which each key of a TOML document begins; tables are keys, too.
 
-    The standard library's reader does not report line numbers, so it is given one statement at a time.
+    The standard library's reader does not report line numbers, so this function passes it one statement at a time.
 
     Raises:
         tomllib.TOMLDecodeError: the text is not TOML.
@@ -80,9 +88,12 @@ def _paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def faults_of(text: str, *, with_files: bool = True) -> list[Fault]:
-    """Return all faults of a node's settings, by line: unknown keys, wrong types, invalid values and combinations.
+    """Return all faults of a node's settings, in the order of their lines: unknown keys, wrong types, invalid values
+    and combinations. Tables belong to other commands, and are not checked.
 
-    With `with_files` the result includes files that can't be used. Tables belong to other commands and are not checked.
+    Args:
+        text: the content of the file.
+        with_files: True to check also the files that the settings name.
     """
     try:
         table, lines = tomllib.loads(text), key_lines(text)
@@ -110,7 +121,9 @@ def _unreadable(message: str) -> Fault:
 
 
 def _impossible(values: dict[str, Any], *, with_files: bool) -> Iterator[tuple[str, str]]:
-    """Yield (field, problem) one after another; each such field is removed, so that the next problem appears."""
+    """Yield (field, problem) for each problem. After each one its field is removed, so that the next problem
+    appears.
+    """
     left = {name: value for name, value in values.items() if with_files or name not in FILES}
     while (error := _problem(left, with_files=with_files)) is not None:
         field = _culprit(error, left, with_files=with_files)
@@ -120,8 +133,8 @@ def _impossible(values: dict[str, Any], *, with_files: bool) -> Iterator[tuple[s
 
 
 def _culprit(error: OptionError, values: dict[str, Any], *, with_files: bool) -> str:
-    """Return the field to change: the one that the error names, or else a field without which the problem
-    disappears.
+    """Return the field to change: the one that the error names, or otherwise a field whose removal solves the problem;
+    empty if there is none.
     """
     named = error.name.replace("-", "_")
     if named in values:
@@ -134,7 +147,7 @@ def _culprit(error: OptionError, values: dict[str, Any], *, with_files: bool) ->
 
 
 def _problem(values: dict[str, Any], *, with_files: bool) -> OptionError | None:
-    from headwater.node.connections.tls import NodeTls, name_rules  # noqa: PLC0415 - cryptography, which a start may not need
+    from headwater.node.connections.tls import NodeTls, name_rules  # noqa: PLC0415 - imports cryptography
 
     try:
         config = config_from(values, _SECRET if "user" in values and "password_file" not in values else {})
@@ -151,8 +164,8 @@ def _problem(values: dict[str, Any], *, with_files: bool) -> OptionError | None:
 
 
 def settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> list[Setting]:
-    """Return every setting with the value that a node would use now: from the environment, else the file, else the
-    default.
+    """Return every setting, with the value that a node would use now, from the environment, otherwise the file,
+    otherwise the default.
 
     Raises:
         OptionError: as `config_from`, whose result this explains.

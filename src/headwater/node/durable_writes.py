@@ -4,11 +4,11 @@
                                 ├──timeout──► abort staged ──► ambiguous
                                 └──the vbucket is no longer served here──► ambiguous; the new owner decides
 
-The majority is that of the copies in the cluster map, this node included. A copy counts once the prepare is on its
-disk, so all three levels have the same meaning here. A node missing in the map never counts.
+The majority is that of the copies in the cluster map, including this node's. A copy counts once the prepare is on its
+disk, so all three levels have the same meaning here. A node that is missing in the map never counts.
 
 A prepare without a waiting request (the node restarted, or was promoted from replica) is committed once a majority has
-it, or all remaining copies of the map if these are fewer. A client may have read the result of that write, and no
+it, or all remaining copies of the map if these are fewer. A client may have read that the write succeeded, and no
 client has read that it failed; no other node knows more.
 
 Prepares are committed in their order, because a replica acknowledges all prepares up to a seqno.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headwater.wire.dcp import Prepare
 
 TIMEOUT_SECONDS = 30.0
-"""The time for a request that names none."""
+"""The time for a request without a timeout of its own."""
 
 _GONE = "the vbucket is not served here any more, and who owns it now decides"
 
@@ -78,13 +78,21 @@ class Copies(NamedTuple):
 
     @property
     def there(self) -> int:
-        """The number of nodes with a copy."""
+        """The number of nodes in the map that have a copy."""
         return self.is_member + len(self.others)
 
 
 @dataclass(eq=False, slots=True)
 class DurableWrite:
-    """A durable write with a waiting request; `outcome` is the seqno of the commit, or raises CommandRefused."""
+    """A durable write with a waiting request.
+
+    Attributes:
+        vbucket: the vbucket's number.
+        key: the document's key.
+        seqno: the seqno of the prepare.
+        outcome: gets the seqno of the commit, or CommandRefused.
+        timer: the timer of the timeout; None if there is none.
+    """
 
     vbucket: int
     key: Key
@@ -103,7 +111,7 @@ class DurableWrite:
         self._stop()
         if not self.outcome.done():
             self.outcome.set_exception(CommandRefused(Status.SYNC_WRITE_AMBIGUOUS, why))
-            self.outcome.exception()  # whose connection is gone leaves nobody to look at it
+            self.outcome.exception()  # marks it as read: if the connection is closed, nobody else reads it
 
     def _stop(self) -> None:
         if self.timer is not None:
@@ -114,9 +122,9 @@ class DurableWrites:
     """The durable writes of a bucket; call all methods from the event loop's thread.
 
     Attributes:
-        copies_of: returns the copies of a vbucket by the cluster map; without a map, this node's copy only.
+        copies_of: returns the copies of a vbucket by the cluster map; only this node's copy without a map.
         held: the vbuckets in which a write may wait.
-        begun: number of requests, by level.
+        begun: the number of requests, by level.
     """
 
     def __init__(self, bucket: WritesOwner) -> None:
@@ -126,16 +134,16 @@ class DurableWrites:
         self._bucket = bucket
         self._writes: dict[tuple[int, Key], DurableWrite] = {}
         self._acknowledged: dict[int, dict[str, int]] = {}
-        # A commit answers its client from here once its batch is durable. It has left `_writes` by then, so that
-        # neither its time-out nor a change of state can answer it a second time.
-        self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno, who waits for it
+        # Writes whose commit is staged; their clients get the answer when its batch is durable. They are not in
+        # `_writes` any more, so neither the timeout nor a change of state can answer them a second time.
+        self._commits: list[tuple[int, int, DurableWrite]] = []  # batch, seqno of the commit, write
         self._decided: dict[
             int, int
-        ] = {}  # vbucket in which a write of before was committed: the batch with the last one
-        self._ended: dict[int, int] = {}  # vbucket in which nothing waits any more: the batch that says so
-        self._abandoned: set[int] = set()  # vbuckets in which what nobody waits for did not happen
-        self._settling: set[int] = set()  # vbuckets in which it did, however many copies have it
-        self._unsettled: set[int] = set()  # vbuckets that can't change hands yet, for want of room
+        ] = {}  # by vbucket: the batch with the last commit of a write that no request waits for
+        self._ended: dict[int, int] = {}  # by vbucket without waiting writes: the batch with its last commit or abort
+        self._abandoned: set[int] = set()  # vbuckets in which writes without a waiting request must be aborted
+        self._settling: set[int] = set()  # vbuckets in which they must be committed, without waiting for copies
+        self._unsettled: set[int] = set()  # vbuckets whose handover waits for room
         self._retries: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -145,10 +153,12 @@ class DurableWrites:
         committer.on_failure.append(self._lost)
         self._bucket.on_changed.append(self.look_at)
 
-    # --- what requests ask ------------------------------------------------------------------------------------------
+    # --- calls for requests -----------------------------------------------------------------------------------------
 
     def check_possible(self, vbucket: int) -> None:
-        """Raise CommandRefused for a write that can't succeed, because fewer nodes than a majority have a copy."""
+        """Raise CommandRefused if a durable write can't succeed, because the map does not contain this node, or too few
+        nodes for a majority have a copy.
+        """
         copies = self.copies_of(vbucket)
         if not copies.is_member:
             raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, "the cluster map leaves this node out")
@@ -157,14 +167,12 @@ class DurableWrites:
             raise CommandRefused(Status.DURABILITY_IMPOSSIBLE, message)
 
     def refuse_in_flight(self, vbucket: int, collection: int, key: bytes, *, writes: bool) -> None:
-        """Raise CommandRefused for a request on a document with a durable write in flight, if it changes the document
-        (`writes`).
+        """Raise CommandRefused for a request on a document with a durable write in flight, if the request changes the
+        document (`writes`).
 
-        If no request waits for that write (it is from a former owner), reads are refused as well: a client may have
-        read its result (kv.md 2).
+        If no request waits for that write (it is from a former owner), reads are refused as well, because a client may
+        have read that the write succeeded (kv.md 2).
         """
-        # A client of the former owner may have read success, and one of ours has not: so only a write of before hides
-        # the old version from reads.
         key_there = Key(collection, key)
         if key_there not in self._bucket.vbuckets[vbucket].prepares.pending:
             return
@@ -174,21 +182,20 @@ class DurableWrites:
             raise CommandRefused(Status.SYNC_WRITE_IN_PROGRESS, "another durable write of the document is in flight")
 
     def refuse_unsettled(self, vbucket: int, collection: int) -> None:
-        """Raise CommandRefused for a request that reads documents of a collection with an unsettled write of a former
-        owner.
+        """Raise CommandRefused for a request that reads several documents of a collection, if a write of a former owner
+        in it is unsettled.
 
-        A client may have read the result of that write, so no read may return the state before it (`refuse_in_flight`).
+        A client may have read that this write succeeded, so no read may return the state before it.
         """
         if vbucket in self.held and any(each.collection == collection for each in self._of_before(vbucket)):
             raise CommandRefused(Status.ETMPFAIL, "a write of an owner before is being settled")
 
     def is_settled(self, vbucket: int, collections: Collection[int] | None) -> bool:
-        """Return True if every write of a former owner in these collections (None: in all) is settled and on disk.
+        """Return True if all writes of former owners in these collections (None: in all) are settled and on disk.
 
-        Then the durable high seqno of the vbucket covers every write whose result a client may have read.
+        Then the durable seqno of the vbucket includes every write of which a client may have read that it succeeded.
         """
-        # The commit is staged but not on disk: the durable high seqno does not count it yet, although its client may
-        # have read success from an owner before.
+        # False while a commit is staged but not on disk: the durable seqno does not include it yet.
         if self._decided.get(vbucket, 0) > self._bucket.committer.durable:
             return False
         if vbucket not in self.held:
@@ -200,92 +207,98 @@ class DurableWrites:
         return vbucket in self.held and Key(collection, key) in self._bucket.vbuckets[vbucket].prepares.pending
 
     def begin(self, vbucket: int, prepare: Prepare, timeout_ms: int | None) -> DurableWrite:
-        """Stage a prepare, whose key begins with the id of its collection; return the write to wait for.
+        """Stage a prepare, and begin to wait for replicas; return the write, whose `outcome` the request awaits.
 
         Args:
-            timeout_ms: time in milliseconds after which the write is aborted; None for TIMEOUT_SECONDS.
+            vbucket: the vbucket's number.
+            prepare: the prepare; its key begins with the id of its collection.
+            timeout_ms: the time in milliseconds after which the write is aborted; None for TIMEOUT_SECONDS.
 
         Raises:
             ArenaFull, DiskFull: nothing was staged.
         """
         vbucket_ = self._bucket.vbuckets[vbucket]
-        # The prepare first: it may raise for want of room, and nothing of the request may be noted then.
+        # The prepare first: if there is no room for it, nothing else of the request may be recorded.
         seqno = vbucket_.prepares.add(prepare)
         loop = asyncio.get_running_loop()
         write = DurableWrite(vbucket, key_of(prepare.key), seqno, loop.create_future())
         self._writes[vbucket, write.key] = write
         self.held.add(vbucket)
         self.begun[DurabilityLevel(prepare.durability_level)] += 1
-        # From here on the fast path, which knows nothing of prepares, must leave this vbucket's requests to the plain
-        # one.
+        # From here on the fast path, which does not check prepares, must leave this vbucket's requests to the plain
+        # path.
         vbucket_.show_state()
         seconds = TIMEOUT_SECONDS if timeout_ms is None else timeout_ms / 1000
         write.timer = loop.call_later(seconds, self._out_of_time, write)
         return write
 
     def abort_all(self, vbucket: int) -> None:
-        """Abort all durable writes in flight in a vbucket, because its documents are deleted. Raises ArenaFull,
-        DiskFull.
+        """Abort all durable writes in flight in a vbucket, because its documents are deleted.
+
+        Raises:
+            ArenaFull, DiskFull: some aborts had no room.
         """
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         for key in tuple(vbucket_.prepares.pending) if vbucket_ is not None else ():
             self._abort(vbucket, key, "the bucket was flushed")
 
     def abort_of_before(self, vbucket: int) -> None:
-        """Abort the prepares that this node held as a replica, after it took the vbucket over by a stream without
-        prepares.
+        """Abort the prepares that this node has from its time as a replica, because it took the vbucket over with a
+        stream without prepares.
 
-        The former owner ended all of them before the takeover, and sent its commits as documents.
+        The former owner has ended all of these before the takeover, and has sent committed writes as documents.
         """
         self._abandoned.add(vbucket)
         self.advance(vbucket)
 
     def settle_before(self, vbucket: int) -> bool:
         """Commit the durable writes without a waiting request in a vbucket that will be handed over; return True if all
-        are settled.
+        of them are settled.
 
-        The others are aborted at the handover. These commits do not wait for replicas, because clients may have read
-        the results. Returns False if there is no room yet, or the vbucket is fenced; the vbucket's readers, one of
-        which hands it over, are woken when that may have changed.
+        These commits do not wait for replicas, because clients may have read that the writes succeeded. Writes with a
+        waiting request are aborted later, at the handover.
+
+        Returns False if there is no room yet, or the vbucket is fenced. When that may have changed, the vbucket's
+        readers, one of which is the takeover stream, are woken.
         """
         vbucket_ = self._bucket.vbuckets[vbucket]
-        # A vbucket that is not active has nothing to settle: its prepares are the new owner's.
+        # In a vbucket that is not active, the owner decides about the prepares.
         if not vbucket_.prepares.pending or vbucket_.state is not State.ACTIVE:
             return True
-        # A fenced vbucket may have another owner by now, whose clients can be told another end of the same prepare.
+        # A fenced vbucket may have another owner by now, who may have ended the same prepare differently.
         if not self._bucket.is_active(vbucket):
             return False
-        # A copy that gets no prepares counts for no majority, so the target of this very move might never let the
-        # commit happen; and to abort is never right, as success may have been reported (decision 0068).
+        # Copies that get no prepares, such as the target of this move, count for no majority, so a majority might never
+        # come. An abort would be wrong, because success may have been reported (decision 0068).
         self._settling.add(vbucket)
         self.advance(vbucket)
         self._settling.discard(vbucket)
-        # A prepare for which a request waits may be aborted at the hand-over: nobody has read yet that it happened.
+        # A prepare with a waiting request may be aborted at the handover, because no client has read that it succeeded.
         is_settled = all((vbucket, key) in self._writes for key in vbucket_.prepares.pending)
         if not is_settled and vbucket not in self._unsettled:
             self._unsettled.add(vbucket)
             self._bucket.committer.when_room(lambda: self._settle_again(vbucket_))
         return is_settled
 
-    # --- what replicas tell -----------------------------------------------------------------------------------------
+    # --- calls about replicas ---------------------------------------------------------------------------------------
 
     def acknowledged(self, vbucket: int, node: str, seqno: int) -> None:
         """Note that a node has every prepare up to a seqno on its disk."""
         known = self._acknowledged.setdefault(vbucket, {})
-        # Acknowledgements of two streams of one node may cross. A lower one takes nothing back: only `follows_from`
-        # knows that data was lost.
+        # Acknowledgements on two streams of one node may cross, so a lower one is ignored: only `follows_from` means
+        # that data was lost.
         if seqno > known.get(node, 0):
             known[node] = seqno
             if vbucket in self.held:
                 self.advance(vbucket)
 
     def follows_from(self, vbucket: int, node: str, seqno: int) -> None:
-        """Note that a replica starts a stream at a seqno: it has no prepare above it, even if it acknowledged some
+        """Note that a replica starts a stream at a seqno: it has no prepares above it, even if it has acknowledged some
         before it lost its disk or was rolled back.
         """
         known = self._acknowledged.get(vbucket, {})
-        # Else a replica that lost its disk would go on counting for prepares it no longer has, and a failover to it
-        # would lose a confirmed write.
+        # Otherwise a replica that has lost its disk would still count for prepares that it no longer has, and a
+        # failover to it would lose a confirmed write.
         if seqno < known.get(node, 0):
             known[node] = seqno
 
@@ -293,34 +306,34 @@ class DurableWrites:
         """Return the acknowledged seqno of each node that has acknowledged prepares of a vbucket."""
         return self._acknowledged.get(vbucket, {})
 
-    # --- what the node tells ----------------------------------------------------------------------------------------
+    # --- calls about the node ---------------------------------------------------------------------------------------
 
     def look_at(self, vbucket: int) -> None:
         """Update the writes of a vbucket after it changed its state, or was created, dropped, fenced or unfenced."""
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is not None and vbucket_.prepares.pending:
             self.held.add(vbucket)
-        if vbucket_ is None or vbucket_.state is not State.ACTIVE:  # streams end, and replicas say it again on the next
+        if vbucket_ is None or vbucket_.state is not State.ACTIVE:  # replicas acknowledge again on their next streams
             self._acknowledged.pop(vbucket, None)
         if vbucket not in self.held:
             return
         if self._bucket.is_active(vbucket):
-            # A takeover without prepares sets the state first and aborts what it held after that (`abort_of_before`):
-            # committed here at once, an aborted write would come to life.
-            self._later(vbucket, 0.0)  # behind whoever is in the midst of changing it
+            # Later, because the caller may be in the middle of a change. A takeover without prepares sets the state
+            # first, and aborts its prepares then (`abort_of_before`); a commit before that would commit an aborted
+            # write.
+            self._later(vbucket, 0.0)
         else:
             self._abandoned.discard(vbucket)
-            # A node that is not the owner any more decides nothing: the new owner may commit what this one would abort.
-            # AMBIGUOUS is the only true answer here.
+            # Only the new owner decides about these writes now, so AMBIGUOUS is the only correct answer here.
             self._give_up(vbucket)
 
     def map_changed(self) -> None:
-        """Check all waiting writes again, because fewer nodes may be enough by another cluster map."""
+        """Check all waiting writes again, because fewer nodes may be enough by the new cluster map."""
         for vb in tuple(self.held):
             self.advance(vb)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Settle the writes that the log left open, once the node serves."""
+        """Begin to settle the writes that the log has without an end, once the node serves."""
         self._loop = loop
         for vb in self._bucket.vbuckets:
             self.look_at(vb)
@@ -334,8 +347,8 @@ class DurableWrites:
         self.held.clear()
 
     def advance(self, vbucket: int) -> None:
-        """Commit the writes that a majority has; abort those that a former owner gave up, or whose collection was
-        dropped.
+        """Commit the writes of a vbucket that a majority has. Abort those that a former owner has ended, or whose
+        collection was dropped. If there is no room, try again later.
         """
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         if vbucket_ is None or not vbucket_.prepares.pending:
@@ -345,12 +358,12 @@ class DurableWrites:
         if not self._bucket.is_active(vbucket):
             return
         try:
-            # Aborts come before commits: a prepare of a dropped collection would otherwise stand in front of those that
-            # can commit, as commits keep the order of the prepares.
+            # Aborts come before commits, because a prepare of a dropped collection would block later prepares: commits
+            # keep the order of the prepares.
             self._abort_abandoned(vbucket_)
             self._abort_dropped(vbucket_)
             self._commit_reached(vbucket_)
-        # The batch in flight holds the room; the next freeze gives it back, so no time has to pass.
+        # There is room again after the next freeze.
         except ArenaFull:
             self._bucket.committer.when_room(lambda: self.advance(vbucket))
         except StorageError:
@@ -359,7 +372,7 @@ class DurableWrites:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _of_before(self, vbucket: int) -> Iterator[Key]:
-        """Return the documents with a write in flight for which no request waits here: those of a former owner or
+        """Return the keys with a write in flight for which no request waits here: writes from a former owner or
         process.
         """
         pending = self._bucket.vbuckets[vbucket].prepares.pending
@@ -372,28 +385,27 @@ class DurableWrites:
             self._abandoned.discard(vbucket.id)
 
     def _abort_dropped(self, vbucket: VBucket) -> None:
-        """Abort the writes in dropped collections: for replicas the drop has ended them, and they acknowledge them no
-        longer.
+        """Abort the writes in dropped collections. For replicas the drop has ended these writes, so they no longer
+        acknowledge them.
         """
         alive = vbucket.collections.alive
-        # The drop stands in the log before these aborts, so a crash that loses them leaves the drop, which ends the
-        # prepares as well.
+        # If a crash loses these aborts, the drop is still in the log before them, and ends the prepares as well.
         for key in [key for key in vbucket.prepares.pending if key.collection not in alive]:
             self._abort(vbucket.id, key, "its collection was dropped")
 
     def _commit_reached(self, vbucket: VBucket) -> None:
         copies = self.copies_of(vbucket.id)
         by_majority = self._reached(vbucket, copies, copies.majority)
-        # Of before: where a majority of the copies is on no node any more, there is nobody else to wait for.
+        # For writes without a waiting request, all copies in the map are enough if these are fewer than a majority.
         by_all_left = self._reached(vbucket, copies, min(copies.majority, copies.there))
         if vbucket.id in self._settling:
             by_all_left = vbucket.durable_seqno
-        # From the front only: SEQNO_ACKNOWLEDGED names one seqno for all prepares up to it (dcp 2.17), and a replica
-        # that had committed a later one first could not say that it lacks an earlier one.
+        # Only in the order of the prepares: SEQNO_ACKNOWLEDGED has one seqno for all prepares up to it (dcp 2.17), so a
+        # replica could not report that it lacks an earlier prepare than a committed one.
         while (first := next(iter(vbucket.prepares.pending.items()), None)) is not None:
             key, seqno = first
-            # A write with a waiting request has promised a majority. One without may have been reported by an owner
-            # before, so it can't be held back for copies that no map names any more (decision 0083).
+            # A write with a waiting request needs the promised majority. A write without one may have been reported as
+            # successful by a former owner, so it must not wait for copies that no map has (decision 0083).
             if seqno > (by_majority if (vbucket.id, key) in self._writes else by_all_left):
                 return
             durable = vbucket.durable_seqno
@@ -401,22 +413,24 @@ class DurableWrites:
             self._commit(vbucket, key)
 
     def _reached(self, vbucket: VBucket, copies: Copies, needed: int) -> int:
-        """Return the seqno up to which `needed` copies, this node's among them, have everything on disk."""
-        # A node that the map leaves out would find a majority in which the new owner is not.
+        """Return the seqno up to which `needed` copies, including this node's, have all changes on disk; 0 if the map
+        has too few copies, or does not contain this node.
+        """
+        # Without this node in the map, a majority of other copies may not include the new owner.
         if not copies.is_member or needed > copies.there:
             return 0
         node_invariant(needed > 0, "vbucket {}: no copy is needed of {}", vbucket.id, copies.there)
         durable, known = vbucket.durable_seqno, self._acknowledged.get(vbucket.id, {})
         others = sorted((known.get(name, 0) for name in copies.others), reverse=True)
-        # This node's own copy counts for one and only with what it has on disk: `others` has the best of the rest in
-        # front, and the last that is needed decides.
+        # This node's copy counts with its durable seqno; of the others, in descending order, the last needed one
+        # decides.
         return durable if needed == 1 else min(durable, others[needed - 2])
 
     def _commit(self, vbucket: VBucket, key: Key) -> None:
-        # A replica whose disk snapshot brought the committed document without the mark was promoted: to commit again
-        # would give the document a second seqno and overwrite what its key became since.
+        # This node may have got the committed document in a snapshot from disk, without the mark. A second commit would
+        # overwrite newer versions of the document.
         if (vbucket.id, key) not in self._writes and vbucket.prepares.is_over(key):
-            vbucket.prepares.settle(self._bucket.now())  # it is that document already, or an older one
+            vbucket.prepares.settle(self._bucket.now())
             self._decided[vbucket.id] = self._bucket.committer.wrote()
             self._settled(vbucket)
             return
@@ -425,8 +439,8 @@ class DurableWrites:
         gate = self._bucket.committer.wrote()
         durable = self._bucket.committer.durable
         node_invariant(gate > durable, "a commit in batch {}, batch {} is durable", gate, durable)
-        # The answer waits for the batch of the commit: a crash before that leaves the prepare alone, and a failover
-        # might not find a majority for it any more.
+        # The answer waits for the batch of the commit: after a crash before that, only the prepare is left, and a
+        # failover might not find a majority for it.
         write = self._writes.pop((vbucket.id, key), None)
         if write is not None:
             self._commits.append((gate, seqno, write))
@@ -440,8 +454,8 @@ class DurableWrites:
         self._bucket.committer.wrote()
         write = self._writes.pop((vbucket, key), None)
         if write is not None:
-            # The answer need not wait for the disk: should the abort be lost, the prepare may still be committed later,
-            # and AMBIGUOUS says just that.
+            # The answer need not wait for the disk: if the abort is lost, the prepare may still be committed later,
+            # which AMBIGUOUS allows.
             write.fail(why)
         self._settled(vbucket_)
 
@@ -451,12 +465,10 @@ class DurableWrites:
             self._leave(vbucket.id)
 
     def _leave(self, vbucket: int) -> None:
-        """Remove a vbucket without waiting writes from `held`; a lost batch may restore it until the open batch is on
-        disk.
-        """
+        """Remove a vbucket from `held`, because no write waits in it."""
         if vbucket in self.held:
             self.held.discard(vbucket)
-            # If this batch is lost, the prepares wait again; `_lost` must know where to look for them.
+            # If the open batch is lost, the prepares wait again, and `_lost` must look for them in this vbucket.
             self._ended[vbucket] = self._bucket.committer.open
 
     def _out_of_time(self, write: DurableWrite) -> None:
@@ -465,7 +477,7 @@ class DurableWrites:
             return  # committed, and on its way to the disk
         try:
             self._abort(write.vbucket, write.key, "not enough replicas had it in time")
-        # The client gets its answer at its time-out, full disk or not; only the abort is tried again.
+        # The client gets its answer at its timeout, even if the disk is full; only the abort is tried again.
         except StorageError as full:
             write.fail(f"not enough replicas had it in time, and its abort waits for room: {full}")
             write.timer = asyncio.get_running_loop().call_later(FULL_DISK_SECONDS, self._out_of_time, write)
@@ -481,20 +493,20 @@ class DurableWrites:
         vbucket.advanced()
 
     def _later(self, vbucket: int, seconds: float) -> None:
-        if vbucket in self._retries or self._loop is None:  # without one, `start` looks again
+        if vbucket in self._retries or self._loop is None:  # before `start`, which looks at all vbuckets
             return
 
         def again() -> None:
             self._retries.discard(vbucket)
             self.advance(vbucket)
             if (vbucket_ := self._bucket.vbuckets.get(vbucket)) is not None:
-                vbucket_.advanced()  # a fence may have kept it from changing hands
+                vbucket_.advanced()  # a takeover may have waited for the end of a fence
 
         self._loop.call_later(seconds, again)
         self._retries.add(vbucket)
 
     def _durable(self) -> None:
-        """Answer the writes whose commits are on disk, and advance the others, after a commit of the store."""
+        """After a batch has become durable, answer the writes whose commits are on disk, and check the waiting ones."""
         if self._commits:
             durable = self._bucket.committer.durable
             done = [each for each in self._commits if each[0] <= durable]
@@ -508,15 +520,14 @@ class DurableWrites:
         for vb in tuple(self.held):
             vbucket = self._bucket.vbuckets.get(vb)
             if vbucket is not None and vbucket.inbound is not None:
-                # Here this node is the replica: the batch may have brought prepares to its disk that the producer waits
-                # for.
+                # This node's copy is a replica: prepares in the batch, for which the producer waits, are now on disk.
                 vbucket.inbound.prepares_durable()
             self.advance(vb)
 
     def _lost(self, _: BaseException, lost: Iterable[int]) -> None:
         """Return to the state on disk after a batch was lost, which may have contained prepares, commits or aborts."""
-        # The commits are undone with their batch, and the prepares wait again; the majority that they had is still
-        # there, so they will commit later. Their clients can only be answered AMBIGUOUS.
+        # The commits are undone with their batch, and the prepares wait again. Their majorities still have them, so
+        # they will be committed later; until then AMBIGUOUS is the only correct answer.
         commits, self._commits = self._commits, []
         ended, self._ended = self._ended, {}
         for _gate, _seqno, write in commits:
@@ -527,10 +538,9 @@ class DurableWrites:
             vbuckets[vb].show_state()
             if vbuckets[vb].prepares.pending:
                 self.held.add(vb)
-                self._later(vb, FULL_DISK_SECONDS)  # whoever acknowledged them says it once
+                self._later(vb, FULL_DISK_SECONDS)  # replicas acknowledge a prepare only once
         for (vb, key), write in tuple(self._writes.items()):
-            # The seqno of a lost prepare is given again, so the key alone does not tell whether this prepare is the one
-            # that survived.
+            # Another prepare of the same key may wait, so the seqno must be equal, too.
             if vb not in vbuckets or vbuckets[vb].prepares.pending.get(key) != write.seqno:
                 del self._writes[vb, key]
                 write.fail("the batch with its prepare could not be written")

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from headwater.wire.address import Address
 
 _TLS_HANDSHAKE = 0x16
-"""The first byte of TLS; no magic byte is that."""
+"""The first byte of TLS, which is no magic byte of a frame."""
 _TEXT_COMMANDS = range(ord("a"), ord("z") + 1)
-"""No magic byte is a letter; those of HTTP's methods are large, those of text commands small."""
+"""The first bytes of text commands: small letters. HTTP's methods have capitals, and no magic byte is a letter."""
 
 
 class FirstBytes:
@@ -36,11 +36,11 @@ class FirstBytes:
         self._relays = relays
         self.connection = connection
         self.server = server
-        # Who has not come to the end of TLS's handshake is a stranger, users or not: that costs time and memory.
+        # During the TLS handshake, which takes time and memory, a peer is a stranger even on a node without users.
         connection.know(is_known=not server.users.required and connection.tls is None)
 
     def receive(self, data: memoryview) -> int:
-        """Replace this session by the one for the protocol of these bytes; consume none."""
+        """Replace this session by the session of the bytes' protocol, once they show it; consume no bytes."""
         connection = self.connection
         if looks_like_http(data):
             connection.session = HttpSession(connection, self.server, self._certified_user(), self._relays)
@@ -53,12 +53,12 @@ class FirstBytes:
         return 0
 
     def _certified_user(self) -> str | None:
-        """Return the user named by the peer's certificate; None if it is not a user of this node."""
+        """Return the user that the peer's certificate names; None if there is no certificate, or no such user here."""
         tls, server = self.connection.tls, self.server
         named = server.tls.user(tls) if server.tls is not None and tls is not None else None
         if named is None or not server.users.required:
             return None
-        # Names with an @ in front are no people's: @cluster is the members', who prove their secret.
+        # Names that begin with @ are not for people: members log in as @cluster, with their secret.
         if server.users.knows(named) and not named.startswith("@"):
             return named
         server.warn(self.connection.peer, f"its certificate is for {named!r}, who is no user here")
@@ -70,14 +70,14 @@ class FirstBytes:
         return f"it speaks TLS on the port without it: {where}"
 
     def pump(self) -> None:
-        """Do nothing: nothing waits to be sent."""
+        """Do nothing, because there is no output."""
 
     def tick(self, now: float) -> None:
-        """Do nothing: the server limits how long a stranger may be silent."""
+        """Do nothing, because the server limits the time for a login."""
 
     def users_changed(self) -> None:
         """Treat the peer as a stranger once the node has users."""
         self.connection.know(is_known=not self.server.users.required and self.connection.tls is None)
 
     def closed(self) -> None:
-        """Do nothing: no work is under way for this connection."""
+        """Do nothing, because no work is running for this connection."""

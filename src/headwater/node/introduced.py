@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 
 
 class IntroducedCall:
-    """The session of such a connection until its first frame; then a session with the client's user, bucket and
-    features replaces it.
+    """The session of a connection from another worker until its first frame; then a session with the client's user,
+    bucket and features replaces it.
+
+    Args:
+        connection: the connection.
+        server: the node with its first bucket.
+        refresh_users: reads the users again, which another worker may have changed.
     """
 
     deadline: float | None = None
@@ -34,10 +39,11 @@ class IntroducedCall:
         self._connection, self._server, self._refresh_users = connection, server, refresh_users
 
     def receive(self, data: memoryview) -> int:
-        """Read the client's introduction, and pass the remaining bytes to a session for that client; or send the
-        requested page.
+        """Read the first frame: it introduces a client, whose session then gets the remaining bytes, or requests a
+        page, which is sent.
 
-        If the bucket does not exist here (yet, or any more), the worker gets a refusal, and no request is executed.
+        If the client's bucket does not exist here (yet, or any more), the worker gets a refusal, and no request is
+        executed.
         """
         frame = next_frame(data, 0)
         if frame is None:
@@ -53,7 +59,7 @@ class IntroducedCall:
             connection.send(refusal())
             connection.finish()
             return len(frame)
-        self._refresh_users()  # whom another worker has let in may have come, or got his roles, a moment ago
+        self._refresh_users()  # the user, or the user's roles, may be new
         connection.peer = who["peer"]
         session = KvSession(connection, self._server, who["user"])
         session.features, session.named_at = frozenset(who["features"]), who["named_at"]
@@ -63,13 +69,13 @@ class IntroducedCall:
         return len(frame)
 
     def pump(self) -> None:
-        """Do nothing: nothing waits to be sent."""
+        """Do nothing, because there is no output."""
 
     def tick(self, now: float) -> None:
-        """Do nothing: there is no deadline."""
+        """Do nothing, because there is no deadline."""
 
     def users_changed(self) -> None:
-        """Do nothing: no user has logged in yet."""
+        """Do nothing, because no user has logged in yet."""
 
     def closed(self) -> None:
-        """Do nothing: no work is under way for this connection."""
+        """Do nothing, because no work is running for this connection."""

@@ -14,18 +14,20 @@ __all__ = ["failed", "serve"]
 
 
 def serve(arguments: list[str]) -> int:
-    """Serve until a signal to stop; return the exit status, 2 for a wrong option."""
+    """Run a node with these arguments until a signal to stop it; return the exit status: 0, 2 for a wrong option, 1 for
+    any other error.
+    """
     from headwater.errors import HeadwaterError  # noqa: PLC0415
 
     as_json = False
     try:
-        from headwater.node.config import config_from, one_thread_for, parse_arguments  # noqa: PLC0415 - which reads the environment
+        from headwater.node.config import config_from, one_thread_for, parse_arguments  # noqa: PLC0415 - reads the environment
 
         config = config_from(parse_arguments(arguments))
         as_json = config.log_format == "json"
         one_thread_for(config)
-        gc.disable()  # what is loaded now stays; to look through all of it several times would be a tenth of the start
-        from headwater.node import run  # noqa: PLC0415 - after the settings: a wrong one is told at once
+        gc.disable()  # the loaded objects stay; scanning them several times would take a tenth of the start
+        from headwater.node import run  # noqa: PLC0415 - after the settings, so that a wrong one is reported at once
 
         gc.enable()
         return run.serve(config)

@@ -1,8 +1,8 @@
-"""Notifies clients of a new map, if they have requested it (kv.md 1.4, notification).
+"""Notify clients of a new map, if they have requested notifications (kv.md 1.4, notification).
 
-"To connections with Duplex and 0x0d/0x1f": connections with a selected bucket get each map once, unless they have it.
-DCP connections are included, because a DCP client with feature 0x0d does not request maps itself; so are HTTP
-connections that watch the map. No answer is awaited.
+"To connections with Duplex and 0x0d/0x1f": connections with a selected bucket get each map once, unless they have it
+already. DCP connections get it, too, because a DCP client with feature 0x0d does not request maps itself; so do HTTP
+connections that watch the map. The node does not wait for answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def tell(connections: Iterable[Connection], server: Services) -> None:
-    """Send the map to all clients of this bucket that have requested notifications."""
+    """Send the map to those of the connections that have selected this bucket, have requested notifications, and do not
+    have this map yet.
+    """
     cluster = server.cluster
     for connection in tuple(connections):
         session = connection.session.key_value if isinstance(connection.session, DcpEnd) else connection.session
@@ -45,7 +47,7 @@ def _wants(session: KvSession) -> bool:
 
 
 def notification(session: KvSession, cluster: ServedMap) -> bytes:
-    """Return the encoded notification of a map for a session.
+    """Return the encoded notification of the present map for a session.
 
     "ext 16 epoch, revision, key = bucket, value = JSON (full) or empty (brief)"; feature 0x1f (brief) overrides 0x0d.
     """

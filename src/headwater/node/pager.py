@@ -25,11 +25,18 @@ log: Final = logging.getLogger(__name__)
 
 SLICE = 1000  # documents expired in one turn of the event loop
 SLICE_BYTES = 32 << 20
-"""Nor more than such bytes of values: each is copied for the attributes that stay, 20 MiB in some milliseconds."""
+"""The bytes of values after which a slice ends: each value is copied for the attributes that stay, which takes some
+milliseconds for 20 MiB."""
 
 
 class Pager:
-    """Searches for expired documents every `interval_seconds` (0: never)."""
+    """Searches for expired documents, and stages their expirations.
+
+    Args:
+        bucket: the bucket.
+        loop: the event loop.
+        interval_seconds: the time between two searches; 0 for no searches.
+    """
 
     def __init__(self, bucket: Bucket, loop: asyncio.AbstractEventLoop, *, interval_seconds: int) -> None:
         self._bucket = bucket
@@ -51,7 +58,9 @@ class Pager:
             self._timer = None
 
     def page(self, limit: int = SLICE) -> int:
-        """Expire up to `limit` documents; return their number. A vbucket in which that fails is logged and skipped."""
+        """Stage the expirations of up to `limit` documents; return their number. If that fails in a vbucket, log the
+        error and continue with the next vbucket.
+        """
         bucket, done = self._bucket, 0
         now = bucket.now()
         self._left_bytes = SLICE_BYTES
@@ -66,7 +75,7 @@ class Pager:
             except (ArenaFull, DiskFull):  # at the next look
                 bucket.committer.wrote()
                 break
-            except Exception as error:  # of one vbucket, damaged perhaps: it is logged, and the others have their turn
+            except Exception as error:  # an error in one vbucket, perhaps damage, must not stop the others
                 self._complain(vb, error)
             else:
                 self._complaints.pop(vb, None)
@@ -87,7 +96,9 @@ class Pager:
                 yield key
 
     def _complain(self, vb: int, error: Exception) -> None:
-        """Log the problem with a vbucket once; with a traceback if it is a fault of the node."""
+        """Log an error in a vbucket, unless the last one was the same; with a traceback if it is a fault of
+        headwater.
+        """
         if self._complaints.get(vb) != str(error):
             known = isinstance(error, HeadwaterError)
             message = "vbucket %d: what has expired can't be turned into tombstones: %s"

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 SWITCH_INTERVAL_SECONDS = 0.0005  # the commit thread gets the interpreter back sooner than the default 5 ms
 
-# Which takes 30 ms: loaded when the node is up, and not with the first scrape. By then the files of the package may be
-# those of another release, put in this one's place for the next start.
+# Importing it takes 30 ms, so it is imported when the node is up. It is not imported at the first scrape, because an
+# upgrade may have replaced the files of the package by then.
 METRICS = "headwater.node.rest.metrics"
 
 THREADS = 8  # threads for what blocks besides commits: compaction, passwords, names of peers
@@ -55,12 +55,18 @@ log: Final = logging.getLogger(__name__)
 
 
 def serve(config: NodeConfig, out: TextIO | None = None) -> int:
-    """Run a node until SIGTERM or SIGINT; prints `ready HOST:PORT bucket=... vbuckets=...` once it listens, or, with
-    the log as JSON, the event `node.ready` as an object with `host`, `port`, `bucket`, `vbuckets`, `tls`, `http`.
+    """Run a node until SIGTERM or SIGINT; return the exit status, 0.
 
-    With several workers each is a separate process, and this one supervises them (workers/supervising.py).
+    Once the node listens, this prints the line `ready HOST:PORT bucket=... vbuckets=...`, or, if the log is JSON, the
+    event `node.ready` as an object with `host`, `port`, `bucket`, `vbuckets`, `tls`, `http`. With several workers each
+    is a separate process, and this process supervises them (workers/supervising.py).
 
-    Returns the exit status, 0. Raises StorageError or OptionError if the node can't start.
+    Args:
+        config: the settings.
+        out: the output for the line; None for stdout.
+
+    Raises:
+        StorageError, OptionError: the node can't start.
     """
     if count_of(config) > 1:
         return supervising.serve(config, out or sys.stdout, load, _serve_store)
@@ -79,7 +85,7 @@ def _serve_store(config: NodeConfig, worker: NodeWorker | None, out: TextIO) -> 
     try:
         _run_store(config, worker, out)
     finally:
-        invariants.listeners.remove(_end_for)  # who called this is a node no longer
+        invariants.listeners.remove(_end_for)
     log.info("stopped, and all is on disk", extra=event("node.stopped"))
     return 0
 
@@ -98,8 +104,8 @@ def _run_store(config: NodeConfig, worker: NodeWorker | None, out: TextIO) -> No
 
 
 def _end_for(broken: InvariantBroken, of_node: bool) -> None:
-    """End the process if the node's own log, index or vbuckets break an invariant: its memory can't be trusted, but the
-    disk is intact. An error in one connection ends only that connection.
+    """End the process if the node's log, index or vbuckets break an invariant (`of_node`), because its memory can't be
+    trusted, while the disk is intact. A broken invariant of one connection ends only that connection.
     """
     if of_node:
         log.critical("%s; the node ends as in a crash", broken, extra=event("invariant.broken"))
@@ -111,7 +117,7 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO, worker: NodeWork
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until the node is up: not the end of it
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # so that SIGHUP does not end a node that is starting
     committer = Committer(store, loop)
     loop.set_default_executor(threads.pool(THREADS, "work"))
     collector, trimmer = Collector(loop), Trimmer(loop, free_bytes_of_libc())
@@ -145,13 +151,13 @@ async def _serve(config: NodeConfig, store: Store, out: TextIO, worker: NodeWork
         trimmer.stop()
         collector.stop()
         committer.close()
-        if server is not None:  # else none was opened; after an orderly stop they are closed
+        if server is not None:  # closes the other buckets, unless an orderly stop has done so
             server.catalog.close(clean=False)
 
 
 async def _wait_for_admission(server: Server, stop: asyncio.Event) -> None:
-    """Wait until the other workers confirm that this one may serve its vbuckets; for a limited time, because in a
-    cluster of several machines the others may be gone.
+    """Wait until the other members confirm that this worker may serve its vbuckets; at most ADMITTED_SECONDS, because
+    in a cluster of several machines the others may be down.
     """
     deadline = server.loop.time() + ADMITTED_SECONDS
     fence = server.first.membership.fence
@@ -161,7 +167,7 @@ async def _wait_for_admission(server: Server, stop: asyncio.Event) -> None:
 
 
 def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: TextIO) -> None:
-    """Report that the node listens, and at which address: on its output, in the log and to the service manager."""
+    """Report that the node listens, and at which address: on `out`, in the log, and to the service manager."""
     shown = f"[{host}]" if ":" in host else host
     ports = {"tls": server.tls_port, "http": server.http_port}
     facts: dict[str, object] = {"bucket": config.bucket, "vbuckets": server.first.bucket.vbucket_count}
@@ -177,17 +183,17 @@ def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: T
 
 
 def _print(line: str, out: TextIO) -> None:
-    """Print a line; if that fails, log the failure and continue to serve.
+    """Print a line. If that fails, log the failure and continue.
 
-    Each start that failed here would add a branch to the failover logs, which keep 25. A supervisor that restarts the
-    node again and again, with its output on a full disk, would use them up.
+    A failed start here would add a branch to the failover logs, which keep 25. If the output were on a full disk, a
+    supervisor that restarts the node again and again would soon replace all older branches.
     """
     try:
         print(line, file=out, flush=True)
     except OSError as error:
         log.warning("the line ready is not written: %s", error.strerror or error, extra=event("node.ready_not_written"))
         silence = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silence, out.fileno())  # or the rest of the line is tried again at the end, which fails the exit
+        os.dup2(silence, out.fileno())  # otherwise Python writes the rest of the line at exit, and fails
         os.close(silence)
 
 
@@ -211,7 +217,7 @@ def _server(  # noqa: PLR0917 - called in one place
 
 
 def _compiled_meanwhile() -> MachineCode | None:
-    """Return the part of a node that compiles its kernels; None if the wheel has machine code."""
+    """Return the object that compiles the kernels while the node serves; None if the wheel has machine code."""
     if not builds.compiling():
         return None
     from headwater.node.process.machine_code import MachineCode  # noqa: PLC0415 - such a wheel is without it
@@ -220,11 +226,11 @@ def _compiled_meanwhile() -> MachineCode | None:
 
 
 def _make_ready(server: Server) -> None:
-    """Open the other buckets, and listen on the addresses."""
+    """Open the other buckets, bind the addresses, and commit the changes of the start."""
     server.catalog.open()
     server.bind()
-    # The first durable word of this start: a new branch, after a crash. Whatever can refuse the start comes before it,
-    # for a failover log keeps 25 branches, which a supervisor that tries again and again would use up in a minute.
+    # After a crash, this writes new branches. All steps that may fail come before it: a failover log keeps 25 branches,
+    # and a supervisor that restarts the node again and again would soon replace all older ones.
     server.commit_now()
 
 
@@ -243,14 +249,14 @@ def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> 
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Return the context in which kernels are loaded."""
+    """Return a context for loading kernels, without garbage collection; at its end the present objects are frozen."""
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
     gc.collect()
-    gc.freeze()  # what is here now stays: modules alone are objects enough for pauses of a tenth of a second
+    gc.freeze()  # these objects stay; scanning the modules alone would take a tenth of a second
 
 
 def warm_up() -> None:
@@ -267,7 +273,7 @@ def load() -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's factory if it is installed."""
+    """Return uvloop's factory of event loops; None, for asyncio's, if uvloop is not installed."""
     try:
         import uvloop  # noqa: PLC0415 - optional
     except ImportError:

@@ -1,4 +1,4 @@
-"""A served bucket: its own parts, and access to those that all buckets of the node share.
+"""A served bucket: its own parts, and access to the parts that all buckets of the node share.
 
 Each bucket has its own store and committer, streams, map, membership in a cluster, and upkeep of files. The event loop,
 the connections and their memory, users and TLS belong to the node. Sessions and handlers use only this interface
@@ -72,7 +72,7 @@ class Node(Protocol):
 
     @property
     def worker(self) -> NodeWorker | None:
-        """The node as one of several workers; None if there are no others."""
+        """The node as one of several workers; None if there are no other workers."""
 
     @property
     def buckets(self) -> Mapping[str, Services]:
@@ -93,7 +93,7 @@ class Node(Protocol):
         """Log a warning that names peer and cause, in one line."""
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
-        """Log a refused login, with the name of the user."""
+        """Log a refused login; `user` is the name that the peer sent, or empty, and `why` the reason."""
 
     def audit(self, session: UserSession, what: str) -> None:
         """Log an attempt for which a user had no right."""
@@ -115,7 +115,10 @@ class ServedBucket:
     """One bucket of a node, with the interface for its sessions (`Services`).
 
     Args:
+        node: the node.
         config: the node's settings, with the name, the folder and the number of vbuckets of this bucket.
+        bucket: the bucket.
+        committer: the bucket's committer.
     """
 
     cluster: ServedMap
@@ -148,7 +151,7 @@ class ServedBucket:
         committer.on_failure.append(self._drop_writers)
 
     def _tend(self, node: Node, config: NodeConfig, bucket: Bucket) -> None:
-        """Create the tasks that tend the bucket's files."""
+        """Create the compactor, the scrubber and the pager."""
         self.compactor: Compactor = Compactor(
             bucket,
             node.loop,
@@ -165,7 +168,7 @@ class ServedBucket:
         self.pager: Pager = Pager(bucket, node.loop, interval_seconds=config.expiry_pager_seconds)
 
     def _run_begins(self) -> None:
-        """Stop what an operator's older run began, because another operator's run has the lease."""
+        """End the handovers and holds of an operator's former run, because another run has the lease."""
         self.dcp.end_hand_overs()
         self.membership.run_over()
 
@@ -176,7 +179,9 @@ class ServedBucket:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, port: int) -> None:
-        """Start to serve the map, take part in the cluster and tend the files, once the node listens."""
+        """Start to serve the map, to take part in the cluster, and to tend the files, once the node listens on
+        `port`.
+        """
         self.cluster = ServedMap(port, self.bucket, self.tls_port)
         self.membership.start()
         self.bucket.collections.start()
@@ -188,7 +193,7 @@ class ServedBucket:
         self.scrubber.start()
 
     async def stop(self) -> None:
-        """Close the connections to other nodes, and stop tending the files once work on them is complete."""
+        """Close the connections to other nodes, and stop tending the files; wait until work on these is complete."""
         self.membership.stop()
         self.replication.stop()
         if self._flush is not None:
@@ -198,16 +203,16 @@ class ServedBucket:
         await self.scrubber.stop()
 
     def close(self) -> None:
-        """Stop watching sockets, because all connections are closed."""
+        """Stop the rounds, because all connections are closed."""
         self._rounds.close()
 
     def forget(self) -> None:
-        """Drop all state of clients, because the bucket is dropped."""
+        """Drop all state of clients (rounds, TAP sessions, durable writes), because the bucket is dropped."""
         self.close()
         self.tap.forget()
         self.bucket.durable_writes.stop()
 
-    # --- what the node has --------------------------------------------------------------------------------------------
+    # --- the node -----------------------------------------------------------------------------------------------------
 
     @property
     def is_spare(self) -> bool:
@@ -266,7 +271,7 @@ class ServedBucket:
         """Return True if a peer may send a password in clear, by PLAIN or an HTTP login."""
         return self._node.hears_passwords(connection)
 
-    # --- what sessions ask --------------------------------------------------------------------------------------------
+    # --- calls of sessions --------------------------------------------------------------------------------------------
 
     def fast_path(self, session: Session) -> FastRequests:
         """Return the kernel's fast path for a session with a bucket."""
@@ -331,8 +336,8 @@ class ServedBucket:
             self.committer.when_room(self._flush_now)
 
     def _drop_writers(self, error: BaseException, _: list[int]) -> None:
-        """Drop the connections with quiet writes in a lost batch: they wait for no answer, and their clients would
-        consider the writes successful.
+        """Drop the connections with quiet writes in a lost batch. No answer of theirs waits for the batch, so their
+        clients would consider the writes successful.
         """
         self.requests.lost()
         committer = self.committer

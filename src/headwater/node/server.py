@@ -1,4 +1,4 @@
-"""The listening socket, the connections, and their shared parts: the arena, memory, users, the buckets by name.
+"""The listening sockets, the connections, and their shared parts: the arena, memory, users, the buckets by name.
 
 Everything here runs on one event loop. One receive arena serves all connections (bytes are consumed or copied before
 the next socket is read). The parts of one bucket are in served.py; a connection begins with the first bucket.
@@ -66,11 +66,12 @@ ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_SECONDS = 0.25
 WARNINGS_PER_SECOND = 20
 USER_CHARACTERS_MAX = 128
-"""So much of a name is written down that somebody gave who did not come in."""
+"""The most characters of the user name in the log line of a refused login."""
 SWEEP_SECONDS = 1.0
 SWEPT_AT_ONCE = 500
 LEFT_SECONDS = 5.0
-"""So long a worker that has left serves those who came by the common address: the operator may be one of them."""
+"""The time for which a worker that has left still serves its clients from the shared address, one of which may be the
+operator."""
 STRANGERS_BYTES_MAX = 32 << 20
 STRANGER_BYTES_MAX = 1 << 20
 
@@ -79,7 +80,12 @@ log.debug("commands from %d files", len(handlers.ALL), extra=event("node.command
 
 
 class Warnings:
-    """Limits the log lines about bad peers, and counts those that were left out."""
+    """Limits the number of similar log lines, and counts those that were left out.
+
+    Args:
+        event_name: the event of the lines.
+        per_second: the most lines per second.
+    """
 
     def __init__(self, event_name: str = "peer.fault", per_second: int = WARNINGS_PER_SECOND) -> None:
         self._event = event_name
@@ -110,6 +116,13 @@ def _keep_users(store: Storage) -> None:
 class Server:
     """A node's listening sockets, connections and buckets. Call `bind` and `listen`, let the loop run, then call
     `close`.
+
+    Args:
+        config: the settings.
+        bucket: the node's first bucket.
+        committer: its committer.
+        loop: the event loop.
+        worker: this process as one of several workers; None if it is the only one.
     """
 
     tls_port: int | None = None
@@ -189,13 +202,13 @@ class Server:
         served.cluster.on_taken.append(self._map_taken)
 
     def _map_taken(self) -> None:
-        """Adapt the shared address to a bucket's new map, once the node has obeyed the map."""
+        """Call `_obey_map` once the node has obeyed a bucket's new map."""
         if self.worker is not None:
             self.loop.call_soon(self._obey_map)
 
     def _obey_map(self) -> None:
-        """Adapt the shared address to the map: accept there or not, and drop TAP sessions whose set of workers has
-        changed.
+        """Accept connections at the shared address or not, by the new map, and drop TAP sessions whose set of workers
+        has changed.
         """
         if any(each.fileno() < 0 for each in self._shared):  # this node is closing
             return
@@ -205,8 +218,8 @@ class Server:
                 connection.drop("another worker has a part of its TAP session now", fault=False)
 
     def _share(self) -> None:
-        """Accept at the address that workers share as long as the cluster map contains this worker: otherwise it does
-        not know which worker has a vbucket.
+        """Accept connections at the address that workers share, but only while the cluster map contains this worker:
+        otherwise it does not know which worker has a vbucket.
         """
         known = self.first.membership.map
         is_named = (
@@ -238,16 +251,16 @@ class Server:
         await served.stop()
         await served.bucket.collections.stop()
         served.forget()
-        await asyncio.sleep(0)  # the sessions hear that their connections are closed
+        await asyncio.sleep(0)  # in this turn the sessions are closed
         await opened.committer.drain()
         opened.committer.close()
 
     def commit_now(self) -> None:
         """Commit the changes of all buckets that were staged during the start, before any other work runs.
 
-        If a bucket can't commit, the stores of the others are closed cleanly: no client has used them, and after an
-        unclean end each start adds a branch to their vbuckets, so a supervisor that restarts the node again and again
-        would use up their failover logs.
+        If a bucket can't commit, the stores that have are closed cleanly, because no client has used them. Otherwise
+        each new start would add a branch to their vbuckets, and a supervisor that restarts the node again and again
+        would soon replace all older branches.
 
         Raises:
             StorageError: a batch could not be written.
@@ -274,9 +287,13 @@ class Server:
         return self.first.requests
 
     def bind(self, listener: socket.socket | None = None) -> None:
-        """Bind the addresses, or use the given listener, so that connections queue up. Accept none yet.
+        """Bind the addresses, so that connections queue up; accept none yet.
 
-        Raises OptionError if an address can't be bound.
+        Args:
+            listener: a bound socket to use for the port; None to bind one.
+
+        Raises:
+            OptionError: an address can't be bound.
         """
         config = self.config
         if listener is not None or config.without_tls != "nobody":
@@ -294,8 +311,8 @@ class Server:
             self._relay_listener = self.worker.listen()
 
     def listen(self) -> tuple[str, int]:
-        """Start to accept connections, after `bind` if need be; return (host, port), of the TLS listener if there is no
-        other.
+        """Start to accept connections; call `bind` first if that was not done. Return (host, port) of the listener
+        without TLS, or, if there is none, of the one with TLS.
         """
         if self._listener is None and self._tls_listener is None:
             self.bind()
@@ -337,7 +354,9 @@ class Server:
         return [each for each in shared if each is not None]
 
     async def close(self) -> None:
-        """Stop accepting, complete the requests received so far, commit, and close the connections."""
+        """Stop accepting connections, stop the buckets' tasks, commit, send the answers, and close the connections and
+        all stores except the first bucket's.
+        """
         for listener in (self._listener, self._tls_listener, self._http_listener, self._relay_listener, *self._shared):
             if listener is not None:
                 self.loop.remove_reader(listener.fileno())
@@ -370,8 +389,8 @@ class Server:
         self._places.leave(connection)
 
     def end_trial(self, connection: Connection, *, is_trusted: bool) -> None:
-        """Assign a place to a connection on trial if its user is a member or administers everything, or a common place
-        is free; otherwise drop it.
+        """Assign a place to a connection on trial if it may use a reserved one (`is_trusted`), or if a common place is
+        free; otherwise drop the connection.
         """
         if not self._places.end_trial(connection, len(self.connections), is_trusted=is_trusted):
             self._turn_away(connection, "connections are open, the limit, but for members and administrators")
@@ -385,13 +404,13 @@ class Server:
         self._warnings.warn(peer, cause, self.loop.time())
 
     def login_refused(self, peer: str, user: str, why: str) -> None:
-        """Log a refused login, with the name of the user."""
+        """Log a refused login; `user` is the name that the peer sent, or empty, and `why` the reason."""
         name = user[:USER_CHARACTERS_MAX]
         whom = f" (user {name!r})" if name else ""
         self._logins.warn(peer, f"login refused: {why}{whom}", self.loop.time(), user=name)
 
     def audit(self, session: UserSession, what: str) -> None:
-        """Log an attempt for which a user had no right."""
+        """Log an attempt for which the session's user had no right."""
         self._refused.warn(session.connection.peer, f"user {session.user!r} {what}", self.loop.time())
 
     def record(self, session: UserSession, what: str, *, moves: bool = False) -> None:
@@ -407,7 +426,7 @@ class Server:
         return any(getattr(each.session, "agent", "") == agent for each in self.connections)
 
     def hears_passwords(self, connection: Connection) -> bool:
-        """Return True if a peer may send a password in clear, by PLAIN or an HTTP login."""
+        """Return True if a peer may send a password in clear text, by PLAIN or an HTTP login."""
         if connection.tls is not None or not self.users.required:
             return True
         return self.config.plain == "anywhere" or is_local(connection.peer)
@@ -431,12 +450,13 @@ class Server:
 
     def _accept(self, listener: socket.socket) -> None:
         shared = self._shared
-        for _ in range(1 if listener in shared else ACCEPTS_PER_TURN):  # of several workers each takes its turn
+        # At the shared address only one, so that the other workers get connections too.
+        for _ in range(1 if listener in shared else ACCEPTS_PER_TURN):
             try:
                 sock, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # out of descriptors: let some close, then go on
+            except OSError as error:  # no descriptors are left: continue when some were closed
                 self.warn("listener", f"can't accept: {error.strerror}")
                 self.loop.remove_reader(listener.fileno())
                 self.loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
@@ -459,7 +479,7 @@ class Server:
             self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
 
     def _admit_worker(self, sock: socket.socket) -> None:
-        """Accept another worker's connection for one of its clients; the client has its place at that worker."""
+        """Accept another worker's connection for one of its clients. The client itself has a place at that worker."""
         if not self._places.has_inner_room(has_users=self.users.required):
             self._turn_away_worker(sock)
             return
@@ -470,7 +490,7 @@ class Server:
         connection.start()
 
     def _turn_away_worker(self, sock: socket.socket) -> None:
-        """Refuse a connection from another worker: its client's request fails temporarily, and the client stays
+        """Refuse a connection from another worker: its client's requests get a temporary failure, and the client stays
         connected.
         """
         self.rejected += 1
@@ -498,7 +518,7 @@ class Server:
         try:
             tls = self.tls if speaks_tls else None
             connection = self.adopt(sock if tls is None else tls.accept(sock, peer, self._plain_port), peer)
-        except OSError as error:  # reset before we came to it, which some systems tell here
+        except OSError as error:  # the peer has reset the connection, which some systems report here
             self.warn(peer, f"not accepted: {error.strerror}")
             sock.close()
             return
@@ -529,7 +549,9 @@ class Server:
     # --- tending ------------------------------------------------------------------------------------------------------
 
     def _refresh_users(self) -> None:
-        """Read the changes made by `headwater user`."""
+        """Read the list of users again if it has changed, for example by `headwater user`; tell all sessions of a
+        change.
+        """
         before = self.users.list or UserList()
         try:
             changed = self.users.refresh()
@@ -545,8 +567,8 @@ class Server:
                 connection.session.users_changed()
 
     def _refuse_lost_users(self, store: Storage) -> None:
-        """Raise CorruptStore if the list of users is missing although the store had one: otherwise no login would be
-        needed.
+        """Raise CorruptStore if the list of users is missing although the store has had one: without it, no login would
+        be needed.
         """
         config, file = self.config, self.users.file
         if file is None or not store.declarations.has_users or self.users.required or config.insecure:
@@ -562,7 +584,7 @@ class Server:
             self.loop.run_in_executor(None, _keep_users, store)
 
     def refresh_tls(self, *, on_request: bool = False) -> None:
-        """Read certificates that have changed; with `on_request`, read them in any case."""
+        """Read the TLS files again if they have changed, or `on_request` is True; log the result."""
         try:
             if self.tls is not None and self.tls.refresh(on_request=on_request):
                 log.warning("the TLS certificate is now %s", self.tls.certificate, extra=event("tls.certificate"))
@@ -572,7 +594,8 @@ class Server:
     def _member(self) -> Membership:
         """Return the membership of this node by the map of its first bucket.
 
-        Whose users the node shares does not depend on the other buckets, which more people may administer.
+        The node shares users with the members in this map only. More people may administer other buckets, and their
+        maps.
         """
         return self.first.membership
 
@@ -596,10 +619,12 @@ class Server:
         self._sweep_some(list(self.connections), 0)
 
     def _sweep_some(self, left: list[Connection], kernel_bytes: int) -> None:
-        """Check some hundred connections at a time: there may be ten thousand, and dropping a connection that holds
-        much takes time.
+        """Check some hundred connections, and then queue the check of the others: there may be ten thousand, and
+        dropping a connection that holds much memory takes time.
 
-        `kernel_bytes` is the sum of the system's memory for those checked before.
+        Args:
+            left: the connections that are not checked yet.
+            kernel_bytes: the system's memory for the connections that are checked.
         """
         begun = self.loop.time()
         for _ in range(min(SWEPT_AT_ONCE, len(left))):
@@ -616,7 +641,7 @@ class Server:
             self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
 
     def _look_after(self, connection: Connection, now: float) -> None:
-        """Drop a connection that was silent for too long, did not log in in time, or was reset unnoticed."""
+        """Drop a connection if it was silent for too long, has not logged in in time, or was reset without notice."""
         idle, patience = self.config.idle_seconds, self.config.login_seconds
         quiet, session = now - connection.stirred_at, connection.session
         watches = isinstance(session, HttpSession) and session.watches

@@ -1,10 +1,10 @@
 """The schedule of Python's cycle collector in a node: often for young objects, for old ones only while they are few.
 
-A collection of all living objects takes a tenth of a microsecond for each, in one turn of the event loop: a third of a
-second once clients have created some millions. So no object may need one: objects that clients create in large numbers
-(connections, sessions, streams) drop their back references when they close, and are freed with the last reference. The
-remaining cycles come from an occasional exception or task. They die young, or are collected while there are few
-objects; if there are many, these are set aside (`gc.freeze`), so that few are left to scan.
+A collection scans all living objects in one turn of the event loop, and takes a tenth of a microsecond for each: a
+third of a second once clients have created some millions. So objects must be freed without it: objects that clients
+create in large numbers (connections, sessions, streams) drop their back references when they close, and are freed with
+the last reference. The remaining cycles come from an occasional exception or task. They are collected young, or while
+there are few objects. If there are many old objects, these are set aside (`gc.freeze`), so that few are left to scan.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Final
 
 LOOK_SECONDS: Final = 1.0
 YOUNG_OBJECTS: Final = 7700
-"""So many grow old with each collection of the young at most: Python begins one when it has made eleven times 700."""
+"""The most objects that become old with each collection of the middle generation: Python begins one after eleven times
+700 new objects."""
 FEW_OBJECTS: Final = 40_000
-"""So many are looked through in some milliseconds."""
+"""The most old objects that are collected; scanning so many takes some milliseconds."""
 NEVER: Final = 1 << 30
 
 
@@ -25,15 +26,15 @@ class Collector:
     """The collector's schedule in a node's process.
 
     Attributes:
-        collected: number of collections of old objects.
-        set_aside: number of times that old objects were too many to be collected.
+        collected: the number of collections of old objects.
+        set_aside: how many times old objects were too many, and were set aside.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.collected: int = 0
         self.set_aside: int = 0
         self._loop = loop
-        self._survivors = 0  # objects that the last look through found alive
+        self._survivors = 0  # objects that survived the last collection of old objects
         self._timer: asyncio.TimerHandle | None = None
         self._before = gc.get_threshold()
 

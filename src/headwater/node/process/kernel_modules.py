@@ -10,16 +10,16 @@ from headwater.kernels import builds
 __all__ = ["FIRST", "LATER", "MODULES", "counts", "warm_up"]
 
 FIRST: Final = ("index", "json")
-"""Those without which neither a read nor a write is answered."""
+"""The modules that every read or write needs."""
 _SOON = ("execute", "rounds", "history", "crc", "choices", "gather", "live", "paths")
 LATER: Final = (*_SOON, "lookups", "values", "apply", "sweep", "compact", "tap")
-"""All others."""
+"""All other modules of a node."""
 MODULES: Final = FIRST + LATER
-"""All, in the order in which they are wanted."""
+"""All modules, in the order in which a node should compile them."""
 
 
 def counts() -> tuple[int, int]:
-    """Return the number of a node's kernels that are compiled and loaded, and the number of all."""
+    """Return how many of a node's kernels are compiled and loaded, and how many kernels it has."""
     are_built = builds.are_built(MODULES)
     return sum(are_built), len(are_built)
 

@@ -1,8 +1,8 @@
-"""Measures the delay of the event loop: all clients wait while one callback runs, so STAT shows the longest turns.
+"""Measure the delay of the event loop: all clients wait while one callback runs, so STAT shows the longest turns.
 
-A timer runs at intervals. Its delay is the wall time of the turn that delayed it. The processor time of the loop's
-thread since the last run is recorded too, up to that delay. On a machine with other work the wall time is the delay of
-clients, the processor time the part that the node caused.
+A timer runs at intervals. Its delay is the wall time of the turn that has delayed it. The processor time of the loop's
+thread since the last run is recorded too, up to that delay. On a machine with other work, the wall time is the delay
+for clients, and the processor time is the part that the node itself has caused.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from headwater.node.reporting.durations import Durations
 
 
 def standing_clock() -> Callable[[], float]:
-    """Return a clock of the seconds for which this thread was ready to run but had no processor; always 0 if the system
-    does not report them.
+    """Return a function that returns the seconds for which this thread has been ready to run but had no processor; 0 if
+    the system does not report them.
     """
     try:
         descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
@@ -32,9 +32,10 @@ class LoopWatch:
     """The longest turns of an event loop since the start, or since the last reset.
 
     Args:
-        interval_seconds: interval of the timer, by which a delay may be underestimated; 0 to measure nothing.
+        loop: the event loop.
+        interval_seconds: the interval of the timer, by which a delay may be underestimated; 0 to measure nothing.
         processor_seconds: returns the processor time of the loop's thread; called in that thread.
-        standing: returns a clock of the time for which the thread waited for a processor; called in that thread.
+        standing: returns a function like that of `standing_clock`; called in that thread.
 
     Attributes:
         late_seconds: the longest delay, wall time.
@@ -75,7 +76,9 @@ class LoopWatch:
             self._timer.cancel()
 
     def stats(self, arguments: Sequence[str]) -> Iterable[tuple[str, str]]:
-        """Return STAT loop, times in microseconds. `STAT loop reset` resets them after its answer."""
+        """Return STAT loop, with times in microseconds. If "reset" is in `arguments`, the times then begin at 0
+        again.
+        """
         statistics = (
             ("ep_loop_watch_interval", str(round(1e6 * self._interval_seconds))),
             ("ep_loop_late_max", str(round(1e6 * self.late_seconds))),

@@ -2,8 +2,8 @@
 
 Compiling all of them takes a quarter of a minute of a core, and a node can answer long before: `begin` compiles the few
 kernels that every read or write needs, and a process of low priority, the helper, compiles the rest into the cache. The
-helper prints the name of each compiled module; a thread of the node then loads it, in milliseconds, and later calls use
-it.
+helper prints the name of each compiled module; a thread of the node then loads the module, in milliseconds, and later
+calls use it.
 
 Until then requests are answered one by one in Python (the stand-ins of kernels/execute.py), and other kernels are
 compiled at their first call. If the helper can't be started, dies, or can't save its results (a full disk), the thread
@@ -25,7 +25,7 @@ from headwater.node.process.kernel_modules import FIRST, LATER, MODULES, counts,
 from headwater.node.reporting.log_lines import event
 
 HELPER_ORDER: Final = (*reversed(FIRST), *LATER)
-"""The helper begins with what the node comes to last."""
+"""The order in which the helper compiles modules: it begins with those that the node itself would compile last."""
 HELPER_NICENESS: Final = 5
 STOP_SECONDS: Final = 60.0
 
@@ -60,12 +60,12 @@ class MachineCode:
         self._left = missing(MODULES) if builds.compiling() else []
         if not self._left:
             return
-        # The helper first: it compiles beside this process, from the other end of the list.
+        # The helper first: it compiles at the same time as this process, in another order.
         self._helper = self._started()
         for name in [name for name in FIRST if name in self._left]:
             warm_up(name)
             self._left.remove(name)
-        # From here on no call waits for a compiler: requests take the plain path until a kernel is there.
+        # From here on no call waits for a compiler: requests take the plain path until a kernel is loaded.
         cached.serving = True
         self._tell(logging.WARNING)
         self._thread = threading.Thread(target=self._run, name="kernels", daemon=True)
@@ -77,12 +77,12 @@ class MachineCode:
         """
         self._stopping.set()
         if self._helper is not None:
-            self._helper.kill()  # what it has finished is kept, and a torn entry is none
+            self._helper.kill()  # finished kernels stay in the cache, and an incomplete entry is ignored
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
 
     def _started(self) -> subprocess.Popen[str] | None:
-        """Start and return the helper; None if it can't be started, or could not save its results."""
+        """Start and return the helper; None if it can't be started, or there is no folder for its results."""
         if builds.cache_folder() is None or not sys.executable:
             return None
         command = [sys.executable, "-m", "headwater.kernels.warming", "--niceness", str(HELPER_NICENESS)]
@@ -105,16 +105,16 @@ class MachineCode:
             self._compile_the_rest()
             if not self._left:
                 self._tell(logging.WARNING)
-        except Exception:  # of the compiler, the disk or memory: without machine code a node is slow, and right
+        except Exception:  # an error of the compiler or the disk, or no memory: the node is slower without machine code
             log.exception("kernels can't be compiled; the node stays slower", extra=event("kernels.failed"))
         finally:
-            cached.serving = False  # a kernel that is missing even now is compiled by who calls it
+            cached.serving = False  # the first call of a kernel that is still missing compiles it
 
     def _follow(self, helper: subprocess.Popen[str], lines: IO[str]) -> None:
-        """Load each module that the helper has compiled; return when the helper is done, or has died."""
+        """Load each module that the helper has compiled; return when the helper has ended."""
         with lines:
             for name in map(str.strip, lines):
-                # The helper's word is not enough: an entry that could not be kept, or is torn, is compiled here.
+                # An entry that the helper could not save is not in the cache; it is compiled here later.
                 if name in self._left and not missing((name,)):
                     self._left.remove(name)
                     if self._left:

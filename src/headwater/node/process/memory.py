@@ -1,10 +1,10 @@
-"""Returns memory to the system when it is no longer needed: large buffers at once, memory kept by the C library a
-little later.
+"""Return memory to the system when it is no longer needed: large buffers at once, memory kept by the C library a little
+later.
 
-The C library's allocator keeps freed memory, and does not return pages between blocks in use by itself. So buffers that
-may be large and live long (half a request, an unread answer) are mapped, and unmapped with their last reference; after
-much other memory was freed, `malloc_trim` returns whole pages. Both the check and the trim run in a thread: the event
-loop waits for them only if it allocates large memory meanwhile.
+The C library's allocator keeps freed memory; by itself it does not return pages that lie between blocks in use. So
+buffers that may be large and live long (half a request, an unread answer) are mapped, and unmapped with their last
+reference; after much other memory was freed, `malloc_trim` returns whole pages. Both the check and the trim run in a
+thread: the event loop waits for them only if it allocates large memory meanwhile.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from typing import Final
 __all__ = ["MAPPED_BYTES_MIN", "Trimmer", "libc", "mapped", "mapped_copy", "socket_bytes"]
 
 MAPPED_BYTES_MIN: Final = 1 << 20
-"""Smaller ones come from the allocator: to map one takes some microseconds, and some pages are left over."""
+"""Smaller buffers come from the allocator, because mapping takes some microseconds, and wastes a part of a page."""
 LOOK_SECONDS: Final = 0.25
 LOOK_PARTS: Final = 500
-"""A look walks through all that is free, 3 ms in a heap of many pieces: it may take so small a part of the time."""
+"""A check takes at most one of so many parts of the time. It scans all free blocks, which takes 3 ms in a heap of many
+pieces."""
 TRIM_BYTES_MIN: Final = 16 << 20
-"""So much must have been freed on top of the least there was since the last time: trimming takes milliseconds."""
+"""A trim, which takes milliseconds, happens once the free bytes exceed the least since the last trim by so many."""
 _PRIVATE: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 KEPT_BYTES: Final = 24 << 20
-"""Left at the end of the heap, for the next document of 20 MiB: to have those pages given anew takes it 8 ms."""
+"""The bytes that a trim leaves at the end of the heap, for the next document of 20 MiB: getting these pages again would
+take 8 ms."""
 
 
 def mapped(size_bytes: int) -> mmap.mmap:
-    """Return zeros in mapped pages, which return to the system with the last reference.
+    """Return a buffer of zeros in mapped pages, which return to the system with its last reference.
 
-    The pages are not huge pages: these are usually faster, but ten times slower if the system must make room for them,
-    or a virtual machine has never touched them (50 ms for 20 MiB, measured).
+    The pages are not huge pages. These are usually faster, but ten times slower if the system must make room for them,
+    or a virtual machine has never used them (50 ms for 20 MiB, measured).
 
     Raises:
         OSError: the system has no more memory.
@@ -47,7 +49,7 @@ def mapped(size_bytes: int) -> mmap.mmap:
 
 
 def mapped_copy(data: bytes | bytearray | memoryview) -> memoryview:
-    """Return a copy in mapped pages."""
+    """Return a copy of the data in mapped pages. Raises OSError if the system has no more memory."""
     copy = mapped(len(data))
     copy[:] = data
     return memoryview(copy)
@@ -90,13 +92,15 @@ class Trimmer:
     """Returns the allocator's memory to the system soon after much of it was freed.
 
     Args:
-        free_bytes: returns the allocator's free bytes, returned to the system or not; None if unknown, to do nothing.
-        trim: returns memory to the system. Both are called in a thread of the loop's executor.
-        clock: seconds of a clock that is precise enough to time a check.
+        loop: the event loop, whose executor runs the checks and trims.
+        free_bytes: returns the allocator's free bytes, including those whose pages are returned to the system; None if
+            these are unknown: then the trimmer does nothing.
+        trim: returns memory to the system.
+        clock: returns seconds, precise enough to time a check.
 
     Attributes:
-        trims: number of trims.
-        pause_seconds: time until the next check.
+        trims: the number of trims.
+        pause_seconds: the time until the next check.
     """
 
     def __init__(
@@ -132,7 +136,7 @@ class Trimmer:
 
     def _begin(self) -> None:
         self._working = self._loop.run_in_executor(None, self._look)
-        # The next look begins after this one has ended, so two never run.
+        # The next check is scheduled when this one has ended, so two never run at the same time.
         self._working.add_done_callback(lambda _: self._arm())
 
     def _look(self) -> None:
@@ -140,7 +144,7 @@ class Trimmer:
         begun = self._clock()
         free = self._free_bytes() if self._free_bytes is not None else 0
         self.pause_seconds = max(LOOK_SECONDS, LOOK_PARTS * (self._clock() - begun))
-        # What was given back counts as free until it is used again: so it is what came on top that matters.
+        # Returned pages still count as free until they are used again, so only the increase matters.
         self._least_bytes = min(self._least_bytes, free)
         if free - self._least_bytes >= TRIM_BYTES_MIN:
             self._least_bytes = free
@@ -149,16 +153,14 @@ class Trimmer:
 
 
 _MEMINFO: Final = 55 if sys.platform == "linux" else None
-"""SO_MEMINFO, which the library has no name for: an option of Linux's sockets that tells the memory of one."""
+"""SO_MEMINFO, for which Python has no name: an option of Linux sockets that returns the memory of a socket."""
 _MEMINFO_FIELDS: Final = 9  # of an unsigned int each
 _RECEIVED, _FORWARD, _QUEUED = 0, 4, 5
 
 
 def socket_bytes(sock: socket.socket) -> int:
     """Return the bytes of memory that the system holds for a socket: unread input, unsent output, and reserves for
-    both.
-
-    0 if the system does not report them.
+    both; 0 if the system does not report these.
     """
     if _MEMINFO is None:
         return 0

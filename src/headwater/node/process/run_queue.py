@@ -1,9 +1,9 @@
 """The order of work on the event loop's thread, in which even many busy connections do not delay the others for long.
 
 A connection gives way after a time slice. A hundred busy connections would still run a hundred slices between two polls
-of the sockets. So one iteration of the loop has a quantum for all connections; when it is used up, the rest waits in
-the queue for the next iterations. Work without a slice so far runs before work that has had one: a short request does
-not wait for all long ones.
+of the sockets. So one iteration of the loop has a quantum for all connections; when the quantum is used up, the other
+work waits in the queue for the next iterations. Work that has had no slice yet runs before work that has had one: so a
+short request does not wait for all long ones.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from collections.abc import Callable
 from typing import Final
 
 SLICE_SECONDS: Final = 0.004
-"""So long may one connection keep all others waiting, while few want to run."""
+"""The length of a time slice, while few connections wait."""
 CROWDED: Final = 8
-"""With more than so many in line a slice is a quarter of that."""
+"""If more pieces of work than this wait behind others, a time slice is a quarter as long."""
 QUANTUM_SECONDS: Final = 0.016
-"""So long may all of them, in one iteration of the loop."""
+"""The time for all connections in one iteration of the loop."""
 QUEUE_SECONDS: Final = QUANTUM_SECONDS / 2
-"""Of which those in line have this; the rest is for whom the sockets tell of next."""
+"""The part of the quantum for queued work; the rest is for sockets that become readable."""
 LARGE_AT_ONCE: Final = 4
-"""So many may hold a document of up to 20 MiB while others have their turn: no budget counts it."""
+"""The number of requests that may hold a document of up to 20 MiB over several turns; no budget counts these
+documents.
+"""
 LARGE_BYTES: Final = 256 << 10
-"""From this size on a document takes longer than most requests do: thirty of them take the time of a slice or two."""
+"""A document from this size on takes longer than most requests: thirty such documents take one or two slices."""
 NOTICE_SECONDS: Final = 0.002
-"""Less than this is carried over to the next iteration instead of waking at its beginning."""
+"""Less spent time than this is not reset at the next iteration, to save the call; it adds up."""
 
 
 class RunQueue:
-    """The work for one iteration of an event loop, and the work that must wait for the next.
+    """The queue of work for the iterations of an event loop.
 
     Attributes:
         is_spent: True if this iteration's quantum is used up: new work should be queued.
@@ -45,7 +47,7 @@ class RunQueue:
         self._loop = loop
         self._spent = 0.0
         self._is_due = False
-        self._waited = False  # those behind, for one iteration
+        self._waited = False  # True if the work in `_behind` has had no turn in the last iteration
         self._first: deque[Callable[[], object]] = deque()
         self._behind: deque[Callable[[], object]] = deque()
 
@@ -54,25 +56,25 @@ class RunQueue:
         return len(self._first) + len(self._behind)
 
     def spend(self, seconds: float) -> None:
-        """Subtract time from this iteration's quantum."""
+        """Count time that was spent in this iteration."""
         self._spent += seconds
         if self._spent >= NOTICE_SECONDS:
             self.is_spent = self._spent >= QUANTUM_SECONDS
             self._ask()
 
     def first(self, work: Callable[[], object]) -> None:
-        """Queue work that has not begun. It must report its time by `spend`."""
+        """Queue work that has had no time slice yet. The work must report its time with `spend`."""
         self._first.append(work)
         self._ask()
 
     def behind(self, work: Callable[[], object]) -> None:
-        """Queue work that has had its slice, at the end. It must report its time by `spend`."""
+        """Queue work that has had a time slice, behind all other work. The work must report its time with `spend`."""
         self._behind.append(work)
         self._look_at_crowd()
         self._ask()
 
     async def turn(self) -> None:
-        """Wait at the end of the queue, in a coroutine; a whole slice counts as spent when the coroutine is woken."""
+        """Wait in the queue behind all other work. When the coroutine is woken, a whole slice counts as spent."""
         future: asyncio.Future[None] = self._loop.create_future()
 
         def wake() -> None:
@@ -92,15 +94,16 @@ class RunQueue:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Run queued work, each piece at most once, until a share of the new iteration's quantum is used up; at least
-        one piece.
+        """Begin an iteration: run queued work until QUEUE_SECONDS are used up, but at least one piece, and each piece
+        at most once.
         """
         self._is_due = self.is_spent = False
         self._spent = 0.0
-        lines = [(self._first, len(self._first)), (self._behind, len(self._behind))]  # who comes now is next time's
+        # Work that is added later waits for the next call.
+        lines = [(self._first, len(self._first)), (self._behind, len(self._behind))]
         try:
             for line, length in lines:
-                # After one of the first that took all the time, those behind have theirs an iteration later.
+                # If the first queue has used up the quantum, the second one waits, but not in two iterations in a row.
                 if line is self._behind:
                     self._waited = length > 0 and self.is_spent and not self._waited
                     if self._waited:
@@ -111,7 +114,7 @@ class RunQueue:
                     work = line.popleft()
                     self._look_at_crowd()
                     work()
-        finally:  # whatever one of them does, the others are not forgotten
+        finally:  # also after an error, the remaining work gets its turn
             if self._first or self._behind:
                 self._ask()
 
@@ -124,7 +127,9 @@ class Slices:
         self._ends = loop.time() + queue.slice_seconds
 
     async def breathe(self) -> None:
-        """Let other work run first if this slice is used up. Call it often: it only reads the clock."""
+        """If this slice is used up, wait until other work has run, and begin a new slice. Call this often: usually it
+        only reads the clock.
+        """
         if self._loop.time() >= self._ends:
             await self._queue.turn()
             self._ends = self._loop.time() + self._queue.slice_seconds

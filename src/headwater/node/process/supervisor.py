@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 
 def tell(words: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send `READY=1`, `STOPPING=1` or another message; return True if there is a manager and the message was sent.
+    """Send `READY=1`, `STOPPING=1` or another message; return True if it was sent, False if there is no manager.
 
-    A manager that is gone causes no error.
+    If the manager is gone, this is no error.
     """
     address = environment.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):

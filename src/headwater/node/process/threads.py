@@ -24,7 +24,7 @@ def pool(threads: int, name: str) -> ThreadPoolExecutor:
     """
     executor, running = ThreadPoolExecutor(threads, name), Barrier(threads + 1)
     try:
-        for _ in range(threads):  # each waits for all others, so none does the work of two
+        for _ in range(threads):  # each waits for all others, so each task needs a thread of its own
             executor.submit(running.wait)
         running.wait()
     except (RuntimeError, MemoryError) as error:
@@ -37,7 +37,9 @@ def pool(threads: int, name: str) -> ThreadPoolExecutor:
 
 
 def pool_or_inline(threads: int, name: str) -> Executor:
-    """Return a pool of threads; if none can be started, an executor that does the work in the caller's thread."""
+    """Return a pool of threads; if its threads can't be started, an executor that does the work in the caller's
+    thread.
+    """
     try:
         return pool(threads, name)
     except StorageError:
@@ -52,6 +54,6 @@ class Inline(Executor):
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # it is the future's
+        except Exception as error:
             future.set_exception(error)
         return future

@@ -7,10 +7,11 @@
     key "clock"            value {"cas": N}: give no change a CAS at or below N, as another member has promised
     key "users"            see node/kv/users.py
 
-"tls" is the producer's port for TLS; without it the node connects to "from", without TLS. Without "vbuckets" the
-request is for all vbuckets of the node (or, to stop, for all that follow). A missing vbucket is created as a replica;
-an active one makes the whole request fail with EINVAL. The answer only acknowledges the request; STAT replication shows
-the progress. This is a private use of an opcode that the specification leaves to each server; see docs/replication.md.
+"tls" is the producer's port for TLS; if it is missing, the node connects to "from", without TLS. If "vbuckets" is
+missing, the request is for all vbuckets of the node (or, to stop, for all that follow the producer). A missing vbucket
+is created as a replica; if one of the vbuckets is active, the whole request fails with EINVAL. The answer only
+acknowledges the request; STAT replication shows the progress. This is a private use of an opcode that the specification
+leaves to each server; see docs/replication.md.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ _SOURCE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^:/\s]+):(?P<port>[0-9]{1,5}
 
 
 class Replication:
-    """The producers to which this node connects, by address and bucket."""
+    """The producers to which this node connects.
+
+    Attributes:
+        dialers: the dialer of each producer, by host, port and bucket.
+    """
 
     def __init__(self, server: Caller) -> None:
         self.dialers: dict[tuple[str, int, str], Dialer] = {}
@@ -64,13 +69,13 @@ class Replication:
         key = (source.host, source.port, source.bucket)
         for other, dialer in tuple(self.dialers.items()):
             if not dialer.wanted and other != key:
-                del self.dialers[other]  # it called for nobody any more
+                del self.dialers[other]  # no vbucket follows this producer any more
             elif other != key:
-                # It leaves the other producer before it follows this one: a vbucket has one inbound stream (dcp 2.2).
+                # First the vbuckets leave the other producer, because a vbucket has one inbound stream (dcp 2.2).
                 dialer.leave(vb for vb in vbuckets if vb in dialer.wanted)
         if key not in self.dialers or self.dialers[key].source != source:
             if (before := self.dialers.get(key)) is not None:
-                # The login or the TLS port has changed; whoever followed by the old dialer goes on by the new one.
+                # The login or the TLS port has changed; the vbuckets of the old dialer follow with the new one.
                 vbuckets = sorted({*vbuckets, *before.wanted})
                 before.stop()
             self.dialers[key] = Dialer(self._server, source)
@@ -78,7 +83,7 @@ class Replication:
 
     def leave(self, source: ProducerAddress, vbuckets: list[int] | None) -> bool:
         """Make vbuckets (None: all) stop following a producer; they keep their documents. Return False if this node has
-        no dialer for it.
+        no dialer for the producer.
         """
         dialer = self.dialers.get((source.host, source.port, source.bucket))
         if dialer is not None:
@@ -103,7 +108,9 @@ class Replication:
             dialer.stop()
 
     def stats(self, arguments: list[str]) -> Iterable[tuple[str, str]]:
-        """Return STAT replication: each producer, and the vbuckets that follow it, or one vbucket."""
+        """Return STAT replication: each producer, and the vbuckets that follow it; only one vbucket if `arguments`
+        names it.
+        """
         named = _vbucket(arguments)
         for dialer in tuple(self.dialers.values()):
             for name, value in tuple(dialer.stats(named)):
@@ -112,7 +119,9 @@ class Replication:
 
 @handles(IoctlSet, writes=True, frees=True, lasts=True, value_bytes_max=LIST_BYTES_MAX)
 def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
-    """Handle IOCTL_SET: start or stop following a producer; take, keep or release the lease; take a list of users."""
+    """Answer IOCTL_SET, by its key: start or stop following a producer; take, keep or release the lease; take a list of
+    users.
+    """
     if request.key == USERS:
         return set_users(session, request.value)
     if request.key not in _KEYS:
@@ -136,7 +145,8 @@ def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
         _vbuckets(properties["vbuckets"], bucket.vbucket_count) if "vbuckets" in properties else sorted(bucket.vbuckets)
     )
     _make_replicas(bucket, wanted)
-    # The answer waits for the records of the new replicas: a replica that a crash takes back would follow nobody.
+    # The answer waits for the records of the new replicas: after a crash without them, nothing would follow the
+    # producer.
     session.wrote()
     session.server.membership.by_hand(wanted)
     replication.start(source, wanted, takeover=bool(properties.get("takeover", False)))
@@ -156,7 +166,7 @@ async def _hold_clock(session: Session, cas: object) -> Done:
 
 
 def _make_replicas(bucket: Bucket, wanted: list[int]) -> None:
-    # All are looked at before any is made: a refusal must leave the node as it was.
+    # All are checked before any is created, because a refused request must change nothing.
     active = [vb for vb in wanted if bucket.state(vb) is State.ACTIVE]
     if active:
         raise CommandRefused(Status.EINVAL, f"vbucket {active[0]} is active here: make it a replica first")
@@ -192,7 +202,7 @@ def _source(properties: dict[str, Any], own_bucket: str) -> ProducerAddress:
 
 
 def _vbucket(arguments: list[str]) -> int | None:
-    """Return the vbucket in the arguments of STAT; None for all."""
+    """Return the vbucket that the arguments of STAT name; None if there are no arguments, which means all vbuckets."""
     if not arguments:
         return None
     if len(arguments) > 1 or not (arguments[0].isascii() and arguments[0].isdecimal() and len(arguments[0]) <= 5):

@@ -1,4 +1,4 @@
-"""Follows a producer to which this node connects: connect, greet, open, then drive the consumer as a mover would.
+"""Follow a producer to which this node connects: connect, greet, open, then drive the consumer as a mover would.
 
     wanted --connected--> begun --Refused or Ended--> wanted again, a little later
                                 --taken over, became active, dropped--> done
@@ -50,16 +50,17 @@ if TYPE_CHECKING:
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 5.0
 GREETING_SECONDS_MAX = 10.0
-# A change that is refused a third time will be refused for ever, and would hold up all that follow it.
+# A change that is refused a third time will be refused for ever, and would block all changes after it.
 FETCHES_MAX = 3
 NOOP_INTERVAL_SECONDS = 5.0
 # "Consumers should use 2 x interval" (dcp 6); one more spares a reconnect of a thousand streams for one late no-op.
 IDLE_SECONDS = 3 * NOOP_INTERVAL_SECONDS
 FEATURES = (*DCP_FEATURES, Feature.XATTR, Feature.SNAPPY, Feature.COLLECTIONS)
 OPTIONAL_FLAGS = OpenFlag.INCLUDE_DELETE_TIMES
-"""A producer that knows no delete times may refuse the flag; either layout of deletions is taken."""
+"""A producer that does not know delete times may refuse this flag; both layouts of deletions are accepted."""
 OPTIONAL_FLAGS_OF_XATTRS = OpenFlag.INCLUDE_DELETED_USER_XATTRS
-"""A copy that lacked a part of a tombstone would not be the same after a failover; transactions stage inserts there."""
+"""This flag requests users' attributes in tombstones, where transactions stage inserts; without these a copy would lack
+data after a failover. A producer may refuse it."""
 
 
 _REASONS = {int(reason): reason.name.lower().replace("_", " ") for reason in EndReason}
@@ -75,8 +76,8 @@ class Caller(Services, Protocol):
 
 
 def _manifest() -> Conversation[CollectionsManifest]:
-    """Request a producer's collections; if it does not support them, return the manifest of a bucket without
-    collections.
+    """Request a producer's manifest of collections, and return it; return the manifest of a bucket without collections
+    if the producer does not support them.
     """
     answer = yield GetManifest().frame()
     try:
@@ -101,11 +102,17 @@ def _why_over(event: Refused | Ended) -> str:
 class Dialer:
     """Keeps vbuckets of this node following one producer; call all methods from the event loop's thread.
 
+    Args:
+        server: the node with the bucket.
+        source: the producer.
+
     Attributes:
         source: the producer.
-        wanted: the vbuckets that follow, with the flags of their streams; a vbucket is removed once it is taken over.
-        connects: number of opened connections. problem: failure of the last attempt; empty after a success.
-        problems: by vbucket, the reason why its stream was refused or ended; removed once the stream is open.
+        wanted: the vbuckets that follow the producer, with the flags of their streams; a vbucket is removed once it is
+            taken over.
+        connects: the number of opened connections.
+        problem: the failure of the last attempt to connect; empty after a success.
+        problems: by vbucket, the reason why its stream was refused or ended; removed once the stream is open again.
     """
 
     def __init__(self, server: Caller, source: ProducerAddress) -> None:
@@ -120,9 +127,10 @@ class Dialer:
         self._lost = asyncio.Event()
         self._heard_at = server.loop.time()
         self._waits: dict[int, Backoff] = {}
-        self._fetched: dict[int, tuple[int, int]] = {}  # by vbucket: after which seqno again, and how often
+        # By vbucket: the seqno before a refused change, and the number of tries.
+        self._fetched: dict[int, tuple[int, int]] = {}
 
-    # --- what the owner asks ----------------------------------------------------------------------------------------
+    # --- calls of the owner -----------------------------------------------------------------------------------------
 
     @property
     def is_connected(self) -> bool:
@@ -130,19 +138,21 @@ class Dialer:
         return self._session is not None
 
     def follow(self, vbuckets: Iterable[int], flags: StreamFlag = StreamFlag(0)) -> None:  # noqa: B008 - a constant
-        """Make these vbuckets follow the producer; with TAKEOVER in `flags`, until they are taken over."""
+        """Make vbuckets follow the producer; if `flags` has TAKEOVER, until they are taken over. Connects if
+        necessary.
+        """
         for vb in vbuckets:
             changed = self.wanted.get(vb, flags) != flags
             self.wanted[vb] = flags
             self._waits.pop(vb, None)
             if changed and self._session is not None:
-                self._session.close_stream(vb)  # it begins again by itself, with the other flags (failover 5, step 6)
+                self._session.close_stream(vb)  # a new stream with the new flags then begins (failover 5, step 6)
             self._begin(vb)
         if self._task is None and self.wanted:
             self._task = self._server.loop.create_task(self._run())
 
     def leave(self, vbuckets: Iterable[int]) -> None:
-        """Make these vbuckets stop following; after the last one the connection is closed."""
+        """Make vbuckets stop following the producer; if no vbucket follows it any more, close the connection."""
         session = self._session
         for vb in vbuckets:
             self.wanted.pop(vb, None)
@@ -154,8 +164,8 @@ class Dialer:
     def forget(self, vbucket: int) -> None:
         """Forget a vbucket that became active: it no longer follows the producer, even if it becomes a replica again.
 
-        A stream of the vbucket ends by itself. Without a stream only this call removes the vbucket; otherwise, once
-        dead or a replica again, it would follow this producer, which may lack the changes that were written since.
+        If the vbucket has a stream, the end of the stream does this. Without this call, a vbucket without a stream,
+        once it is a replica again, would follow this producer, which may lack the changes that were written since.
         """
         if self.wanted.pop(vbucket, None) is not None and (
             self._session is None or vbucket not in self._session.streams
@@ -163,7 +173,7 @@ class Dialer:
             self._finish_if_idle()
 
     def stop(self) -> None:
-        """Close the connection, and stop following for all vbuckets."""
+        """Make all vbuckets stop following the producer, and close the connection."""
         self.wanted.clear()
         if self._task is not None:
             self._task.cancel()
@@ -172,7 +182,7 @@ class Dialer:
             self._session.connection.drop("replication was stopped", fault=False)
 
     def stats(self, vbucket: int | None = None) -> Iterable[tuple[str, str]]:
-        """Return the state of the connection and of each vbucket, or of one."""
+        """Return the statistics of the connection and of each vbucket, or of one vbucket."""
         yield "connected", str(self.is_connected).lower()
         yield "connects", str(self.connects)
         yield "problem", self.problem
@@ -197,19 +207,21 @@ class Dialer:
         heard = session.connection.stirred_at if session is not None else self._heard_at
         return FollowProgress(len(streams), len(self.wanted.keys() - streams.keys()), behind, max(0.0, now - heard))
 
-    # --- what the session tells -------------------------------------------------------------------------------------
+    # --- calls of the session ---------------------------------------------------------------------------------------
 
     def stream_over(self, vbucket: int, event: Refused | Ended) -> None:
-        """Note that a stream was refused or ended; request it again later, unless its end was intended."""
+        """Note that a stream was refused or has ended; request it again later, unless the vbucket is active, gone or
+        taken over.
+        """
         flags = self.wanted.get(vbucket)
         vbucket_ = self._server.bucket.vbuckets.get(vbucket)
-        # STREAM_END(Ok) ends a takeover whatever became of the state here (failover 4, step 12): asked again, the
-        # former owner would be made to hand over a vbucket that it no longer has.
+        # STREAM_END(Ok) ends a takeover, whatever the state here (failover 4, step 12): another request would make the
+        # former owner hand over a vbucket that it no longer has.
         taken = flags is not None and flags & StreamFlag.TAKEOVER and getattr(event, "reason", None) == EndReason.OK
         if vbucket_ is None or vbucket_.state is State.ACTIVE or taken:
             self.wanted.pop(vbucket, None)
             self.problems.pop(vbucket, None)
-            # Not within this call: the session is in the midst of handling the event, and `stop` would close it.
+            # Not within this call: the session is still handling the event, and `stop` would close it.
             self._server.loop.call_soon(self._finish_if_idle)
             return
         self._note(vbucket, _why_over(event))
@@ -217,16 +229,16 @@ class Dialer:
         self._server.loop.call_later(wait, self._begin, vbucket)
 
     def stream_opened(self, vbucket: int) -> None:
-        """Note that a stream is open; its next failure counts as the first."""
+        """Note that a stream is open; the pauses after later failures begin with the shortest again."""
         self._waits.pop(vbucket, None)
         self.problems.pop(vbucket, None)
 
     def fetches_again(self, vbucket: int, seqno: int) -> bool:
-        """Return True if a stream, which is closed now, will be opened again to receive the refused change after
-        `seqno`.
+        """Return True if this dialer will open the vbucket's stream again, to receive the refused change after `seqno`
+        once more; the caller then closes the present stream.
 
-        This is tried three times for the same seqno: a change that is always refused would otherwise block all later
-        ones.
+        This is tried FETCHES_MAX times for the same seqno: otherwise a change that is always refused would block all
+        later ones.
         """
         before, times = self._fetched.get(vbucket, (-1, 0))
         times = times + 1 if before == seqno else 1
@@ -260,7 +272,7 @@ class Dialer:
             self._server.loop.call_later(RETRY_SECONDS_MAX / 10, self._begin, vb)
 
     def _note(self, vb: int, problem: str) -> None:
-        """Record the problem of a vbucket's stream, and log it once."""
+        """Record the problem of a vbucket's stream; log it unless the last one was the same."""
         if self.problems.get(vb) != problem:
             sentence = f"vbucket {vb}: {problem}"
             self._server.dcp.refusals.tell(f"replication from {self.source}", [sentence], self._server.loop.time())
@@ -277,14 +289,14 @@ class Dialer:
                 await self._connect()
             except (OSError, TimeoutError, HeadwaterError) as error:
                 self._failed(str(error) or type(error).__name__)
-            except Exception as error:  # a fault of ours: told in full, and tried again, or the replicas stand still
+            except Exception as error:  # a fault of headwater: logged in full; without another try replicas would stop
                 log.exception("replication from %s", self.source, extra=event("node.failed"))
                 self._failed(f"{type(error).__name__}: {error}")
                 backoff.slow_down()
             else:
                 begun = self._server.loop.time()
                 await self._lost.wait()
-                # A producer that lets us in only to hang up is no better than one that does not answer.
+                # A connection that is closed at once counts as a failed attempt.
                 if self._server.loop.time() - begun > pause:
                     backoff.reset()
             pause = backoff.next_seconds()
@@ -298,10 +310,14 @@ class Dialer:
             self._session.connection.drop("the streams could not be asked for", fault=False)
 
     async def _connect(self) -> None:
-        """Open the connection and begin every stream."""
+        """Open the connection, and request the streams of all vbuckets.
+
+        Raises:
+            OSError, TimeoutError, HeadwaterError: the producer does not answer, or refuses.
+        """
         async with asyncio.timeout(GREETING_SECONDS_MAX):
             sock, features = await self._call()
-        # Cleared before the connection exists: a socket that is lost at once must not be waited for in vain.
+        # Cleared before the connection exists, so that a connection that is lost at once is noticed.
         self._lost.clear()
         connection = self._server.adopt(sock, str(self.source))
         negotiated = Negotiated(
@@ -326,7 +342,7 @@ class Dialer:
         )
         consumer = Consumer(negotiated, settings, self._server.loop.time())
         kv = KvSession(connection, self._server)
-        connection.know(is_known=True)  # we called it
+        connection.know(is_known=True)  # this node has opened the connection
         self._session = ConsumerSession(kv, self._server.dcp, consumer, listener=self)
         connection.session = self._session
         connection.start()
@@ -342,7 +358,7 @@ class Dialer:
             self._begin(vb)
 
     async def _call(self) -> tuple[socket.socket | TlsSocket, frozenset[int]]:
-        """Connect, greet and open; return the socket of the DCP connection, and the features that the producer
+        """Connect, log in and open; return the socket of the DCP connection, and the features that the producer has
         granted.
         """
         loop, source = self._server.loop, self.source
@@ -359,8 +375,8 @@ class Dialer:
             )
             login = bound(login, sock, Address(source.host, source.port))
             greeting = await converse(loop, sock, greet(login), str(source))
-            # Before OPEN: a stream of a node without its disk would be answered ROLLBACK 0, and this copy, perhaps the
-            # last, would be emptied.
+            # Before OPEN: a member that has lost its disk would answer stream requests with a rollback to 0, and this
+            # copy, perhaps the last one, would be emptied.
             self._check_member(greeting.config)
             # "UPR: only bit 0x01 is defined" (dcp 2.1); xattrs are those of producers that know HELLO.
             flags, optional = OpenFlag.PRODUCER, OPTIONAL_FLAGS
@@ -383,19 +399,19 @@ class Dialer:
         return known.uuid if is_member and known is not None else ""
 
     def _check_member(self, config: bytes | None) -> None:
-        """Refuse to follow a node that answers at a member's address but is not that member.
+        """Raise ClusterError if the node that answers at a member's address is not that member.
 
         A member that returns without its disk has none of the documents, and would make all replicas roll back.
         """
         wanted = self._cluster_uuid()
-        # Without a map in the greeting nothing is known, and the failover log decides as with any producer.
+        # Without a map in the greeting, the failover log decides, as with any other producer.
         if wanted and config is not None and (uuid := ClusterMap.from_json(config).uuid) != wanted:
             message = f"{self.source} is a member by the map, and answers with a map of another cluster ({uuid})"
             raise ClusterError(message, "if it lost its disk: headwater cluster failover --dead, then rebalance --add")
 
     def _check_manifest(self, theirs: CollectionsManifest) -> None:
-        """Refuse to follow a producer whose collections have ids of other collections here: documents would get into
-        the wrong ones.
+        """Raise ClusterError if a collection of the producer has the id of another collection here: documents would get
+        into the wrong collection.
         """
         ours = self._server.bucket.collections.manifest
         if ours.uid and theirs.uid and (problem := contradiction(theirs, ours)):
@@ -403,10 +419,10 @@ class Dialer:
             raise ClusterError(message, "see headwater collection list of both, and drop what is not needed")
 
     def _name(self) -> str:
-        """Return the connection's name. failover 5: "convention replication:A->B:bucket".
+        """Return the connection's name (failover 5: "convention replication:A->B:bucket").
 
-        It is the same after every reconnect, so that the producer closes a dead connection of this node that it has not
-        noticed.
+        The name is the same after every reconnect: so the producer closes a former connection of this node whose end it
+        has not noticed.
         """
         here = f"{self._server.config.host}:{self._server.cluster.port}"
         name = f"replication:{self.source.host}:{self.source.port}->{here}:{self.source.bucket}"
@@ -416,8 +432,8 @@ class Dialer:
         """Return this node's name in the cluster, under which it acknowledges prepares."""
         known = self._server.membership.map
         here = None if known is None else known.here
-        # The owner counts acknowledgements by the names in its map (`Copies.others`): under another name this copy
-        # would count for no majority.
+        # The owner counts acknowledgements by the names in its map (`Copies.others`); under another name this copy
+        # would not count.
         return f"{self._server.config.host}:{self._server.cluster.port}" if here is None else str(here)
 
     def _complain(self, problem: str) -> None:
