@@ -1,7 +1,8 @@
 """The HTTP pages with which SDKs create and drop buckets, and the page that changes a quota or a history.
 
-Of a form only the name and the history are used, and headwater's own fields `quotaMiB` and `vbuckets`: Couchbase's
-settings of memory, replicas and eviction have no counterpart in a node, and no effect.
+The form of a new bucket may have all of Couchbase's fields, but only its name and its history are used, and headwater's
+own fields `quotaMiB` and `vbuckets`. Couchbase's settings of memory, replicas and eviction have no counterpart in a
+node, and no effect.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ _OF_SEVERAL = "Not allowed on this version of cluster: of several nodes, use hea
 
 
 async def create(server: Services, _: tuple[str, ...], body: bytes) -> Made:
-    """Create a bucket, on a node that is not in a cluster with others."""
+    """Create the bucket that a form describes; refused if this node is in a cluster with others."""
     try:
         if _is_of_several(server):
             return _refused(_OF_SEVERAL, 400)
         await server.catalog.create(_wish(body))
     except CommandRefused as refused:
-        if refused.status == Status.KEY_EEXISTS:  # SDKs look for these words
+        if refused.status == Status.KEY_EEXISTS:  # SDKs recognise it by these words
             return _refused("Bucket with given name already exists", 400)
         return _refused(refused.context, _STATUS.get(refused.status, 400))
     except StorageError as error:
@@ -51,11 +52,11 @@ async def create(server: Services, _: tuple[str, ...], body: bytes) -> Made:
 
 
 async def drop(server: Services, _: tuple[str, ...], __: bytes) -> Made:
-    """Drop a bucket, on a node that is not in a cluster with others."""
+    """Drop a bucket; refused if this node is in a cluster with others."""
     try:
         if _is_of_several(server):
             return _refused(_OF_SEVERAL, 400)
-        # The bucket object as well as the name: one that was made anew meanwhile is another, and stays.
+        # By its object as well as its name: a bucket that was created under this name meanwhile must stay.
         await server.catalog.drop(server.bucket.name, server.bucket)
     except CommandRefused as refused:
         return _refused(refused.context, _STATUS.get(refused.status, 400))
@@ -65,15 +66,16 @@ async def drop(server: Services, _: tuple[str, ...], __: bytes) -> Made:
 
 
 async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
-    """Change the quota (`ramQuota` or `ramQuotaMB`) or the history of a bucket, on a node that is not in a cluster with
-    others.
+    """Change a bucket's quota (`ramQuota`, `ramQuotaMB` or `quotaMiB`) or its history.
+
+    Refused if this node is in a cluster with others.
     """
     try:
         if _is_of_several(server):
             return _refused(_OF_SEVERAL, 400)
         form = _form(body)
         history, default = _history(form), _default_of(form)
-        # All are read before one is changed: a form with a mistake changes nothing.
+        # All fields are checked before anything is changed, so that a form with a mistake changes nothing.
         quota = _quota(form, may_lack=default is not None or any(each is not None for each in history))
         if quota is not None:
             await server.catalog.set_quota(server.bucket.name, quota)
@@ -91,8 +93,13 @@ async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
 
 
 def _history(form: dict[str, str]) -> tuple[int | None, int | None]:
-    """Remove the history from a form and return it: seconds and bytes, None for a missing field; ValueError for invalid
-    ones.
+    """Remove the fields of the retention of history from a form.
+
+    Returns:
+        The seconds and the bytes; None in place of a missing field.
+
+    Raises:
+        ValueError: a field is not a whole number.
     """
     numbers = {name: form.pop(name) for name in (_SECONDS, _BYTES) if name in form}
     for name, text in numbers.items():
@@ -103,8 +110,13 @@ def _history(form: dict[str, str]) -> tuple[int | None, int | None]:
 
 
 def _default_of(form: dict[str, str]) -> bool | None:
-    """Take out of a form whether new collections have a history; None if it does not say; ValueError if it says
-    neither.
+    """Remove the field from a form that says whether new collections have a history.
+
+    Returns:
+        Its value; None if the form does not have it.
+
+    Raises:
+        ValueError: the field is neither true nor false.
     """
     if _DEFAULT not in form:
         return None
@@ -115,7 +127,11 @@ def _default_of(form: dict[str, str]) -> bool | None:
 
 
 def _quota(form: dict[str, str], *, may_lack: bool) -> int | None:
-    """Return the quota in a form in MiB; ValueError if it is missing (unless `may_lack`), or there are other fields."""
+    """Remove the quota from a form and return it, in MiB; None if it is missing and `may_lack`.
+
+    Raises:
+        ValueError: it is missing, or invalid, or the form has other fields.
+    """
     numbers = [form.pop(name) for name in _QUOTAS if name in form]
     if form or len(numbers) > 1 or not (numbers or may_lack):
         raise ValueError(
@@ -148,7 +164,11 @@ def _refused(why: str, status: int) -> Made:
 
 
 def _wish(body: bytes) -> NewBucket:
-    """Read the form of a new bucket; ValueError if it is invalid."""
+    """Return the new bucket that a form describes.
+
+    Raises:
+        ValueError: a field of the form is invalid.
+    """
     form = _form(body)
     numbers = {name: form.get(name, "") for name in ("quotaMiB", "vbuckets")}
     for name, text in numbers.items():

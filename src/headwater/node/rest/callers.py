@@ -1,14 +1,15 @@
-"""Refuses HTTP requests because of their origin: a page in a user's browser can send them, too.
+"""Refuses HTTP requests that may come from a web site's page in a user's browser.
 
 A request from another site's page is refused (403), with or without a login: a browser keeps the login of a user who
-has read a page of the node. A node without users, which needs no login, answers only to its own names (421): another
-name may belong to a web site that lets the name resolve to this machine, and whose page could read and drop everything.
-With users a foreign name does not help an attacker, because a browser sends a login only to the name for which it was
-entered; so clients may use names that the node does not know.
+has read a page of the node, and adds it to such a request.
 
-For a node on a loopback address, its own names are the machine's loopback names; on a network, with --insecure, also
-addresses and names without a dot, which nobody can have registered. The names in the options, the certificate and the
-cluster map are always included.
+A node without users, which needs no login, also refuses requests to a name that is not its own (421). Such a name may
+belong to a web site that lets it resolve to this machine; its page could then read and drop everything. A node with
+users accepts any name, because a browser sends a login only to the name for which it was entered.
+
+A node's own names are those in its options, its certificate and its cluster maps, and the machine's loopback names. For
+a node that listens on a network (--insecure) they also include addresses, and names without a dot, which nobody can
+have registered.
 
 Source: docs/decisions/0096.
 """
@@ -31,7 +32,11 @@ __all__ = ["Unwelcome", "unwelcome"]
 
 
 class Unwelcome(Exception):  # noqa: N818 - becomes an answer
-    """The refusal of a request because of its origin: the status, and the reason."""
+    """The refusal of a request because of its origin, with the reason.
+
+    Attributes:
+        status: the HTTP status of the answer.
+    """
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -43,7 +48,7 @@ def unwelcome(server: Services, request: HttpRequest, *, by_tls: bool) -> Unwelc
     host = request.host or ""
     if request.method not in READING and not is_own(host, request.origin, request.site, "https" if by_tls else "http"):
         return Unwelcome(403, "another page sent this; nothing was done")
-    # A client that sends no Host is no browser, which always sends one.
+    # A request without the field Host does not come from a browser.
     if request.host is not None and not server.users.required and not is_own_name(server, name_of(host)):
         return Unwelcome(
             421, "a node without users is called by its address, or by a name that it knows; with users by any"
@@ -52,7 +57,7 @@ def unwelcome(server: Services, request: HttpRequest, *, by_tls: bool) -> Unwelc
 
 
 def is_own_name(server: Services, name: str) -> bool:
-    """Return True if a name in a Host field is one of this node's."""
+    """Return True if the name in a field Host is one of this node's."""
     bare = name.removeprefix("[").removesuffix("]").rstrip(".")
     if name in LOOPBACK or bare.endswith(".localhost") or is_loopback(bare):
         return True
@@ -64,7 +69,7 @@ def is_own_name(server: Services, name: str) -> bool:
 
 
 def _names(server: Services) -> Iterable[str]:
-    """Yield the names of this node in the options, the machine, the certificate and the maps."""
+    """Yield this node's names in its options, its certificate and its cluster maps, and the machine's name."""
     yield from (server.config.host, socket.gethostname())
     if server.tls is not None:
         yield from (*server.tls.certificate.dns_names, *server.tls.certificate.addresses)

@@ -1,5 +1,6 @@
-"""The pages with which SDKs create and drop scopes and collections. SDKs parse the words of a refusal, so these must
-not change.
+"""The pages with which SDKs create and drop scopes and collections.
+
+SDKs recognise a refusal by its text, so the texts must not change.
 
 Source: interop.md 4.0, 11; the answers are those that Couchbase's Python SDK 4.6.3 and Java SDK 3 understand.
 """
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 OF_SEVERAL = (
     "Not allowed on this version of cluster: of several nodes, use headwater collection, which tells all of them"
 )
-"""The pages change one node; which node a client asks is chance, so two could give one id twice."""
+"""The refusal of a cluster of several nodes: a page changes one node only, and a client may ask any of them, so that
+two nodes could give the same id to different collections."""
 
 STAYS = "Not allowed on this version of cluster: the maxTTL of a collection is given when it is made, and stays"
 
@@ -34,7 +36,7 @@ Change = Callable[["Services", tuple[str, ...], bytes], Awaitable[Made]]
 
 
 def _changing(edit: Edit) -> Change:
-    """Return the page that applies an edit; it answers with the uid of the new manifest."""
+    """Return the function of a page that applies an edit to the manifest, and answers with the new manifest's uid."""
 
     async def change(server: Services, names: tuple[str, ...], body: bytes) -> Made:
         collections = server.bucket.collections
@@ -61,7 +63,10 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 def _seconds(form: dict[str, str]) -> int | None:
-    """Return maxTTL in seconds; None if it is absent or 0 (the bucket's, which has none), or -1 (none)."""
+    """Return a form's maxTTL in seconds; None if the collection has none.
+
+    It has none if the field is absent or -1, or 0, which stands for the bucket's: buckets have none here.
+    """
     text = next((form[name] for name in _TTLS if name in form), "")
     if text in ("", "-1"):
         return None
@@ -71,7 +76,7 @@ def _seconds(form: dict[str, str]) -> int | None:
 
 
 def _history_in(form: dict[str, str]) -> bool | None:
-    """Return whether the collection has a history; None if the form does not say."""
+    """Return True if a form gives the collection a history, False if it takes it away; None without that field."""
     if "history" not in form:
         return None
     if form["history"] not in TRUTHS:
@@ -80,8 +85,9 @@ def _history_in(form: dict[str, str]) -> bool | None:
 
 
 def _altered(names: tuple[str, ...], form: dict[str, str]) -> Callable[[CollectionsManifest], CollectionsManifest]:
-    """Return the edit that gives a collection a history or takes it away; its maximum TTL stays, so a form may name it
-    only as it is.
+    """Return the edit that gives a collection a history or takes it away.
+
+    The collection's maximum TTL can't change: a form that has it must have the present one.
     """
     history, seconds = _history_in(form), _seconds(form)
     names_ttl = not form.keys().isdisjoint(_TTLS)

@@ -1,8 +1,8 @@
 """Pages about the whole node, at the address that workers share.
 
-The worker with the connection requests the page from each other worker, over its unix socket, and combines them:
-metrics get the label `worker`; the readiness is that of all workers together. A worker that does not answer is reported
-as away.
+The worker that has the client's connection requests the page from each other worker, over that worker's unix socket,
+and combines the answers: metrics get the label `worker`; the readiness is that of all workers together. A worker that
+does not answer is reported as away.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ _UP: Final = "headwater_worker_up"
 async def with_others(
     loop: asyncio.AbstractEventLoop, path: str, request: bytes, own: Made, relays: Mapping[Address, str]
 ) -> Made:
-    """Return a page combined from this worker's and those of the others.
+    """Return a page that combines this worker's with those of the other workers.
 
     Args:
-        request: the `question` for the page. own: this worker's page. relays: the path of each other worker's socket.
+        loop: the event loop.
+        path: the page's path, one of GATHERED.
+        request: the `question` that requests the page from a worker.
+        own: this worker's page.
+        relays: the path of each other worker's socket.
     """
     questions = [_page_of(loop, relay, request) for relay in relays.values()]
     answers = dict(zip(map(number_of, relays.values()), await asyncio.gather(*questions), strict=True))
@@ -45,20 +49,20 @@ async def with_others(
 
 
 def question(path: str, user: str, peer: str) -> bytes:
-    """Return the first frame of a connection to another worker that requests a page."""
+    """Return the frame that requests a page from another worker, for a user and a client at `peer`."""
     who = {"peer": peer, "user": user, "page": path}
     return Frame(Magic.CLIENT_REQUEST, Opcode.HELLO, value=json.dumps(who).encode()).encode()
 
 
 def answer(page: Made | None) -> bytes:
-    """Return the frame in which a worker sends its page; None is sent as status 404."""
+    """Return the frame in which a worker sends the requested page; without a page (None) its status is 404."""
     body, status, kind = page or Made(b"", 404)
     head = json.dumps({"status": status, "type": kind}).encode()
     return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO, head, value=body).encode()
 
 
 async def _page_of(loop: asyncio.AbstractEventLoop, relay: str, request: bytes) -> Made | None:
-    """Request a page from a worker; None if the worker does not answer in time."""
+    """Return a worker's page; None if the worker does not send it in time."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as sock:
         sock.setblocking(False)
         received = bytearray()
@@ -73,7 +77,7 @@ async def _page_of(loop: asyncio.AbstractEventLoop, relay: str, request: bytes) 
         except (OSError, TimeoutError):
             return None
     frame = Frame.decode(bytes(received))
-    if not frame.key:  # it can't take the call
+    if not frame.key:  # a refusal: the worker can't take the call
         return None
     head = json.loads(frame.key)
     return Made(frame.value, head["status"], head["type"])
@@ -90,14 +94,20 @@ def _metrics(pages: Mapping[int, Made | None]) -> Made:
             kind = page.content_type
             _add(families, page.body.decode(), number)
         refusal = refusal or page
-    if not kind and refusal is not None:  # where there are no metrics, no worker has them
+    if not kind and refusal is not None:  # no worker has metrics, so all have refused
         return refusal
     lines = [line for family in families.values() for line in family]
     return Made("\n".join([*lines, *is_up, ""]).encode(), content_type=kind)
 
 
 def _add(families: dict[str, list[str]], text: str, number: int) -> None:
-    """Add a worker's series to those of their families, with its number as a label."""
+    """Add the series of a worker's page to `families`, with the worker's number as a label.
+
+    Args:
+        families: the lines about each metric, by the line with its HELP.
+        text: the worker's page.
+        number: the worker's number.
+    """
     family, is_new = list[str](), False
     for line in text.splitlines():
         if line.startswith("# HELP "):
@@ -112,8 +122,10 @@ def _add(families: dict[str, list[str]], text: str, number: int) -> None:
 
 
 def _readiness(pages: Mapping[int, Made | None]) -> Made:
-    """Return the readiness of all workers together: numbers are summed, and a flag is True if it is True for any
-    worker.
+    """Return the page about the readiness of all workers together.
+
+    Numbers are summed, and a flag is True if it is True for any worker. The node is ready if each worker has answered
+    that it is ready.
     """
     state: dict[str, Any] = {}
     for page in pages.values():

@@ -6,7 +6,13 @@ from typing import NamedTuple
 
 
 class Made(NamedTuple):
-    """An HTTP page, ready to be sent."""
+    """An HTTP page, ready to be sent.
+
+    Attributes:
+        body: the content.
+        status: the HTTP status.
+        content_type: the content's type.
+    """
 
     body: bytes
     status: int = 200

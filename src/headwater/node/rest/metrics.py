@@ -1,8 +1,8 @@
 """The node's metrics: one table, from which the page /metrics and its reference are generated.
 
-Values are read at each scrape: without scrapes they cost nothing, and the first scrape imports this module, whose
-library takes 30 ms. Only requests are counted as they come (requests.py explains why that is cheap), and the durations
-of commits and of turns of the loop, a few hundred a second at most.
+Values are read at each scrape, so they cost nothing without scrapes. The first scrape imports this module, whose
+library takes 30 ms. Only two things are recorded as they happen: requests are counted (requests.py explains why that is
+cheap), and the durations of commits and of turns of the event loop are noted, a few hundred a second at most.
 """
 
 from __future__ import annotations
@@ -32,18 +32,24 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Values: TypeAlias = "Iterable[tuple[tuple[str, ...], float]]"
-"""The values of a metric by those of its labels."""
+"""A metric's series: pairs of the values of its labels and its number."""
 Histories: TypeAlias = "Iterable[tuple[tuple[str, ...], Durations]]"
-"""The durations of a metric by the values of its labels."""
+"""A histogram's series: pairs of the values of its labels and its durations."""
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMetric:
-    """One metric: its name without `headwater_`, its meaning and unit, its labels, and the function that reads it.
+    """One metric.
 
-    A counter's name ends in `_total`; `read` returns Durations for a histogram, and numbers for the others. A metric of
-    buckets has the bucket as its first label, which `read` does not return: `read` is called for each bucket.
+    Attributes:
+        name: the name without `headwater_`; a counter's ends in `_total`.
+        kind: COUNTER, GAUGE or HISTOGRAM.
+        about: the meaning and the unit, for the reader of the page.
+        labels: the names of the labels, without that of the bucket.
+        read: returns the metric's series: Histories for a histogram, Values for the others. For a metric of buckets it
+            is called once for each bucket.
+        is_of_node: True for a metric of the node; a metric of buckets has the bucket as its first label.
     """
 
     name: str
@@ -59,7 +65,7 @@ class NodeMetric:
         return self.labels if self.is_of_node else ("bucket", *self.labels)
 
     def values(self, node: Services, shown: Container[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """Yield (labels, value) of the node, or of each of its buckets in `shown`."""
+        """Yield each series as (values of the labels, value): of the node, or of each of its buckets in `shown`."""
         if self.is_of_node:
             yield from self.read(node)
             return
@@ -80,7 +86,7 @@ def _single(read: Callable[[Services], float]) -> Callable[[Services], Values]:
 
 
 def _figure(name: str) -> Callable[[Services], float]:
-    """Return a function that reads one of the node's figures in STAT."""
+    """Return a function that reads the figure `name` of the node's STAT."""
     return lambda node: float(dict(node.figures())[name])
 
 
@@ -303,7 +309,7 @@ METRICS: tuple[NodeMetric, ...] = (
 
 
 class _LookedUpMetrics(Collector):
-    """The metrics of the table; their values are read when they are collected."""
+    """The metrics of the table, for Prometheus' library; their values are read when they are collected."""
 
     def __init__(self, node: Services, shown: Container[str], of_node: bool) -> None:
         self._node, self._visible, self._of_node = node, shown, of_node
@@ -335,8 +341,12 @@ def _histories(metric: NodeMetric, node: Services, shown: Container[str]) -> Met
 
 
 def page(node: Services, shown: Container[str] | None = None, *, of_node: bool = True) -> bytes:
-    """Return metrics in Prometheus' text format: of the buckets in `shown` (None: all), and with `of_node` of the node
-    and its process.
+    """Return the metrics in Prometheus' text format.
+
+    Args:
+        node: the node.
+        shown: the names of the buckets whose metrics are included; None for all.
+        of_node: True to include the metrics of the node and its process.
     """
     registry = CollectorRegistry()
     registry.register(_LookedUpMetrics(node, tuple(node.buckets) if shown is None else shown, of_node))

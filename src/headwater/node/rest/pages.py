@@ -1,8 +1,8 @@
 """The HTTP pages for clients (interop.md 4.2, 4.3) and for operators' tools.
 
-The content comes from the cluster map, the bucket and the node's users. A node in the map counts as healthy: the
-operator fails over a node that is down. Requests of clients that a node does not support are refused with words that
-the clients recognise: a 404 would mean "no such bucket".
+The content comes from the cluster map, the bucket and the node's users. Every node in the map is shown as healthy: it
+is the operator who fails over a node that is down. Requests that clients send, but that a node does not support, are
+refused with a text that the clients recognise; they would take a 404 for "no such bucket".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headwater.wire.privilege import ADMINISTER, LOGIN, MONITOR, NONE, Privilege
 if TYPE_CHECKING:
     from headwater.node.kv.api import Services
 
-_SETTINGS = {  # what a bucket here is, in the words of the other server; its Python SDK aborts where one is missing
+_SETTINGS = {  # a bucket of a node, in Couchbase's terms; Couchbase's Python SDK aborts if one of them is missing
     "bucketType": "membase",
     "storageBackend": "couchstore",
     "evictionPolicy": "valueOnly",
@@ -56,15 +56,23 @@ _NOT = "Not allowed on this "
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: its path ({} is the bucket), the privilege that its reader needs, and the function that returns it.
+    """One page: who may request it, and the function that returns it.
 
-    `make` is called with the server, the user, and the matches of the path's groups. It returns None if nothing has
-    that name, a value to send as JSON, or a finished page (Made). The server is that of the bucket in the path, and the
-    privilege is needed in that bucket, which does not exist for a user without any right in it. Without a bucket in the
-    path the server is that of the first bucket, and the privilege is needed in all buckets, as for a page that is
-    `of_node`. For a page that is `in_some_bucket` the privilege in one bucket is enough, and the page shows the buckets
-    in which the user has it. A page without `make` either never ends (it sends the map now, and each later one), or has
-    `methods` that change something: `change` is called with the matches of the path's groups and the body.
+    A page with a bucket in its path is served by that bucket's server, and answers 404 to a user without any right in
+    the bucket. Any other page is served by the first bucket's server. A page with neither `make` nor `change` is a
+    stream: it sends the cluster map now, and each later map.
+
+    Attributes:
+        path: a regular expression for the path, in which {} stands for the bucket.
+        privilege: the privilege that the user needs: in the bucket of the path, or in all buckets if there is none.
+        make: returns the page's content; called with the server, the user, and the matches of the path's other groups.
+            The content is None if nothing has that name, a value to send as JSON, or a finished page (Made).
+        methods: the HTTP methods of the page.
+        change: carries out a request that changes something; called with the server, the matches of the path's other
+            groups, and the body.
+        of_node: True if the privilege is needed in all buckets, although the path names one.
+        in_some_bucket: True if the privilege in one bucket is enough; the page then shows only the buckets in which the
+            user has it.
     """
 
     path: str
@@ -78,7 +86,14 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class PageRefusal:
-    """A request that a node does not support, and the reason, which begins with the words that clients look for."""
+    """A request that a node does not support.
+
+    Attributes:
+        methods: the HTTP methods of such a request.
+        path: a regular expression for its path, in which {} stands for the bucket.
+        privilege: the privilege that the user needs to be told the reason.
+        why: the reason; it begins with the words that clients look for.
+    """
 
     methods: tuple[str, ...]
     path: str
@@ -147,13 +162,13 @@ REFUSED = (
 
 
 def needed(server: Services, method: str, path: str) -> Privilege:
-    """Return the privilege that a page, or a refusal of PageRefusal, needs; for any other path that of any user."""
+    """Return the privilege that a request needs; LOGIN if its path is in neither PAGES nor REFUSED."""
     match = _matching(server, method, path)
     return LOGIN if match is None else match[0].privilege
 
 
 def missing(server: Services, method: str, path: str, user: str) -> int:
-    """Return the privileges that a user lacks for a page, as a number of bits."""
+    """Return the privileges that a request needs and its user lacks, as bits; 0 if the user may send it."""
     match = _matching(server, method, path, user)
     if match is None:
         return int(LOGIN & ~server.users.rights(user, None))
@@ -167,10 +182,16 @@ def missing(server: Services, method: str, path: str, user: str) -> int:
 def _matching(
     server: Services, method: str, path: str, user: str | None = None
 ) -> tuple[Page | PageRefusal, Services | None] | None:
-    """Return the page or refusal of a request, and the server of the bucket in its path, if any; None if there is no
-    match.
+    """Return the page or the refusal for a request, and the server of the bucket in its path.
 
-    Without a user, rights are not considered.
+    Args:
+        server: any server of the node.
+        method: the request's method.
+        path: the request's path.
+        user: the user, for whom only the buckets exist in which the user has a right; None: all buckets exist.
+
+    Returns:
+        The page or refusal, and the server, which is None if the path names no bucket. None if nothing matches.
     """
     for each in (*PAGES, *REFUSED):
         if method in each.methods and (match := _match(server, each.path, path, user)):
@@ -179,14 +200,12 @@ def _matching(
 
 
 def forbidden(missing: int) -> bytes:
-    """Return the JSON for a user who may not read a page."""
+    """Return the JSON that tells a user which role a refused request needs."""
     return json.dumps({"message": f"Forbidden. User needs the role {in_words(missing)}"}).encode()
 
 
 def streamed(server: Services, path: str, user: str) -> Services | None:
-    """Return the server of the bucket if a page never ends (the map now and each later one); None for any other
-    page.
-    """
+    """Return the bucket's server if a path is that of a stream of maps (see Page); None for any other path."""
     for each in PAGES:
         if each.make is None and each.change is None and (match := _match(server, each.path, path, user)):
             return match.server
@@ -203,7 +222,7 @@ def page(server: Services, path: str, user: str) -> Made | None:
 
 
 def change(server: Services, method: str, path: str, body: bytes, user: str) -> Awaitable[Made] | None:
-    """Start the change that a request demands; None if there is no such page."""
+    """Return the change that a request demands, to be awaited; None if no page changes anything by this request."""
     for each in PAGES:
         if each.change is not None and method in each.methods and (match := _match(server, each.path, path, user)):
             return each.change(match.server, match.groups, body)
@@ -211,7 +230,7 @@ def change(server: Services, method: str, path: str, body: bytes, user: str) -> 
 
 
 def refusal(server: Services, method: str, path: str, user: str) -> bytes | None:
-    """Return the JSON with the reason why a request is not supported; None if it is not in the table of refusals."""
+    """Return the JSON with the reason why a request is not supported; None if the request is not in REFUSED."""
     for each in REFUSED:
         if method in each.methods and _match(server, each.path, path, user):
             return json.dumps({"errors": {"_": each.why}}).encode()
@@ -219,8 +238,11 @@ def refusal(server: Services, method: str, path: str, user: str) -> bytes | None
 
 
 class _Match(NamedTuple):
-    """The match of a page's path: its bucket (the first one if the path has none), and the matches of its other
-    groups.
+    """The match of a page's path.
+
+    Attributes:
+        server: the server of the bucket in the path; that of the first bucket if there is none.
+        groups: the matches of the path's other groups.
     """
 
     server: Services
@@ -228,7 +250,11 @@ class _Match(NamedTuple):
 
 
 def _match(server: Services, pattern: str, path: str, user: str | None) -> _Match | None:
-    """Match a path; a bucket in which the user has no right does not exist for that user, as in SELECT_BUCKET."""
+    """Return the match of a path with a page's pattern; None if there is none.
+
+    As in SELECT_BUCKET, a bucket in which the user has no right does not exist for that user; without a user (None) all
+    buckets exist.
+    """
     match = re.fullmatch(pattern.format("([^/]+)"), path)
     if match is None:
         return None
@@ -236,14 +262,14 @@ def _match(server: Services, pattern: str, path: str, user: str | None) -> _Matc
         return _Match(next(iter(server.buckets.values())), match.groups())
     name, *others = match.groups()
     named = server.buckets.get(name)
-    # The same answer for both: whether there is such a bucket is nothing for a user without a right in it.
+    # Both cases get the same answer: a user without a right in a bucket must not learn whether it exists.
     if named is None or (user is not None and not server.users.may_enter(user, name)):
         return None
     return _Match(named, tuple(others))
 
 
 def _metrics(server: Services, user: str) -> Made:
-    """Return the metrics of the buckets that the reader may monitor, and the node's if the reader may monitor all
+    """Return the metrics of the buckets that the user may monitor, and those of the node if the user may monitor all
     buckets.
     """
     if server.config.no_metrics:
@@ -257,14 +283,15 @@ def _metrics(server: Services, user: str) -> Made:
 
 
 def _readiness(server: Services) -> Made:
-    """Return the readiness: 503 while the vbuckets are fenced, or while traffic is disabled.
+    """Return the page about the node's readiness; its status is 503 while the node is not ready.
 
-    A node without vbuckets and without a map is not ready either: its cluster is not founded yet, or it returned
-    without its disk, and an operator who waits for it before stopping the next node would count on a missing copy. A
-    worker without vbuckets does not prevent readiness: the others serve all vbuckets.
+    A node is not ready while vbuckets are fenced, and while traffic is disabled. Nor is it ready with neither vbuckets
+    nor a map: then its cluster is not founded yet, or the node has returned without its disk, and an operator who waits
+    for it before stopping the next node would count on a copy that is missing. A worker without vbuckets is ready: the
+    other workers serve all vbuckets.
 
-    A full disk is reported but does not prevent readiness, because reads and deletions continue. Kernels that are not
-    compiled yet are reported too: requests are served, but slower.
+    The page also reports a full disk, with which reads and deletions continue, and kernels that are not compiled yet,
+    without which requests are served more slowly. Neither prevents readiness.
     """
     buckets = [each.bucket for each in server.buckets.values()]
     state = {
@@ -285,19 +312,19 @@ def _is_member(server: Services) -> bool:
 
 
 def _cluster(server: Services, user: str) -> dict[str, Any]:
-    """Return the nodes, and the buckets in which the reader has any right."""
+    """Return the nodes of the cluster, and the names of the buckets in which the user has any right."""
     shown = {name: each for name, each in server.buckets.items() if server.users.may_enter(user, name)}
     names = [{"bucketName": name, "uuid": each.bucket.uuid} for name, each in shown.items()]
     return {"name": "default", "nodes": _nodes(_config(server)), "bucketNames": names}
 
 
 def _buckets(server: Services, user: str) -> list[dict[str, Any]]:
-    """Return the buckets in which the reader has any right."""
+    """Return the buckets in which the user has any right."""
     return [_bucket(each) for name, each in server.buckets.items() if server.users.may_enter(user, name)]
 
 
 def _scopes(server: Services, user: str) -> dict[str, Any]:
-    """Return the parts of the manifest that the reader may see."""
+    """Return the part of the manifest that the user may see."""
     users, bucket = server.users, server.bucket
     places, manifest = users.places(user, bucket.name), bucket.collections.manifest
     is_seen = places is None or users.rights(user, bucket.name) > LOGIN
@@ -312,7 +339,7 @@ def _users(server: Services) -> list[dict[str, Any]]:
 
 
 def _role(grant: Grant) -> dict[str, str]:
-    """Return a role under the name of Couchbase's nearest role."""
+    """Return a role, and its place, under the name of Couchbase's nearest role."""
     role = {"role": _ROLES[grant.role]}
     if grant.role == "administer":
         return role
@@ -358,7 +385,7 @@ def _bucket(server: Services) -> dict[str, Any]:
 
 
 def _nodes(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the nodes of a map, from `nodesExt`, which also has those without vbuckets."""
+    """Return the nodes of a map, as Couchbase describes them; `nodesExt` also has the nodes without vbuckets."""
     ports = [(each.get("hostname", "$HOST"), each.get("services", {})) for each in config.get("nodesExt", [])]
     return [
         {

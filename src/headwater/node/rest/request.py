@@ -1,7 +1,8 @@
 """Parses the parts of an HTTP request that a node needs: request line, name and password, body.
 
-A connection uses HTTP if it begins with an HTTP method: the magic byte of a frame is never a letter. Source: RFC 9112,
-2 to 6.
+A connection uses HTTP if its first bytes are an HTTP method: the first byte of a frame, its magic, is never a letter.
+
+Source: RFC 9112, 2 to 6.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ REQUEST_BYTES_MAX = 16 << 10
 METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"PATCH ", b"OPTIONS ")
 _METHOD_BYTES_MAX = max(map(len, METHODS))
 _END = b"\r\n\r\n"
-_CHUNKS_MAX = 64  # a body is small, and is read anew with each piece that comes
+_CHUNKS_MAX = 64  # few, because an incomplete body is parsed again, from its start, after each receive
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -27,9 +28,16 @@ _ONCE = frozenset({"content-length", "transfer-encoding", "host", "authorization
 class HttpRequest(NamedTuple):
     """One request.
 
-    `path` is unescaped, without its query and a slash at its end; `login` is (user, password) or None; `size` is the
-    request's size in bytes, `body` included; `host`, `origin` and `site` are the fields Host, Origin and
-    Sec-Fetch-Site.
+    Attributes:
+        method: the method, as in "GET".
+        path: the unescaped path, without its query, and without a slash at its end.
+        login: the user and the password; None if the request has none.
+        closes: True if the client wants the connection closed after the answer.
+        size: the size of the whole request in bytes.
+        body: the decoded body.
+        host: the field Host; None if it is absent.
+        origin: the field Origin; None if it is absent.
+        site: the field Sec-Fetch-Site; None if it is absent.
     """
 
     method: str
@@ -49,24 +57,25 @@ def looks_like_http(data: memoryview) -> bool:
 
 
 def may_become_http(data: memoryview) -> bool:
-    """Return True if these bytes are an incomplete HTTP method."""
+    """Return True if these bytes are the beginning of an HTTP method."""
     return any(method.startswith(bytes(data[:_METHOD_BYTES_MAX])) for method in METHODS)
 
 
 def wanted(data: memoryview) -> int:
-    """Return 0, the number of bytes to wait for before parsing: a request is short enough to be parsed again after each
-    receive.
+    """Return the number of bytes to wait for before `data` is parsed: always 0.
+
+    A request is short enough to be parsed again after each receive.
     """
     return 0
 
 
 def read(data: memoryview) -> HttpRequest | None:
-    """Return the first request, or None while it is incomplete.
+    """Return the first request in `data`; None while it is incomplete.
 
     Raises:
         RemoteProtocolError: the request is not HTTP/1, or larger than REQUEST_BYTES_MAX.
     """
-    # No more than this is looked at, however much has come.
+    # However much has arrived, only the bytes that a request may have are parsed.
     start = bytes(data[:REQUEST_BYTES_MAX])
     head, end, _ = start.partition(_END)
     if not end:
@@ -96,9 +105,10 @@ def _request_line(line: str) -> tuple[str, str, str]:
 
 
 def _fields(lines: list[str]) -> dict[str, str]:
-    """Return the fields by their names in lower case, by the strict rules of RFC 9112 (2.2, 5.1, 5.2, 6.3).
+    """Return the header fields by their names in lower case.
 
-    A field that two parsers read differently could hide a second request in the body of the first.
+    The strict rules of RFC 9112 apply (2.2, 5.1, 5.2, 6.3): a field that two parsers read differently could hide a
+    second request in the body of the first.
     """
     fields: dict[str, str] = {}
     for each in lines:
@@ -113,14 +123,14 @@ def _fields(lines: list[str]) -> dict[str, str]:
 
 
 class _Body(NamedTuple):
-    """A decoded body, and the offset of the next request."""
+    """A decoded body (`content`), and the offset at which its request ends (`end`)."""
 
     content: bytes
     end: int
 
 
 def _plain_body(start: bytes, at: int, fields: dict[str, str]) -> _Body | None:
-    """Return a body of known length; None while it is incomplete."""
+    """Return a body whose length is in Content-Length, 0 without that field; None while the body is incomplete."""
     length = fields.get("content-length", "0")
     if not (length.isascii() and length.isdecimal() and len(length) <= 9):
         raise RemoteProtocolError("an HTTP body whose length is not told")
@@ -131,8 +141,8 @@ def _plain_body(start: bytes, at: int, fields: dict[str, str]) -> _Body | None:
 def _chunked_body(start: bytes, at: int, fields: dict[str, str], version: str) -> _Body | None:
     """Return a body in chunks, as Go's clients send it (RFC 9112, 7.1); None while it is incomplete.
 
-    Extensions and trailers, which these clients do not send, are refused, and so is a Content-Length in addition to
-    chunks.
+    Extensions and trailers, which these clients do not send, are refused. So is a request that has both chunks and a
+    Content-Length.
     """
     if fields["transfer-encoding"].lower() != "chunked" or "content-length" in fields or version == "HTTP/1.0":
         raise RemoteProtocolError("an HTTP body whose length is not told")
@@ -147,7 +157,7 @@ def _chunked_body(start: bytes, at: int, fields: dict[str, str], version: str) -
         if line < 0 or not _CHUNK_SIZE.fullmatch(size_text):
             raise RemoteProtocolError(f"{size_text!r} is no size of a chunk of HTTP/1.1")
         at, end = line + 2, _allowed(line + 2 + int(size_text, 16) + 2)
-        # What is there of the two bytes must be theirs; the rest may still come.
+        # A chunk ends with these two bytes; perhaps only a part of them has arrived yet.
         if not b"\r\n".startswith(start[end - 2 : end]):
             raise RemoteProtocolError("a chunk of HTTP/1.1 that is longer than it says, or a trailer")
         if end > len(start):
@@ -172,6 +182,6 @@ def _login(fields: dict[str, str]) -> tuple[str, str] | None:
         return None
     try:
         user, colon, password = base64.b64decode(credentials, validate=True).decode().partition(":")
-    except ValueError:  # which binascii's and those of Unicode are: no base64, no ASCII, no UTF-8
+    except ValueError:  # also the base class of binascii's and Unicode's errors: not base64, ASCII or UTF-8
         return None
     return (user, password) if colon else None

@@ -1,7 +1,8 @@
-"""The session of an HTTP connection, which requests pages or watches the cluster map.
+"""The session of an HTTP connection: its client requests pages, or watches the cluster map.
 
-Pages are small and returned at once. A watcher gets the map as a chunk, and each later map from `notices`; its further
-input is ignored. Answers to wrong logins are delayed as in SASL.
+Pages are small and sent at once. A client that watches gets the map as a chunk of an answer that does not end, and each
+later map as another chunk (`notices` calls `map_changed`); whatever it sends after its request is ignored. Answers to
+wrong logins are delayed, as in SASL.
 """
 
 from __future__ import annotations
@@ -30,13 +31,20 @@ if TYPE_CHECKING:
 _REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
 _REASONS |= {421: "Misdirected Request", 500: "Internal Server Error", 503: "Service Unavailable"}
 _JSON = "application/json"
-_ENDS_MAP = b"\n\n\n\n"  # clients cut the stream there
+_ENDS_MAP = b"\n\n\n\n"  # by which clients tell one map from the next
 
 log: Final = logging.getLogger(__name__)
 
 
 class HttpSession:
-    """The state of an HTTP connection: True if it watches, and the last map that was sent to it."""
+    """The session of one HTTP connection.
+
+    Attributes:
+        connection: the connection.
+        server: the server of the first bucket; of the watched bucket once the client watches one.
+        user: the user of the last request that was answered; None before the first.
+        watches: True once the client watches the cluster map.
+    """
 
     deadline: float | None = None
     pumps = False
@@ -62,7 +70,7 @@ class HttpSession:
         connection.measures(request.wanted)
 
     def receive(self, data: memoryview) -> int:
-        """Answer every whole request in `data`; return the number of bytes consumed."""
+        """Answer every complete request in `data`; return the number of bytes consumed."""
         offset = 0
         while offset < len(data) and not self.connection.is_paused and not self.connection.is_closed:
             if self.watches:
@@ -70,11 +78,12 @@ class HttpSession:
             request_ = self._next(data[offset:])
             if request_ is None:
                 break
-            # Where the request came from is looked at before who sent it: a browser adds a login that its user once
-            # typed.
+            # The origin of a request is checked before its login: a browser adds a login that its user once entered,
+            # whichever site the request comes from.
             if self._is_turned_away(request_) or not self._is_welcome(request_):
                 break
-            # Only now: a request whose password is still being checked stays in the inbox, and is read again.
+            # Consumed only now: a request whose password is still being checked stays in the inbox, and is parsed
+            # again.
             offset += request_.size
             self._answer(request_)
             if self.connection.gives_way():
@@ -82,14 +91,15 @@ class HttpSession:
         return offset
 
     def pump(self) -> None:
-        """Do nothing: HTTP output is never pulled."""
+        """Do nothing: an HTTP session sends its answers itself."""
 
     def tick(self, now: float) -> None:
         """Do nothing: an HTTP connection has no deadlines."""
 
     def users_changed(self) -> None:
-        """Close the connection of a user who was removed, and of a watcher without a right in the watched bucket; the
-        rights of others are checked with each request.
+        """Close the connection if its user was removed, or watches a bucket without a right in it.
+
+        Otherwise nothing is to be done: rights are checked with each request.
         """
         users = self.server.users
         if self.user is not None and not users.knows(self.user):
@@ -98,12 +108,12 @@ class HttpSession:
             self.connection.drop(f"user {self.user!r} has no right in the bucket any more", fault=False)
 
     def closed(self) -> None:
-        """Cancel the check of a password, whose result is no longer needed."""
+        """Cancel the check of a password: the connection is closed, so nobody needs its result."""
         if self._judging is not None:
             self._judging.cancel()
 
     def map_changed(self) -> None:
-        """Send a watcher the map, unless it has it."""
+        """Send the cluster map to a client that watches it, unless the client has this map already."""
         cluster = self.server.cluster
         if self.watches and self._map_version < cluster.version:
             self._map_version = cluster.version
@@ -111,8 +121,9 @@ class HttpSession:
             self.connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
     def _next(self, data: memoryview) -> HttpRequest | None:
-        """Return the first request, None while it is incomplete; answer a malformed one with an error, and close the
-        connection.
+        """Return the first request in `data`; None if there is no valid one.
+
+        An incomplete request is left for later. A malformed one is answered with 400, and the connection is closed.
         """
         try:
             request_ = request.read(data)
@@ -121,19 +132,20 @@ class HttpSession:
             self.connection.send(_head(400, "Content-Length: 0", "Connection: close"))
             self.connection.finish()
             return None
-        # Whoever logs in by certificate may name nobody here, as gocbcore does.
+        # A client with a certificate may send an empty name and password, as gocbcore does: they count as no login.
         names_nobody = request_ is not None and request_.login == ("", "") and self._certified is not None
         return request_._replace(login=None) if request_ is not None and names_nobody else request_
 
     def _is_welcome(self, request_: HttpRequest) -> bool:
-        """Return True if the page needs no login, or the login is known to be correct.
+        """Return True if the page needs no login, or if the request's login is known to be correct.
 
-        Otherwise refuse the request, or leave it in the inbox until its password is checked.
+        Otherwise the request is refused; or it stays in the inbox, and the connection is paused until its password has
+        been checked.
         """
         users, connection = self.server.users, self.connection
         if pages.needed(self.server, request_.method, request_.path) == NONE:
             return True
-        # Refused whether it is right or not: it has crossed the network, and must not be used from there again.
+        # Refused even if it is correct: whoever read it on the network must not be able to use it.
         if users.required and request_.login and not self.server.hears_passwords(connection):
             why = "a password without TLS from another machine; --plain anywhere takes it (HTTP)"
             self._refuse(why, request_.login[0])
@@ -148,14 +160,16 @@ class HttpSession:
         elif users.was_refused(user, password):
             self._send_refusal(user)
         else:
-            # Nothing behind it is read meanwhile, so answers keep their order.
+            # Later requests wait until the check is done, so answers keep their order.
             connection.pause("judging")
             self._judging = self.server.loop.create_task(self._judge(user, password))
         return False
 
     def _is_turned_away(self, request_: HttpRequest) -> bool:
-        """Refuse a request from another site's page, or to a foreign name, and close the connection; return True if it
-        was refused.
+        """Refuse a request from another site's page, or to a name that is not this node's (callers.py).
+
+        Returns:
+            True if the request was refused, with which its connection ends; False if it is allowed.
         """
         refused = unwelcome(self.server, request_, by_tls=self.connection.tls is not None)
         if refused is None or pages.needed(self.server, request_.method, request_.path) == NONE:
@@ -177,7 +191,7 @@ class HttpSession:
             server.login_refused(self.connection.peer, user, f"{why} (HTTP)")
             self.connection.drop(f"login refused: {why} (HTTP)", fault=False)
             return
-        except Exception:  # nobody else would ever tell the peer, who waits
+        except Exception:  # in a task nobody else handles it, and the client waits for an answer
             self._tell_of_fault()
             self.connection.drop("internal error", fault=False)
             return
@@ -219,8 +233,9 @@ class HttpSession:
             self._send(404, b"Requested resource not found.\r\n", request_)
 
     async def _finish(self, request_: HttpRequest, changing: Awaitable[Made]) -> None:
-        """Send the result of a change; the change runs to its end even if the client disconnects, because parts of it
-        may be visible.
+        """Wait for a change, then send its result.
+
+        The change is carried out to its end even if the client disconnects, because parts of it may be visible already.
         """
         try:
             result = await changing
@@ -234,7 +249,7 @@ class HttpSession:
             self.connection.resume("changing")
 
     async def _gather(self, request_: HttpRequest, user: str, own: Made) -> None:
-        """Send a page combined from all workers."""
+        """Send the page that combines this worker's (`own`) with those of the other workers."""
         connection, call = self.connection, question(request_.path, user, self.connection.peer)
         try:
             page = await with_others(self.server.loop, request_.path, call, own, self._relays)
@@ -250,7 +265,7 @@ class HttpSession:
         log.exception("%s: a request by HTTP failed", peer, extra=event("node.failed", peer=peer))
 
     def _missing(self, request_: HttpRequest, user: str) -> int:
-        """Return the privileges that a user lacks for a page, as a number of bits."""
+        """Return the privileges that the request needs and the user lacks, as bits."""
         return pages.missing(self.server, request_.method, request_.path, user)
 
     def _send(self, status: int, body: bytes, request_: HttpRequest, content_type: str = _JSON) -> None:
@@ -261,7 +276,7 @@ class HttpSession:
             self.connection.finish()
 
     def _refuse(self, why: str, user: str = "") -> None:
-        """Answer 401, with a delay that grows with failed logins, then close the connection."""
+        """Count a failed login, answer 401 after a delay that grows with their number, and close the connection."""
         connection, failures, now = self.connection, self.server.failures, self.server.loop.time()
         address = connection.peer.rpartition(":")[0]
         failures.add(address, now)

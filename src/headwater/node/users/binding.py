@@ -1,16 +1,18 @@
 """The binding of a login with the members' secret to the connection for which it is made.
 
-A machine that a member calls could pass the member's login on to another node, or back to the member itself, and use
-the session: SCRAM alone proves knowledge of the password, but not to which node. So a member binds its proof to the
-node that it has called:
+A machine that a member calls could pass the member's login on to another node, or back to the member itself, and then
+use that session: SCRAM alone proves that the client knows the password, but not for which node the proof is meant. So a
+member binds its proof to the node that it has called:
 
     over TLS    tls-server-end-point   the hash of the certificate that the called node has shown (RFC 5929, 4)
     without     headwater-address      "NAME ADDRESS": that node's name in the cluster map, and the called address
 
-The called node accepts the proof only if this is its own certificate, or if one of the two is its own: the name in its
-map, or the address at which the connection came in (which an address translation may have changed).
+Over TLS the called node accepts the proof only if the hash is that of its own certificate. Without TLS it accepts the
+proof only if the name is its own in its map, or the address is the one at which the connection arrived; one of them is
+enough, because a translation of addresses may have changed the address.
 
-Without TLS this is as safe as the network: a machine that answers at a member's own address is always between the two.
+Without TLS the binding is only as safe as the network: it does not stop a machine that has taken over a member's
+address.
 
 Source: RFC 5802, 6; docs/decisions/0095.
 """
@@ -35,15 +37,18 @@ ADDRESS = "headwater-address"
 _FOR_ANOTHER = "a proof that was made for another node, or passed on"
 _SHOWN_BYTES_MAX = 300
 _MAPPED = "::ffff:"
-"""IPv6's form of an address of IPv4: one end may see the one, and the other the other."""
+"""The prefix of an IPv4 address in its IPv6 form: the two ends of a connection may see different forms."""
 
 
 def bound(login: Login, sock: socket.socket | TlsSocket, called: Address) -> Login:
-    """Return a login whose proof is valid only for the node at the other end of a socket, if it is the members' own
-    login; return any other login unchanged.
+    """Return a login whose proof is valid only for the node at the other end of a socket.
+
+    Only the login of members is bound; any other login is returned unchanged.
 
     Args:
-        called: the node's name in the map.
+        login: the login.
+        sock: the connection to the node.
+        called: the node's address in the map, by which it is named.
     """
     if login.user != CLUSTER_USER:
         return login
@@ -54,11 +59,14 @@ def bound(login: Login, sock: socket.socket | TlsSocket, called: Address) -> Log
 
 
 def sees(sock: TlsSocket | None, called_at: object, names: Container[str], kind: str, data: bytes) -> bool:
-    """Return True if a proof bound to `data` is for the connection over which it came.
+    """Return True if a proof that a client has bound is meant for the connection on which it arrived.
 
     Args:
-        sock: this node's end of TLS; None without TLS. called_at: the address at which the connection came in.
+        sock: this node's end of TLS; None without TLS.
+        called_at: this node's address on the connection.
         names: this node's names in the maps.
+        kind: the kind of the binding, END_POINT or ADDRESS.
+        data: the client's view of the connection, to which the proof is bound.
     """
     if sock is not None:
         end_point = sock.engine.end_point
@@ -69,8 +77,13 @@ def sees(sock: TlsSocket | None, called_at: object, names: Container[str], kind:
 
 
 def why_for_another(sock: TlsSocket | None, called_at: object, names: Collection[str], data: bytes) -> str:
-    """Return, for the log, the reason why `sees` returns False, and the remedy if the login was not passed on; the
-    arguments are those of `sees`.
+    """Return the reason why `sees` has returned False, for the log, with the remedy if nobody has passed the login on.
+
+    Args:
+        sock: as for `sees`.
+        called_at: as for `sees`.
+        names: as for `sees`.
+        data: as for `sees`.
     """
     if sock is not None:
         return f"{_FOR_ANOTHER}; it is not for the certificate of this node: does something between the two end TLS?"
@@ -83,7 +96,7 @@ def why_for_another(sock: TlsSocket | None, called_at: object, names: Collection
 
 
 def _text(address: object) -> str:
-    """Return a socket's address; empty for a socket without one."""
+    """Return a socket's address as text; empty for a socket that has no address of a network."""
     if not isinstance(address, tuple):
         return ""
     return str(Address(str(address[0]).removeprefix(_MAPPED), int(address[1])))

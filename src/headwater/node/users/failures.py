@@ -1,11 +1,12 @@
 """Failed logins by address: guessing of passwords is slowed down, but right logins are not kept out.
 
-From an address with failed logins only a limited number is checked in a second, however many connections there are. The
-tried names take turns, so that a program with an outdated password does not delay other users, and delays right logins
-of its own user only for a moment. Each right login lets a few more of its name in at once, because a pool opens many
-connections; this ends with the next failed login of that name. A failed login is answered after a further delay, which
-delays no other login. (The immediate answer to a right login reveals nothing: a guess on each of a thousand connections
-is checked no sooner for it.) Other addresses do not wait.
+Of the logins from an address with failed ones, one is checked every TURN_SECONDS, however many connections there are;
+other addresses do not wait. The names take turns, so that a program with an outdated password does not delay other
+users, and delays right logins of its own user only for a moment. Because a pool opens many connections, each right
+login lets a few more logins of its name pass without a turn, until the next failed login of that name.
+
+A failed login is answered after a further delay, which delays no other login. A right one is answered at once. That
+does not help a guesser with a thousand connections, because a guess is checked in its turn in any case.
 """
 
 from __future__ import annotations
@@ -17,27 +18,31 @@ from typing import Final
 
 __all__ = ["FAILURES_FREE", "NAMES_MAX", "TURN_SECONDS", "WAITING_MAX", "Failures", "TooManyWait"]
 
-FAILURES_FREE: Final = 5  # wrong logins of one address before its answers are delayed
+FAILURES_FREE: Final = 5  # failed logins of one address before its answers are delayed
 FAILURE_MEMORY_SECONDS: Final = 60.0
 DELAY_SECONDS_MAX: Final = 2.0
 ADDRESSES_MAX: Final = 4096
-JUDGED_AT_ONCE: Final = 16  # logins of an address that is not known for wrong ones, as of a pool of connections
+JUDGED_AT_ONCE: Final = 16  # simultaneous checks for an address without failed logins, such as those of a pool
 TURN_SECONDS: Final = 0.2
-"""From one login that is judged to the next, of an address that is known for wrong ones: five guesses a second. Ten
-programs that try an old password two seconds after they were told that it is wrong are half of that."""
-WAITING_MAX: Final = 16  # logins of one name from such an address: three seconds' worth, less than clients wait
-NAMES_MAX: Final = 32  # that are tried from one address at a time
+"""The time between two checks of logins from an address with failed ones: it allows five guesses a second.
+
+Ten programs that each try an old password again two seconds after a refusal cause half as many checks as that: half of
+the turns are left for right logins."""
+WAITING_MAX: Final = 16  # waiting logins of one name from such an address: three seconds, less than clients wait
+NAMES_MAX: Final = 32  # names with waiting logins from one address
 PASSES: Final = 2
-"""Logins of a name that need no turn after a right one of it: a pool of 64 is in after six, and a guesser beside it has
-two guesses more for each right login."""
+"""The number of logins of a name that pass without a turn after a right login of it.
+
+With two, a pool of 64 connections is logged in after six turns; a guesser at the same address and name gets at most two
+more guesses for each right login."""
 
 
-class TooManyWait(Exception):  # noqa: N818 - no error of ours
+class TooManyWait(Exception):  # noqa: N818 - not an error of the node
     """Too many logins wait to be checked, from one address or in total, so this one is refused."""
 
 
 class Failures:
-    """Failed logins by address, and the turns of logins from addresses with failed ones."""
+    """Counts failed logins by address, and gives turns to the logins from addresses with failed ones."""
 
     def __init__(self) -> None:
         self._refused_logins: OrderedDict[str, tuple[int, float]] = OrderedDict()
@@ -45,14 +50,14 @@ class Failures:
         self._lines: dict[str, _Line] = {}
 
     def add(self, address: str, now: float) -> None:
-        """Count a failed login."""
+        """Count a failed login from an address."""
         count, at = self._refused_logins.pop(address, (0, now))
         self._refused_logins[address] = (count + 1 if now - at < FAILURE_MEMORY_SECONDS else 1, now)
         if len(self._refused_logins) > ADDRESSES_MAX:
             self._refused_logins.popitem(last=False)
 
     def delay(self, address: str, now: float) -> float:
-        """Return the delay in seconds of the next answer to this address."""
+        """Return the delay, in seconds, of the answer to a failed login from an address; 0 without failed logins."""
         count, at = self._refused_logins.get(address, (0, now))
         if count <= FAILURES_FREE or now - at >= FAILURE_MEMORY_SECONDS:
             return 0.0
@@ -61,10 +66,20 @@ class Failures:
     async def judge(
         self, address: str, user: str, clock: Callable[[], float], attempt: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Check a login in its turn; return True if it is right. A failed one is counted, and its answer delayed.
+        """Check a login in its turn; a failed one is counted, and the result is delayed.
 
-        Raises TooManyWait if too many logins of the address and the name wait already; the caller should close the
-        connection.
+        Args:
+            address: the client's address.
+            user: the name to log in as.
+            clock: returns the seconds of a monotonic clock.
+            attempt: checks the login; returns True if it is right.
+
+        Returns:
+            True if the login is right.
+
+        Raises:
+            TooManyWait: too many logins of the address, or of this name, are waiting; the caller should close the
+                connection.
         """
         self._judged[address] += 1
         line = self._lines.setdefault(address, _Line())
@@ -78,8 +93,8 @@ class Failures:
             self._judged[address] -= 1
             if not self._judged[address]:
                 del self._judged[address]
-                # An address without a login under way leaves no trace but its failures, of which there are so many at
-                # most.
+                # Without logins in progress only the failures of an address are kept, and those of at most
+                # ADDRESSES_MAX addresses.
                 self._lines.pop(address, None)
 
     async def _outcome(
@@ -89,7 +104,7 @@ class Failures:
             if self._judged[address] <= JUDGED_AT_ONCE:
                 return await attempt()
             async with line.lock:
-                # Looked at again with the lock: the login before this one may have been wrong.
+                # Checked again under the lock: the login before this one may have failed.
                 if not self.delay(address, clock()):
                     return await attempt()
         await line.turn(user, clock)
@@ -101,7 +116,8 @@ class _Line:
     """The logins from one address that wait to be checked.
 
     Attributes:
-        lock: held while a login is checked, if many are under way and the address has no failed ones.
+        lock: held during the check of a login if the address has no failed logins, but more than JUDGED_AT_ONCE at a
+            time.
     """
 
     def __init__(self) -> None:
@@ -112,7 +128,11 @@ class _Line:
         self._timer: asyncio.TimerHandle | None = None
 
     async def turn(self, user: str, clock: Callable[[], float]) -> None:
-        """Wait for the next turn of this name, unless it has a pass. Raises TooManyWait."""
+        """Wait for the next turn of a name, or use up one of its passes.
+
+        Raises:
+            TooManyWait: too many logins of this name, or of too many names, are waiting.
+        """
         if self._passes[user]:
             self._passes[user] -= 1
             return
@@ -127,11 +147,13 @@ class _Line:
         await turn
 
     def note(self, user: str, is_right: bool) -> None:
-        """Give passes after a right login, first to the logins that wait; remove all passes of the name after a failed
-        one.
+        """Note the result of a login.
+
+        A right one gives its name PASSES passes, which waiting logins of that name use first. A failed one removes all
+        passes of its name.
         """
         if not is_right:
-            # A guesser who shares the name must not use the passes that a right login has left.
+            # A guesser who tries this name must not use the passes that are left of a right login.
             self._passes.pop(user, None)
             return
         self._passes[user] = min(self._passes[user] + PASSES, WAITING_MAX)
@@ -149,7 +171,7 @@ class _Line:
             self._timer = asyncio.get_running_loop().call_later(wait, self._next, clock)
 
     def _next(self, clock: Callable[[], float]) -> None:
-        """Give the turn to the name that has waited longest; skip logins that were abandoned meanwhile."""
+        """Give the turn to the name that has waited longest; skip logins whose clients have gone."""
         self._timer = None
         while self._waiting:
             user, mine = self._waiting.popitem(last=False)

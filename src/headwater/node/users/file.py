@@ -1,15 +1,17 @@
 """The users of a store, in its folder: names, roles, and the SCRAM keys of passwords; never a password.
 
-One file, USERS: `headwater-users 2 <XXH3-64 of the rest>` and the JSON of a list of users (wire/users.py), which has
-the revision of each user's last change, and the removed users. Format 1 had users without revisions, {"ann": {"roles":
-["read", "write[b]"], "keys": {"sha256": [SALT, ITERATIONS, STORED KEY, SERVER KEY], ...}}}; those count as revision 0.
-A new file is written and synced beside the old one and takes its place by rename. If the file was changed in another
-way, the node does not start, because the users must not be guessed; nor does it start if others may write the file. If
-there is a file, every client needs a login, even if the file names no user; the manifest records that there was one
-(Declarations.has_users).
+The file USERS holds the line `headwater-users 2 <XXH3-64 of the rest>` and the JSON of a list of users (wire/users.py),
+which has the revision of each user's last change, and the removed users. Format 1 had users without revisions, {"ann":
+{"roles": ["read", "write[b]"], "keys": {"sha256": [SALT, ITERATIONS, STORED KEY, SERVER KEY], ...}}}; those count as
+revision 0.
 
-`headwater user` changes it, and so does a node that learns of changes elsewhere in its cluster (sharing.py), one
-process at a time; a running node notices the change and applies it.
+A new file is written and synced beside the old one, and takes its place by a rename. If the checksum shows any other
+change, the node does not start, because it must not guess its users. Nor does it start if other users of the system may
+read or write the file. If there is a file, every client needs a login, even if the file names no user; the manifest
+records that there was one (Declarations.has_users).
+
+The file is changed by `headwater user`, and by a node that learns of changes elsewhere in its cluster (sharing.py); a
+lock allows one process at a time. A running node notices each change and applies it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ _ONE_MODE: Final = "this file system gives it a mode of its own, which chmod can
 
 
 class UsersFile:
-    """The file in a store's folder."""
+    """The file of users in a store's folder.
+
+    Attributes:
+        path: the path of the file.
+    """
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self.path: Path = folder / NAME
@@ -52,7 +58,11 @@ class UsersFile:
         self._whole = WholeFile(self._disk, self.path, folder / _NEXT_NAME, _FAILPOINTS)
 
     def load(self) -> dict[str, Account] | None:
-        """Return the accounts by name; None if there is no file. Raises as `load_list`."""
+        """Return the accounts by name; None if there is no file.
+
+        Raises:
+            CorruptStore, StorageError: as `load_list`.
+        """
         users = self.load_list()
         return None if users is None else self.accounts_in(users)
 
@@ -60,12 +70,13 @@ class UsersFile:
         """Return the list of users; None if there is no file.
 
         Raises:
-            CorruptStore: the file was changed since it was written.
-            StorageError: the file has another format, can't be read, or other users of the system can read it.
+            CorruptStore: the file is not as it was written.
+            StorageError: the file has an unknown format, can't be read, or other users of the system may read or write
+                it.
         """
         try:
             data = self._disk.read(self.path)
-            # Behind the reading: a file that others could write is refused even if they put it there a moment ago.
+            # Checked after the reading, so that a file that others put there just before it is refused too.
             self._refuse_others(self.path, "chmod 600 it, and look who is in it")
         except FileNotFoundError:
             return None
@@ -79,14 +90,15 @@ class UsersFile:
             raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
 
     def _refuse_others(self, path: Path, advice: str) -> None:
-        """Raise StorageError if others may read or write a file: a writer could become an administrator at once.
+        """Raise StorageError if other users of the system may read or write a file.
 
-        In a container the volume, with its files, belongs to a group of its own (fsGroup). That is one of the node's
-        groups, but not necessarily the first, which is runAsGroup, root's or the image's.
+        Whoever can write it could become an administrator. The group of a container's volume (fsGroup), which its files
+        belong to, may have access: it is one of the node's groups, although not necessarily the first one (runAsGroup,
+        root's or the image's).
         """
         try:
             status, folder = path.stat(), self._folder.stat()
-        except FileNotFoundError:  # renamed since it was read: the next look sees the one that is there
+        except FileNotFoundError:  # replaced since it was read; the next reading checks the new file
             return
         is_ours = status.st_gid in (os.getegid(), *os.getgroups())
         is_volume = folder.st_mode & stat.S_ISGID and is_ours and status.st_gid == folder.st_gid
@@ -94,47 +106,64 @@ class UsersFile:
             raise StorageError(f"{path}: others may read it or write to it; {advice}")
 
     def accounts_in(self, users: UserList) -> dict[str, Account]:
-        """Return the accounts in a file's list. Raises CorruptStore."""
+        """Return the accounts in the file's list.
+
+        Raises:
+            CorruptStore: the list has unknown roles or kinds of keys.
+        """
         try:
             return accounts_of(users)
         except (ValueError, OptionError) as error:
             raise CorruptStore(self.path, 0, f"not a file of users: {error}") from None
 
     def save(self, accounts: Accounts) -> None:
-        """Replace all accounts by these; durable on return.
+        """Replace all accounts by these; the file is durable on return.
 
         Raises:
-            DiskFull, StorageError: the old ones are still there; also on a file system that gives all files one mode
-                (SMB), whose new file would be refused. UnsureFile: one of the two lists is there.
+            DiskFull, StorageError: the file could not be written, and the old one is still there. Also raised on a file
+                system that gives all files the same mode (SMB), because the node would refuse the new file.
+            UnsureFile: the old list or the new one is in the file.
         """
         self.save_list(edited(UserList(), {}, accounts))
 
     def save_list(self, wanted: UserList) -> None:
-        """Replace the list; durable on return. Raises as `save`."""
+        """Replace the list; the file is durable on return.
+
+        Raises:
+            DiskFull, StorageError, UnsureFile: as `save`.
+        """
         body = json.dumps(wanted.as_json(), indent=1).encode()
         data = encode_text_file(_TITLE, _FORMAT, body)
-        # Checked on the new file before it takes its name: the old list stays if this file system can't keep others
-        # away.
+        # Checked on the new file before it is renamed: the old list stays if this file system can't keep other users
+        # out.
         self._whole.replace(data, lambda fresh: self._refuse_others(fresh, _ONE_MODE))
 
     @property
     def unsure(self) -> bool:
-        """True if a refused list may be in the file."""
+        """True if a list whose writing failed may be in the file."""
         return self._whole.unsure
 
     def settle(self) -> bool:
-        """Put the old list back if a refused one may be there; return True if it is certainly there."""
+        """Write the old list again if one whose writing failed may be in the file.
+
+        Returns:
+            True if the old list is certainly in the file.
+        """
         with suppress(StorageError), self._changing():
             return True
         return False
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Prevent other processes from changing the file in a block, and keep a refused list from being read as the
-        present one.
+        """Lock the file for a block, in which no other process can change it.
+
+        Before the block the file is settled, so that a list whose writing failed is not read as the present one.
+
+        Raises:
+            UnsureFile: the file can't be settled.
         """
-        # The lock is held from reading to writing. Two nodes that each merged a member's list would lose one of the
-        # changes otherwise.
+        # The lock is held from the reading to the writing. Otherwise two processes that change the list at the same
+        # time would lose one of the changes.
         with self._alone():
             if not self._whole.settle():
                 raise UnsureFile(self.path, "the disk refuses writes")
@@ -142,8 +171,9 @@ class UsersFile:
 
     @contextmanager
     def editing(self) -> Iterator[dict[str, Account]]:
-        """Yield the present accounts, and save the changes that the block makes to them; no other process changes the
-        file meanwhile.
+        """Yield the present accounts, and save the changes that the block makes to them.
+
+        No other process can change the file meanwhile.
         """
         with self._changing():
             users = self.load_list() or UserList()
@@ -153,10 +183,13 @@ class UsersFile:
             self.save_list(edited(users, before, accounts))
 
     def change(self, wanted: Callable[[UserList | None], UserList | None]) -> None:
-        """Replace the list by the result of `wanted`, which is called with the present one (None: no file).
+        """Replace the list by the result of `wanted`; the file is durable on return.
 
-        Nothing is written if the result is None or equal to the present list. Durable on return; raises the errors of
-        `save` and of the function.
+        Args:
+            wanted: called with the present list, None if there is no file; returns the new list, or None for no change.
+
+        Raises:
+            DiskFull, StorageError, UnsureFile: as `save`. Errors of `wanted` are raised too.
         """
         with self._changing():
             before = self.load_list()
@@ -172,21 +205,25 @@ class UsersFile:
         except OSError as error:
             raise StorageError(f"{self._folder}: {error.strerror or error}") from error
         try:
-            # A file of its own is locked, for the list itself is replaced by another file each time.
+            # A separate file is locked, because the list's own file is replaced at each change.
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
             os.close(lock)
 
     def signature(self) -> tuple[int, int, int] | None:
-        """Return numbers that change with the file or its permissions; None without a file. Raises StorageError."""
+        """Return numbers that change with the file's content or permissions; None if there is no file.
+
+        Raises:
+            StorageError: the file can't be accessed.
+        """
         try:
             status = self.path.stat()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StorageError(f"{self.path}: {error.strerror or error}") from error
-        return status.st_ino, status.st_ctime_ns, status.st_size  # rights have no part in the time of the content
+        return status.st_ino, status.st_ctime_ns, status.st_size  # not st_mtime, which a change of permissions leaves
 
 
 def _of_format_1(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The users who may log in to a node, and their rights: users in the store's folder, and users in its settings.
 
-Without users everybody may connect and do everything. An unknown user gets a SCRAM challenge like any other (its salt
-is derived from the name and a secret of this process) and fails in the last step. The folder has only the users' keys;
-the keys of users in the settings are derived from their passwords on first use.
+Without users everybody may connect and do everything. An unknown user gets a SCRAM challenge like any other, so that
+nobody learns which users there are: its salt is derived from the name and a secret of this process, and the login fails
+in the last step. The folder has only the users' keys; the keys of users in the settings are derived from their
+passwords on first use.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from headwater.wire.users import UserList
 
 __all__ = ["OPEN_PASSWORD", "Users"]
 
-OPEN_PASSWORD = "password"  # noqa: S105 - for SCRAM on a node that lets everybody in
+OPEN_PASSWORD = "password"  # noqa: S105 - any name's password for SCRAM on a node without users
 _PLAIN_HASH = "sha256"
-THREADS = 2  # that derive keys: hashing lets go of the interpreter, so the loop goes on, and other threads are others'
-DERIVED_MAX = 256  # derivations that wait for them, of all addresses: some seconds' worth
+THREADS = 2  # for deriving keys only; hashing releases the interpreter, so the event loop runs on
+DERIVED_MAX = 256  # derivations that may wait for these threads, of all addresses: some seconds of work
 REFUSED_MAX = 1024  # wrong passwords that are remembered
 REFUSED_SECONDS = 60.0
 
@@ -42,10 +43,12 @@ Derived = TypeVar("Derived")
 
 
 class Derivations:
-    """Derives keys from passwords in separate threads, a bounded number at a time.
+    """Derives keys from passwords in threads of its own, so that the node's other work in threads never waits for it.
 
-    `Failures` limits the number of waiting derivations from one address; the node's other work in threads waits for
-    none of them.
+    The number of waiting derivations is limited in total; `Failures` limits that of one address.
+
+    Attributes:
+        waiting: the number of derivations that run or wait for a thread.
     """
 
     def __init__(self) -> None:
@@ -53,7 +56,11 @@ class Derivations:
         self.waiting: int = 0
 
     async def run(self, work: Callable[[], Derived]) -> Derived:
-        """Return the result of `work`, which runs in a thread. Raises TooManyWait."""
+        """Run `work` in a thread, and return its result.
+
+        Raises:
+            TooManyWait: DERIVED_MAX derivations are waiting already.
+        """
         if self.waiting >= DERIVED_MAX:
             raise TooManyWait(f"{self.waiting} logins wait for their keys to be derived")
         self.waiting += 1
@@ -67,12 +74,14 @@ class Users:
     """The users of a node.
 
     Args:
-        passwords: the passwords of the users in the settings; roles: their roles.
-        file: the file in the store's folder, None for none. `refresh` reads it.
-        clock: seconds of a monotonic clock.
+        passwords: the passwords of the users in the settings.
+        roles: the roles of these users.
+        file: the file of users in the store's folder, which `refresh` reads; None for none.
+        clock: returns the seconds of a monotonic clock.
 
     Attributes:
         list: the list in the file when it was last read; None if there was no file.
+        derivations: derives the keys of passwords.
     """
 
     def __init__(
@@ -96,30 +105,35 @@ class Users:
         self.derivations: Final = Derivations()
 
     def refresh(self) -> bool:
-        """Read the file if it has changed; return True if it had.
+        """Read the file of users if it has changed since it was last read.
 
-        A file that may hold a refused list is not read until the old list is back in it. Removal of the file changes
-        nothing: a node that required logins requires them until it is restarted.
+        A file that may hold a refused list is not read until the old list is back in it. If the file was removed, the
+        users stay as they were: a node that required logins requires them until it is restarted.
+
+        Returns:
+            True if the file was read.
 
         Raises:
-            StorageError: it can't be read, or is damaged; the users stay as they were. Raised once.
+            StorageError: the file can't be read, or is damaged; the users stay as they were. Raised once for each
+                version of the file.
         """
         signature = self._file.signature() if self._file is not None else None
         if self._file is None or self._file.unsure or signature is None or signature == self._signature:
             return False
-        # Before the reading: a change during it shows at the next look. A damaged file is told of once.
+        # Noted before the file is read: a change during the reading is then seen by the next call. A damaged file is
+        # reported only once.
         self._signature = signature
         users = self._file.load_list()
         if users is None:
             return False
         self._accounts, self.list = self._file.accounts_in(users), users
-        self._refused.clear()  # of these one may be right by now
+        self._refused.clear()  # one of these passwords may be right now
         self._reads += 1
         return True
 
     @property
     def file(self) -> UsersFile | None:
-        """The file in the store's folder."""
+        """The file of users in the store's folder; None for none."""
         return self._file
 
     @property
@@ -137,7 +151,10 @@ class Users:
         return not self.required or user in self._passwords or user in (self._accounts or ())
 
     def is_administered(self, accounts: Mapping[str, Account]) -> bool:
-        """Return True if with these accounts some user administers all buckets: no other user can change the list."""
+        """Return True if a user in `accounts` or in the settings administers all buckets.
+
+        Only such a user can change the list of users.
+        """
         grants = [*(self.grants(name) for name in self._passwords), *(each.grants for each in accounts.values())]
         return any(granted(each, None) & ADMINISTER for each in grants)
 
@@ -149,8 +166,10 @@ class Users:
         return account.grants if account else ()
 
     def rights(self, user: str | None, bucket: str | None) -> int:
-        """Return the privileges of a user in a bucket, or (None) in all of them, as bits; without users everybody has
-        all.
+        """Return the privileges of a user in a bucket as bits; if `bucket` is None, those that the user has in all
+        buckets.
+
+        On a node without users everybody has all privileges.
         """
         if not self.required:
             return int(EVERYTHING)
@@ -181,11 +200,12 @@ class Users:
     # --- passwords ----------------------------------------------------------------------------------------------------
 
     def keys(self, hash_name: str, user: str) -> Keys:
-        """Return the SCRAM keys of a user; for an unknown user, keys that match no proof. Takes some milliseconds the
-        first time.
+        """Return the SCRAM keys of a user; for an unknown user, keys that match no proof.
+
+        The first call for a user in the settings derives the keys, which takes some milliseconds.
         """
         if not self.required:
-            return self._derive(hash_name, "", OPEN_PASSWORD)  # the same for all names, so nobody fills the table
+            return self._derive(hash_name, "", OPEN_PASSWORD)  # the same for all names, so that the table stays small
         if user in self._passwords:
             return self._derive(hash_name, user, self._passwords[user])
         account = (self._accounts or {}).get(user)
@@ -196,11 +216,10 @@ class Users:
         return Keys(self._salt(hash_name, user), ITERATIONS, random[:size], random[size:])
 
     async def keys_for(self, hash_name: str, user: str) -> Keys:
-        """Return the result of `keys`, derived in a thread if necessary: usually the keys are known, and there is no
-        wait.
+        """Return the same as `keys`; keys that must be derived first are derived in a thread.
 
         Raises:
-            TooManyWait: too many derivations wait already.
+            TooManyWait: too many derivations are waiting already.
         """
         given = not self.required or user in self._passwords
         if given and (hash_name, user if self.required else "") not in self._derived:
@@ -208,30 +227,34 @@ class Users:
         return self.keys(hash_name, user)
 
     def remembers(self, user: str, password: str) -> bool:
-        """Return True if this password was found right before, so that no derivation is needed."""
+        """Return True if this password of the user was found right before, so that no keys need to be derived."""
         if not self.required:
             return True
         if user == CLUSTER_USER:
             return False
         keys, digest = self._right.get(user, (None, b""))
-        # The very keys object: a user whose password was changed, or who was removed and added, has another one.
+        # The same object, not only equal keys: a user whose password was changed, or who was removed and added again,
+        # has another object.
         if keys is None or not self.knows(user) or keys is not self.keys(_PLAIN_HASH, user):
             return False
-        # Of the password only a digest by a secret of this process is kept, and it is compared in constant time.
+        # Only a digest of the password, keyed with a secret of this process, is kept; it is compared in constant time.
         return hmac.compare_digest(digest, self._digest(password))
 
     def was_refused(self, user: str, password: str) -> bool:
-        """Return True if this password was found wrong a moment ago.
+        """Return True if this password of the user was found wrong less than REFUSED_SECONDS ago.
 
-        So a program with an old password causes no work, delays no other login, and learns nothing new.
+        It can be refused without a check: so a program with an old password causes no work, and delays no other login.
         """
         until = self._refused.get(self._digest(f"{user}\0{password}"))
         return until is not None and self._clock() < until
 
     async def is_right(self, user: str, password: str) -> bool:
-        """Return True if a user has this password; the check of an unknown user takes as long.
+        """Return True if a user has this password; for an unknown user the check takes as long, and fails.
 
-        The members' secret is not a password: only SCRAM proves it. Raises TooManyWait.
+        The members' secret does not count as a password: it can be proved by SCRAM only.
+
+        Raises:
+            TooManyWait: too many derivations are waiting already.
         """
         if self.remembers(user, password):
             return True
@@ -243,17 +266,17 @@ class Users:
         if keys is not None and self.knows(user):
             self._right[user] = (keys, self._digest(password))
             return True
-        if reads == self._reads:  # else the users are others by now, and it may be right
+        if reads == self._reads:  # otherwise the users have changed meanwhile, and the password may be right now
             self._refused[self._digest(f"{user}\0{password}")] = self._clock() + REFUSED_SECONDS
             if len(self._refused) > REFUSED_MAX:
                 self._refused.popitem(last=False)
         return False
 
     async def derive_all(self) -> None:
-        """Derive the keys of all users in the settings, so that all logins take the same time."""
+        """Derive the keys of all users in the settings before any login, so that all logins take the same time."""
         for user, password in self._passwords.items():
             for hash_name in HASHES:
-                await asyncio.to_thread(self._derive, hash_name, user, password)  # at the start, before any login
+                await asyncio.to_thread(self._derive, hash_name, user, password)
 
     def _keys_if_right(self, user: str, password: str) -> Keys | None:
         keys = self.keys(_PLAIN_HASH, user)
@@ -264,12 +287,14 @@ class Users:
         return hmac.digest(self._secret, password.encode(), "sha256")
 
     def _salt(self, hash_name: str, user: str) -> bytes:
-        """Return the same salt for the same name while this process lives, whether the user exists or not."""
+        """Return a salt that depends only on the name, the hash and a secret of this process; the user need not
+        exist.
+        """
         return hmac.digest(self._secret, f"{hash_name}/{user}".encode(), "sha256")[:16]
 
     def _derive(self, hash_name: str, user: str, password: str) -> Keys:
         keys = self._derived.get((hash_name, user))
         if keys is None:
             derived = derive(hash_name, password, self._salt(hash_name, user))
-            keys = self._derived.setdefault((hash_name, user), derived)  # whichever thread was first
+            keys = self._derived.setdefault((hash_name, user), derived)  # another thread may have been first
         return keys

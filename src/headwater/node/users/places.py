@@ -1,8 +1,9 @@
 """The rights of a user who has roles in some scopes or collections of a bucket, besides those in the whole bucket.
 
-Roles name scopes and collections; requests and streams name ids. A manifest maps names to ids, so a role also holds for
-a collection that was dropped and created again under its name. If a user has no right in a collection, it does not
-exist for that user, so that its name is not revealed (UNKNOWN_COLLECTION, UNKNOWN_SCOPE), as on the other server.
+Roles name scopes and collections, whereas requests and streams have their ids. The manifest maps names to ids, so a
+role also holds for a collection that was dropped and created again under its name. As on Couchbase, a collection in
+which a user has no right does not exist for that user (UNKNOWN_COLLECTION, UNKNOWN_SCOPE), so that its name is not
+revealed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ class Places:
 
     Args:
         rights: the rights in the whole bucket, as bits.
-        grants: the roles for scopes and collections of it.
+        grants: the roles for scopes and collections of the bucket.
+
+    Attributes:
+        rights: the rights in the whole bucket, as bits.
+        anywhere: the rights that the user has in the bucket or in any part of it, as bits.
     """
 
     def __init__(self, rights: int, grants: Iterable[Grant]) -> None:
@@ -41,17 +46,17 @@ class Places:
         self._scopes: dict[int, int] = {}
 
     def in_collection(self, manifest: CollectionsManifest, collection: int) -> int:
-        """Return the rights in a collection, by its id; for an unknown one, those in the whole bucket."""
+        """Return the rights in the collection with this id; for an unknown id, those in the whole bucket."""
         self._read(manifest)
         return self._collections.get(collection, self.rights)
 
     def in_scope(self, manifest: CollectionsManifest, scope: int) -> int:
-        """Return the rights in a whole scope, by its id."""
+        """Return the rights in the whole scope with this id; for an unknown id, those in the whole bucket."""
         self._read(manifest)
         return self._scopes.get(scope, self.rights)
 
     def sees_scope(self, manifest: CollectionsManifest, scope: int) -> bool:
-        """Return True if the user has any right in a scope, or in one of its collections."""
+        """Return True if the user has any right in the scope with this id, or in one of its collections."""
         scope_ = manifest.scope_by_id(scope)
         collections = () if scope_ is None else scope_.collections
         return self.in_scope(manifest, scope) > _LOGIN or any(
@@ -59,7 +64,7 @@ class Places:
         )
 
     def visible(self, manifest: CollectionsManifest) -> CollectionsManifest:
-        """Return the manifest with the scopes and collections in which the user has any right."""
+        """Return the manifest with only the scopes and collections in which the user has any right."""
         scopes = (
             replace(scope, collections=tuple(each for each in scope.collections if self._sees(manifest, each.id)))
             for scope in manifest.scopes
@@ -70,9 +75,12 @@ class Places:
     def denied(
         self, manifest: CollectionsManifest, collections: Iterable[int] | None, scope: int | None
     ) -> tuple[str, Status] | None:
-        """Return the reason and the status if the user may not have a stream, None if it is allowed.
+        """Return the reason and the status with which a stream is refused to the user; None if it is allowed.
 
-        The stream is of these collections, of a whole scope, or (None, None) of the whole bucket.
+        Args:
+            manifest: the bucket's manifest.
+            collections: the ids of the collections in the stream; None for all of the scope, or of the bucket.
+            scope: the id of the scope whose collections are in the stream; None for other streams.
         """
         if scope is not None:
             return self._scope_denied(manifest, scope)

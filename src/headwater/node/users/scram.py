@@ -1,5 +1,5 @@
-"""The server's end of SCRAM: check that the client knows the password without receiving it, and prove that the server
-knows it too.
+"""The server's side of SCRAM: it checks that the client knows the password, without receiving the password, and proves
+that the server knows its keys.
 
     C: n,,n=user,r=CNONCE
     S: r=CNONCE SNONCE,s=SALT,i=ITERATIONS
@@ -34,7 +34,12 @@ class Malformed(Exception):  # noqa: N818 - becomes an answer
 class First:
     """The parts of the client's first message.
 
-    `header` is the part before the name, and `binding` the kind of binding that it names; empty for none.
+    Attributes:
+        user: the name to log in as.
+        nonce: the client's part of the nonce.
+        bare: the message without its header, as it arrived.
+        header: the part before the name.
+        binding: the kind of binding that the header names; empty for none.
     """
 
     user: str
@@ -45,7 +50,13 @@ class First:
 
 
 def read_first(message: bytes) -> First:
-    """Parse `n,,n=user,r=nonce`; names escape a comma as =2C and an equals sign as =3D."""
+    """Parse the client's first message, `n,,n=user,r=nonce`.
+
+    In a name =2C stands for a comma, and =3D for an equals sign.
+
+    Raises:
+        Malformed: it is not such a message.
+    """
     text = _text(message)
     parts = text.split(",", 2)
     flag, _, binding = parts[0].partition("=")
@@ -56,7 +67,7 @@ def read_first(message: bytes) -> First:
     user, nonce = attributes.get("n", ""), attributes.get("r", "")
     if not user or not nonce or "m" in attributes:
         raise Malformed("the first message needs a name and a nonce")
-    # In this order: a name that has "=2C" in it comes as "=3D2C", and must become that again.
+    # In this order: a name that contains "=2C" arrives as "=3D2C", and must become "=2C".
     return First(user.replace("=2C", ",").replace("=3D", "="), nonce, bare, f"{parts[0]},,", binding)
 
 
@@ -68,11 +79,16 @@ class Exchange:
     """One login: `challenge` answers the first message, `finish` checks the second.
 
     Args:
+        hash_name: the name of the hash.
+        first: the client's first message.
+        keys: the user's keys.
         nonce: the server's part of the nonce, new for every exchange.
-        sees: returns True if the client's view of the connection is the node's; called only if the proof is bound.
+        sees: returns True if the client's view of the connection agrees with the node's; called only if the proof is
+            bound to a connection.
 
     Attributes:
-        is_for_another: True if the proof was bound to another connection. bound_to: the view to which it was bound.
+        is_for_another: True if the proof was bound to another connection.
+        bound_to: the view of that other connection to which it was bound.
     """
 
     def __init__(
@@ -93,15 +109,19 @@ class Exchange:
         return self._challenge.encode()
 
     def finish(self, message: bytes) -> bytes | None:
-        """Return the server's final message, `v=...`, if the proof is right; None otherwise."""
+        """Check the client's final message; return the server's, `v=...`, if the proof is right; None otherwise.
+
+        Raises:
+            Malformed: the message does not continue this exchange.
+        """
         text = _text(message)
-        # The signature is over everything in front of the proof, byte for byte as it came.
+        # The signature covers everything before the proof, byte for byte as it arrived.
         without_proof, separator, proof = text.rpartition(",p=")
         attributes = _attributes(without_proof)
         channel, header = _base64(attributes.get("c", "")), self._first.header.encode()
         bound = channel.removeprefix(header)
         is_whole = channel.startswith(header) and bool(bound) is bool(self._first.binding)
-        # The nonce ties the proof to this exchange: one that was overheard earlier has another.
+        # The nonce binds the proof to this exchange: a proof that was overheard in another one has another nonce.
         if not separator or not is_whole or attributes.get("r") != self._nonce:
             raise Malformed("the final message does not continue this exchange")
         if bound and not self._sees(bound):

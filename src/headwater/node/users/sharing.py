@@ -2,16 +2,19 @@
 
     an administrator's list (IOCTL_SET "users"), or another member's --merged, on disk--> the users of this node
 
-Every second each member requests the list of every other one if it differs (IOCTL_GET "users", with the digest of its
-own list), so that a change at one member reaches all, also those that were away. A list carries the uuid of its cluster
-(that of the map of the first bucket). Members' lists are merged user by user (wire/users.py). A node that joins
-replaces its own list by the cluster's: its former users can't log in any more. An administrator creates the first list
-of a cluster from those of all its nodes (cluster/users.py); until then each has its own.
+Every second each member asks every other one for its list (IOCTL_GET "users", with the digest of its own list), and
+gets the list if it differs. So a change at one member reaches all, also those that were away. Members' lists are merged
+user by user (wire/users.py).
 
-A node without users lets everybody in; it requests no list from members and takes only an administrator's. So does a
-node without the members' secret: otherwise any machine that answers at a member's address could define its users. With
-the secret the called member first proves that it knows the secret, to this node and no other (node/users/binding.py).
-The lists hold verifiers, which only administrators and the members themselves may see.
+A list has the uuid of its cluster, which is that of the first bucket's map. A node that joins a cluster replaces its
+own list by the cluster's, so its former users can't log in any more. An administrator creates the first list of a
+cluster from those of all its nodes (cluster/users.py); until then each node has its own.
+
+A node without users lets everybody in; it asks no member for a list, and takes only an administrator's. The same holds
+for a node without the members' secret: otherwise any machine that answers at a member's address could define its users.
+With the secret, the called member first proves to this node that it knows the secret too (node/users/binding.py).
+
+The lists hold verifiers of passwords, which only administrators and the members themselves may see.
 """
 
 from __future__ import annotations
@@ -52,24 +55,32 @@ log: Final = logging.getLogger(__name__)
 
 
 class AsMember(Protocol):
-    """The part of a member's knowledge that is needed here: its map, and the connections to other members."""
+    """What Sharing needs of this node as a member of a cluster.
+
+    Attributes:
+        map: the map of the first bucket; None for a node without one.
+    """
 
     map: ClusterMap | None
 
     def login(self) -> Login:
-        """Return this node's login at other members."""
+        """Return the login that this node uses at other members."""
 
     async def call(self, address: Address) -> socket.socket | TlsSocket:
-        """Connect to another member."""
+        """Return a connection to another member."""
 
 
 def outcome(mine: UserList | None, theirs: UserList, cluster: str) -> UserList | None:
-    """Return the list of a member of `cluster` ("" for none) after it received `theirs`; None if it ignores
-    that list.
+    """Return a node's list of users after another list has arrived; None if the node ignores that list.
+
+    Args:
+        mine: the node's list; None for none.
+        theirs: the list that has arrived.
+        cluster: the uuid of the node's cluster; "" for none.
     """
     if mine is None or mine.cluster == theirs.cluster:
         return theirs if mine is None else mine.merged(theirs)
-    # A member's list is of its own cluster already; that of another one is nobody's here.
+    # The node's list is that of its cluster already, so the list of another cluster is ignored.
     if mine.cluster == cluster and cluster:
         return None
     return theirs if theirs.cluster == cluster else None
@@ -79,7 +90,10 @@ class Sharing:
     """Requests the members' lists, and applies them; all methods must be called in the event loop's thread.
 
     Args:
-        users: the users of this node. place: its knowledge as a member. changed: called after the file has changed.
+        loop: the event loop.
+        users: the users of this node.
+        place: returns this node's present knowledge as a member of a cluster.
+        changed: called after the file of users has changed.
         has_secret: True if the members have a secret, which they prove to each other.
     """
 
@@ -97,20 +111,20 @@ class Sharing:
         self._has_secret = has_secret
         self._tasks: dict[Address, asyncio.Task[None]] = {}
 
-    # --- what is told -------------------------------------------------------------------------------------------------
+    # --- this node's list ---------------------------------------------------------------------------------------------
 
     def text(self, known: bytes = b"") -> bytes:
-        """Return this node's list; empty if `known` is its digest, because the caller has the same list."""
+        """Return this node's list; nothing (b"") if `known` is its digest, because the caller has the same list."""
         users = self._users.list or UserList()
         return b"" if known and known == users.digest().encode() else users.encode()
 
     async def take(self, text: bytes) -> None:
-        """Apply an administrator's list; on return it is on disk and in force.
+        """Merge an administrator's list into this node's; on return the result is on disk and in force.
 
         Raises:
-            UserListRefused: it is not a list, belongs to another cluster, would lock the other members out, or leaves
-                no user who administers all buckets.
-            DiskFull, StorageError: it could not be written.
+            UserListRefused: it is not a list of users, belongs to another cluster, would lock the other members out, or
+                leaves no user who administers all buckets.
+            DiskFull, StorageError: the result could not be written.
         """
         users = _read(text)
         if not self._users.required and self._peers() and not self._has_secret:
@@ -120,10 +134,10 @@ class Sharing:
             )
         await self._merge(users, strictly=True)
 
-    # --- asking -------------------------------------------------------------------------------------------------------
+    # --- the other members' lists -------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Request the lists of the present members, and of no others."""
+        """Begin to request the lists of new members, and stop requesting those of former ones."""
         wanted = self._peers() if self._users.required and self._has_secret else ()  # in the order of the map
         for address in [each for each in self._tasks if each not in wanted]:
             self._tasks.pop(address).cancel()
@@ -154,12 +168,17 @@ class Sharing:
         await keep_asking(partial(self._talk, address, backoff.reset), failed, backoff)
 
     async def _talk(self, address: Address, answered: Callable[[], None]) -> None:
-        """Request a member's list repeatedly, on one connection, until the connection is lost."""
+        """Request a member's list every ASK_SECONDS, on one connection, until the connection is lost.
+
+        Args:
+            address: the member's address.
+            answered: called after each answer.
+        """
         place = self._place()
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             sock = await place.call(address)
         try:
-            # The called member proves by this login that it knows the secret, too, before anything that it says counts.
+            # By this login the called member also proves that it knows the secret; nothing it sends before counts.
             await self._hear(sock, address, greet(bound(place.login(), sock, address)))
             while True:
                 digest = "" if self._users.list is None else self._users.list.digest()
@@ -181,8 +200,8 @@ class Sharing:
             users = _read(text)
         except UserListRefused as error:
             raise RemoteProtocolError(f"{address}: {error}") from None
-        # Lists of members that are merged by themselves must be of this cluster: a node that was moved to another one
-        # still answers at its address.
+        # A list that no administrator has sent must be of this cluster: a node that was moved to another cluster still
+        # answers at its address.
         if users.cluster and users.cluster == self._cluster:
             await self._merge(users)
 
@@ -208,13 +227,17 @@ class Sharing:
                 log.info("the users are the cluster's by now", extra=event("users.shared", cluster=theirs.cluster))
 
     def _leaves_nobody(self, mine: UserList | None, merged: UserList) -> bool:
-        """Return True if some user administers all buckets by the old list, but none does by the merged one."""
+        """Return True if a user of the old list administers all buckets, but none does with the merged list."""
         had = mine is not None and self._users.is_administered(accounts_of(mine))
         return had and not self._users.is_administered(accounts_of(merged))
 
 
 def _read(text: bytes) -> UserList:
-    """Return a list, if this node knows its roles and kinds of keys. Raises UserListRefused."""
+    """Return the list of users in a text.
+
+    Raises:
+        UserListRefused: it is not a list, or this node does not know its roles or its kinds of keys.
+    """
     users = UserList.decode(text)
     try:
         accounts_of(users)

@@ -5,8 +5,8 @@
     headwater-data/worker-0/        the store of a member, as any node's
     headwater-data/worker-1/
 
-The first map depends on this file alone. So a worker whose first start was cut short creates the same vbuckets again as
-long as the file is not complete, but never after that: then a missing folder is an error, and is not created again.
+The first map depends on this file alone, so a worker whose first start was interrupted creates the same vbuckets at the
+next one. Once the file is `complete`, a missing store is an error, and is not created again.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _FAILPOINTS: Final = ("workers.before_rename", "workers.after_rename")
 _TITLE: Final = "headwater-workers"
 _FORMAT: Final = "1"
 _FORMAT_OF_JOINING: Final = "2"
-"""The format with `joining`: releases that know of none must not begin with such a folder."""
+"""The format of a file with `joining`: a release that does not know this field must not start with such a folder."""
 PORTS_APART: Final = 10
-"""So far behind the node's port is the first worker's, unless it is given."""
+"""The first worker's port, unless an option gives it, minus the node's port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,17 @@ class WorkersLayout:
     """The content of the file.
 
     Attributes:
-        host: the host in the map. ports, tls_ports: the ports of each worker; no ports for TLS if the node used none.
-        uuid: the uuid of the cluster, also a name of this group of processes. revision: that of the first map.
-        has_map: True if the workers own all vbuckets from the beginning (otherwise they wait for a map of others).
-        complete: True if every worker has its store, except those that are joining.
-        joining: the number of workers, the last ones, that were added since and may have no store yet.
+        host: the host of the workers in the cluster map.
+        ports: the port of each worker.
+        tls_ports: the port for TLS of each worker; empty if the folder was made without TLS.
+        bucket: the name of the first bucket.
+        vbuckets: the number of its vbuckets.
+        uuid: the uuid of the cluster; also identifies the workers of this folder.
+        revision: the revision of the first map.
+        has_map: True if the workers have all vbuckets from the beginning; False if they wait for the map of a cluster
+            that they join.
+        complete: True if each worker has its store, except those that are joining.
+        joining: the number of workers, the last ones, that were added later and may not have a store yet.
     """
 
     host: str
@@ -107,11 +113,13 @@ class WorkersLayout:
         )
 
     def check_store(self, folder: Path, number: int) -> None:
-        """Refuse (CorruptStore) to create a worker's store again if it is missing: it would lack all acknowledged
-        changes.
+        """Raise CorruptStore if a worker's store is missing that must exist.
+
+        A store that was created again would lack all acknowledged changes.
         """
         store = folder / f"worker-{number}" / STORE_NAME
-        # Before that a missing store means that the first start was cut short, and nothing was acknowledged yet.
+        # Until all workers have served, a missing store means that the first start was interrupted, before any change
+        # was acknowledged.
         is_founded = self.complete and number < len(self.ports) - self.joining
         if is_founded and self.has_map and not store.exists():
             raise CorruptStore(
@@ -119,14 +127,18 @@ class WorkersLayout:
             )
 
     def save(self, folder: Path, disk: Disk | None = None) -> None:
-        """Write the layout to the disk. Raises DiskFull, StorageError."""
+        """Write the layout to the disk; it is durable on return.
+
+        Raises:
+            DiskFull, StorageError: it could not be written.
+        """
         disk = disk or RealDisk()
         try:
             disk.make_directory(folder)
         except OSError as error:
             raise StorageError(f"{folder}: {error.strerror or error}") from error
         content = asdict(self)
-        # Older releases read the file again once nobody joins.
+        # Without that field, older releases can read the file; they can't while workers are joining.
         if not self.joining:
             del content["joining"]
         format_ = _FORMAT_OF_JOINING if self.joining else _FORMAT
@@ -135,10 +147,13 @@ class WorkersLayout:
 
 
 def count_of(config: NodeConfig) -> int:
-    """Return the number of workers in the settings.
+    """Return the number of workers that the settings demand.
 
-    0 stands for as many as the folder has, or in a new folder for one per core; a machine may have a different number
-    of cores the next time. Raises CorruptStore, StorageError.
+    0 stands for as many as the folder has: the number of cores may differ from that of an earlier start. In a new
+    folder 0 stands for one worker per core.
+
+    Raises:
+        CorruptStore, StorageError: the file of workers is damaged, or can't be read.
     """
     if config.workers:
         return config.workers
@@ -150,23 +165,23 @@ def count_of(config: NodeConfig) -> int:
 
 
 def refuse_folder_of_workers(config: NodeConfig) -> None:
-    """Refuse (OptionError) to serve a folder of several workers as one process."""
+    """Raise OptionError if a folder belongs to several workers: a single process must not serve it."""
     if (known := load(config.data)) is not None:
         raise OptionError("workers", 1, f"{len(known.ports)}, which {config.data} was made with: give that number")
 
 
 def layout_of(config: NodeConfig) -> WorkersLayout:
-    """Return the layout of a folder, with as many workers as it had; plan and save it if this is its first start.
+    """Return the layout of a folder, with as many workers as it had; at its first start plan and save the layout.
 
     Raises:
-        OptionError: the folder was made without workers, or for another address; a port can't be bound.
-        StorageError: the file, or a worker's folder, is missing or wrong.
+        OptionError: the folder was made without workers, or for other settings; or a port can't be bound.
+        StorageError: the file of workers is damaged, or a worker's store is missing.
     """
     known = load(config.data)
     if known is None:
         _refuse_plain_store(config)
         known = _planned(config)
-        # Before any worker has a store: another start must make the same map.
+        # Before any worker has a store, so that a start after an interruption makes the same map.
         known.save(config.data)
     else:
         _make_durable(config.data)
@@ -177,11 +192,13 @@ def layout_of(config: NodeConfig) -> WorkersLayout:
 
 
 def _make_durable(folder: Path) -> None:
-    """Make durable what this start goes by, the layout and the list of users: their names, above all workers' stores,
-    may be in the page cache alone if an earlier process died between a rename and the sync of the folder.
+    """Make the names of the files in a folder durable: this start relies on the layout and the list of users.
+
+    If an earlier process died between renaming such a file and syncing the folder, the new name may be in the page
+    cache only.
 
     Raises:
-        StorageError: the disk refused.
+        StorageError: the folder can't be synced.
     """
     try:
         RealDisk().sync_directory(folder)
@@ -239,11 +256,15 @@ def _ports(config: NodeConfig, count: int) -> tuple[tuple[int, ...], tuple[int, 
 
 
 def free_ports(config: NodeConfig, first: int, wanted: int) -> tuple[int, ...]:
-    """Return this many ports for workers, all of which were free a moment ago: consecutive ones from `first`, or any if
-    it is 0.
+    """Return ports for workers, all of which are free at this moment.
+
+    Args:
+        config: the node's settings.
+        first: the first of consecutive ports; 0 for any ports.
+        wanted: the number of ports.
 
     Raises:
-        OptionError: one of them is taken, or the node's own.
+        OptionError: one of the ports is taken, or is the node's own.
     """
     numbers = [first + at if first else 0 for at in range(wanted)]
     if first and (numbers[-1] > PORT["most"] or set(_of_node(config).values()) & set(numbers)):
@@ -266,7 +287,12 @@ def _of_node(config: NodeConfig) -> dict[str, int]:
 
 
 def load(folder: Path) -> WorkersLayout | None:
-    """Return the layout in a folder; None if there is none. Raises CorruptStore, StorageError."""
+    """Return the layout in a folder; None if the folder has none.
+
+    Raises:
+        CorruptStore: the file of workers is damaged.
+        StorageError: the file can't be read, or has a format of a later release.
+    """
     path = folder / NAME
     try:
         data = RealDisk().read(path)

@@ -1,9 +1,10 @@
-"""Another number of workers for a folder, at a start.
+"""Changes the number of a folder's workers, when the node starts.
 
     more   --ports of their own, written to the file--> they start without vbuckets, and join by a rebalance
     fewer  --only if no map names those that leave--> their folders are set aside, and never deleted
 
-Only a process that holds the ports of all workers changes the file of workers: then no other node runs in the folder.
+Only a process that has bound the ports of all workers changes the file of workers: then no other node runs in the
+folder.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ log: Final = logging.getLogger(__name__)
 
 
 def resized(config: NodeConfig, known: WorkersLayout) -> WorkersLayout:
-    """Return the layout with as many workers as the settings demand; a new one is on the disk on return.
+    """Return the layout with as many workers as the settings demand; if it is new, it is on the disk on return.
 
     Raises:
-        OptionError: that number is impossible now; the error names what has to be done first. StorageError, DiskFull:
-            nothing was changed, or everything; the next start continues.
+        OptionError: this number of workers is impossible now; the error says what has to be done first.
+        StorageError, DiskFull: either nothing or everything was changed, and the next start continues from there.
     """
     count, had = count_of(config), len(known.ports)
     if count == had:
-        _set_aside(config.data, had)  # what a start that was cut short has left
+        _set_aside(config.data, had)  # what remains of a start that was interrupted
         return known
     if not (known.complete and known.has_map):
         why = "all of them have been up once" if known.has_map else "their cluster has no other machines"
@@ -46,7 +47,8 @@ def resized(config: NodeConfig, known: WorkersLayout) -> WorkersLayout:
     if count > had:
         _set_aside(config.data, had)
         known = _with_more(config, known, count - had)
-        # The new workers stand in the file before they have a folder; a start that is cut short here goes on with them.
+        # The new workers are in the file before they have folders; after an interruption here the next start creates
+        # them.
         known.save(config.data)
     else:
         _check_left(config, known, count)
@@ -56,14 +58,18 @@ def resized(config: NodeConfig, known: WorkersLayout) -> WorkersLayout:
             tls_ports=known.tls_ports[:count],
             joining=max(0, known.joining + count - had),
         )
-        # First the file, then the folders: a start between the two sets aside what is left over.
+        # First the file, then the folders: after an interruption between the two the next start sets the folders aside.
         known.save(config.data)
         _set_aside(config.data, count)
     return known
 
 
 def spares(folder: Path, layout: WorkersLayout) -> list[Address]:
-    """Return the workers that the cluster map does not name: they are to join, or have left. Raises StorageError."""
+    """Return the addresses of the workers that no cluster map names: they have not joined yet, or have left.
+
+    Raises:
+        StorageError: a map can't be read.
+    """
     if not layout.has_map:
         return []
     named = {each for map_ in _newest_maps(folder, len(layout.ports)) for each in map_.servers}
@@ -84,7 +90,7 @@ def _with_more(config: NodeConfig, known: WorkersLayout, added: int) -> WorkersL
 
 
 def _check_left(config: NodeConfig, known: WorkersLayout, count: int) -> None:
-    """Refuse (OptionError) to continue without workers that a bucket's map names."""
+    """Raise OptionError if a worker that is to leave is named by a bucket's map."""
     leaving, had = known.addresses[count:], len(known.ports)
     for map_ in _newest_maps(config.data, had):
         if named := [each for each in leaving if each in map_.servers]:
@@ -106,7 +112,7 @@ def _newest_maps(folder: Path, count: int) -> list[ClusterMap]:
 def _maps(folder: Path, count: int) -> Iterator[ClusterMap]:
     for number in range(count):
         worker = folder / f"worker-{number}"
-        # Every bucket has a map of its own, in the folder of its store.
+        # Each bucket has its own map, in the folder of its store.
         for store in (worker, *sorted(worker.glob("buckets/*"))):
             file = MapFile(RealDisk(), store)
             if store.is_dir() and (kept := file.load()) is not None:
@@ -121,7 +127,7 @@ def _set_aside(folder: Path, count: int) -> None:
     for each in sorted(folder.glob("worker-*")):
         number = each.name.removeprefix("worker-")
         if number.isdigit() and int(number) >= count:
-            # The time keeps it from the name of an earlier one.
+            # The time makes the name differ from that of a folder that was set aside before.
             aside = each.with_name(f"left-{each.name}-{time.time_ns()}")
             try:
                 each.rename(aside)

@@ -1,12 +1,13 @@
 """The process that starts the workers of a node, and restarts one that dies. It serves no client itself.
 
     layout, addresses taken --> kernels loaded --> a fork for each worker --> all of them serve: the line `ready`
-    a worker ends           --> it alone is started again, sooner the longer it has lived; the others continue
+    a worker ends           --> it alone is started again, after a pause that grows; the others continue
     SIGTERM, SIGINT         --> all end in order, and so does this process
 
-It never has more than one thread, or an event loop, so that it may be forked. A worker ends with it, whatever ends it:
-two processes can't have one folder. The node's own address is bound here, once, and all workers accept on that one
-socket: a free worker takes the next connection, and the death of one loses no connection that was not accepted yet.
+This process has a single thread and no event loop, so that it may be forked. Whatever ends it also ends its workers: a
+worker that lived on would have the folder of one that the next supervisor starts. The node's own address is bound here,
+once, and all workers accept connections on that one socket. So the next connection goes to a worker that is free, and
+the end of a worker loses no connection that was not accepted yet.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ __all__ = ["serve"]
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 RESTART_SECONDS_MIN: Final = 0.1
 RESTART_SECONDS_MAX: Final = 30.0
-"""Each start after a crash is a new branch of its vbuckets, of which a failover log keeps 25."""
+"""The longest pause before a worker's restart: each start after a crash begins a new branch in the failover logs of its
+vbuckets, and a failover log keeps only 25."""
 LONG_LIFE_SECONDS: Final = 60.0
 TAKEN_SECONDS: Final = 3.0
-"""So long may workers take to be gone whose supervisor was killed."""
+"""The time in which the workers of a killed supervisor must have ended, so that their addresses are free."""
 RELAYS_NAME: Final = "relays"
 SOCKET_NAME_LONGEST: Final = "worker-65535"
 SOCKET_PATH_BYTES_MAX: Final = 107  # linux/un.h, without the zero behind it
@@ -58,7 +60,17 @@ log: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Life:
-    """One worker: its process, if there is one, and the time to start the next one."""
+    """One worker of the node, through all its processes.
+
+    Attributes:
+        number: the worker's number.
+        pid: its process; 0 while it has none.
+        pipe: the descriptor at which the process reports that it serves; -1 once it has.
+        born_at: the time at which the process was started.
+        is_ready: True once the process has reported that it serves.
+        pause_seconds: the pause before the next restart.
+        start_at: the time at which the next process is to be started; None while one runs.
+    """
 
     number: int
     pid: int = 0
@@ -70,37 +82,41 @@ class _Life:
 
 
 def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Start) -> int:
-    """Run the workers of a node until SIGTERM or SIGINT; prints `ready ...` once all of them serve.
+    """Run the workers of a node until SIGTERM or SIGINT.
 
     Args:
-        load: imports and loads what workers need, and starts no thread.
-        start: runs a worker in its process, and returns its exit status.
+        config: the node's settings.
+        out: gets the line `ready ...` once all workers serve.
+        load: imports and loads what workers need; must not start a thread.
+        start: runs a worker in its process, and returns the process's exit status.
 
-    Returns: the exit status: that of a worker that could not start and has printed the reason.
+    Returns:
+        The exit status: 0, or that of a worker that could not start and has printed the reason.
 
     Raises:
-        OptionError, StorageError: the folder or an address is wrong.
+        OptionError: an option is wrong for this folder, or an address can't be bound.
+        StorageError: the folder is damaged, or can't be read or written.
     """
     if sys.platform != "linux":
         raise OptionError("workers", config.workers, "1, on a system where processes can't be told to end together")
     log_lines.begin(config.log_level, config.log_format)
     with ExitStack() as taken:
         layout = layout_of(config)
-        for port in (*layout.ports, *layout.tls_ports):  # kept from others; who listens there, as workers do, may
+        for port in (*layout.ports, *layout.tls_ports):  # bound so that no other node takes them; workers listen there
             taken.enter_context(_bound("worker-port", config.host, port, layout))
         public = taken.enter_context(_public("port", config, config.port, layout))
         with_tls = _public("tls-port", config, config.tls_port, layout) if config.tls_certificate else None
         pages = _public("http-port", config, config.http_port, layout) if config.http_port >= 0 else None
         for each in filter(None, (with_tls, pages)):
             taken.enter_context(each)
-        # Only now that all addresses are taken: no worker of this folder can be running, so its files may be changed.
+        # Only now that all addresses are bound: no worker of this folder can be running, so its files may be changed.
         had, layout = layout, resized(config, layout)
         for port in {*layout.ports, *layout.tls_ports} - {*had.ports, *had.tls_ports}:
             taken.enter_context(_bound("worker-port", config.host, port, layout))
         relays = _relay_folder(config.data, layout.uuid)
         descriptor = os.open(relays, os.O_RDONLY | os.O_DIRECTORY)
         taken.callback(os.close, descriptor)
-        # Before the forks, which then share the memory of what was loaded.
+        # Before the forks, so that all workers share the memory of what is loaded.
         load()
         config = replace(config, group_secret=secrets.token_hex(32))
         group = config.group or layout.group
@@ -112,7 +128,7 @@ def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Star
 
 
 def _bound(option: str, host: str, port: int, layout: WorkersLayout) -> socket.socket:
-    """Bind an address, which the previous processes may still hold for a moment."""
+    """Return a socket that is bound to an address; wait a moment for the previous processes to release it."""
     deadline = time.monotonic() + (TAKEN_SECONDS if layout.complete else 0.0)
     while True:
         try:
@@ -130,10 +146,10 @@ def _public(option: str, config: NodeConfig, port: int, layout: WorkersLayout) -
 
 
 def _relay_folder(data: Path, uuid: str) -> Path:
-    """Create the folder of the sockets by which workers call each other: the service manager's, or one in the data
-    folder.
+    """Create the folder of the sockets at which workers call each other, and return its path.
 
-    No other user may have access to it, or have created it: in a public folder another user could take its name first.
+    It lies in the folder that the service manager has given to the node, or else in the data folder. It must belong to
+    this user, and no other user may have access to it: in a public folder another user could have created it first.
     """
     given = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
     folder = Path(given) / f"headwater-{uuid[:16]}" if given else data.absolute() / RELAYS_NAME
@@ -148,7 +164,10 @@ def _relay_folder(data: Path, uuid: str) -> Path:
 
 
 def _reached(folder: Path, descriptor: int) -> Path:
-    """Return a path to the folder by its descriptor, which the workers inherit: paths of sockets must be short."""
+    """Return a path to the folder of sockets that is short enough: the system limits the length of a socket's path.
+
+    If its own path is too long, the result is a path by its descriptor, which the workers inherit.
+    """
     is_short = len(os.fsencode(folder / SOCKET_NAME_LONGEST)) <= SOCKET_PATH_BYTES_MAX
     return folder if is_short else Path(f"/proc/self/fd/{descriptor}")
 
@@ -161,7 +180,10 @@ def _remove(folder: Path) -> None:
 
 
 class Supervisor:
-    """The workers' processes. In this process `run` returns at the end; in a fork it never returns."""
+    """The workers' processes.
+
+    In the supervisor's process `run` returns once all workers have ended; in a fork it never returns.
+    """
 
     def __init__(self, config: NodeConfig, first: NodeWorker, start: Start) -> None:
         self._config, self._first, self._start = config, first, start
@@ -176,10 +198,10 @@ class Supervisor:
         """Start all workers, supervise them until the end, and return the exit status."""
         for each in (self._wakes, self._woken):
             each.setblocking(False)
-        # The number of a signal goes through a socket, which wakes `select`; a handler in Python might run too late.
+        # A signal writes its number to a socket, which wakes `select`; a handler in Python might run too late.
         signal.set_wakeup_fd(self._woken.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
-            signal.signal(number, lambda *_: None)  # the number comes by way of the socket
+            signal.signal(number, lambda *_: None)  # its number arrives through the socket
         while True:
             self._start_due()
             if self._stops and not any(each.pid for each in self._lives):
@@ -204,10 +226,10 @@ class Supervisor:
         try:
             pid = os.fork()
             if pid == 0:
-                # Without the parent's clean-up: its open files, locks and `finally` blocks are not this process's to
+                # Without the parent's clean-up: its open files, locks and `finally` blocks are not for this process to
                 # end.
                 os._exit(self._become(life.number, writer))
-        except OSError as error:  # no room for a process, now
+        except OSError as error:  # the system has no room for another process now
             os.close(reader)
             log.error("worker %d can't be started: %s", life.number, error.strerror, extra=event("worker.ended"))
             self._again(life, now)
@@ -218,10 +240,11 @@ class Supervisor:
         life.pid, life.pipe, life.born_at, life.is_ready = pid, reader, now, False
 
     def _become(self, number: int, pipe: int) -> int:
-        """Run a worker in the fork; return its exit status."""
-        # A worker that outlived its supervisor would have the folder that the next supervisor's worker opens.
+        """Run a worker in this process, which was just forked; return the exit status."""
+        # The system kills this process if the supervisor dies: otherwise the next supervisor's worker would open a
+        # folder that this one still uses.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self._pid:  # it died before that was said
+        if os.getppid() != self._pid:  # the supervisor died before prctl
             return 1
         signal.set_wakeup_fd(-1)
         for each in _SIGNALS:
@@ -229,7 +252,7 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         self._wakes.close()
         self._woken.close()
-        os.environ.pop("NOTIFY_SOCKET", None)  # the service manager hears of all of them, from their supervisor
+        os.environ.pop("NOTIFY_SOCKET", None)  # the supervisor reports to the service manager, for all workers
         worker = replace(self._first, number=number, layout=self._layout)
         try:
             self._layout.check_store(self._config.data, number)
@@ -238,7 +261,7 @@ class Supervisor:
         except (HeadwaterError, OSError) as error:
             log.error("%s", error, extra=event("node.refused"))
             return 2 if isinstance(error, OptionError) else 1
-        except BaseException:  # the fork must not go on as its parent would
+        except BaseException:  # the fork must not run the supervisor's code that follows
             log.exception("it could not go on", extra=event("node.failed"))
             return 1
 
@@ -258,7 +281,7 @@ class Supervisor:
                 self._obey(number)
 
     def _hear(self, life: _Life) -> None:
-        """Handle a line from a worker, which reports that it serves, or the end of its pipe."""
+        """Read a worker's report that it serves; the end of its pipe without one means that it has failed."""
         life.is_ready = os.read(life.pipe, 4096).startswith((b"ready", b"{"))
         os.close(life.pipe)
         life.pipe = -1
@@ -283,14 +306,16 @@ class Supervisor:
         for life in self._lives:
             if not life.pid:
                 continue
-            # Only the workers' own pids: another child's status would be lost to whoever waits for it.
+            # Only the workers' own pids, so that code that waits for another child still gets that child's status.
             pid, status = os.waitpid(life.pid, os.WNOHANG)
             if pid:
                 self._bury(life, os.waitstatus_to_exitcode(status))
 
     def _bury(self, life: _Life, status: int) -> None:
-        """Schedule the restart of a worker that ended, unless all are to end or it could not start for the
-        first time.
+        """Schedule the restart of a worker whose process has ended.
+
+        There is no restart if all workers are to end. If the node is not ready yet, the worker could not start: then
+        the others are ended too.
         """
         life.pid, life.is_ready = 0, False
         if life.pipe >= 0:
@@ -298,7 +323,7 @@ class Supervisor:
             life.pipe = -1
         if self._stops:
             self._status = self._status or (status and 1)
-        elif not self._is_told:  # it could not begin, and has said why; nobody counts on the others yet
+        elif not self._is_told:  # it could not start, and has printed the reason; no client uses the others yet
             self._status = status if status > 0 else 1
             self._stop()
         else:
@@ -316,7 +341,9 @@ class Supervisor:
         life.pause_seconds = min(2 * life.pause_seconds, RESTART_SECONDS_MAX)
 
     def _tell_ready(self, out: TextIO) -> None:
-        """Report that all workers serve: from now on each has a store, and a missing one is an error."""
+        """Report that all workers serve, and record it in the layout: from now on a worker's missing store is
+        an error.
+        """
         self._is_told = True
         if not self._layout.complete or self._layout.joining:
             self._layout = replace(self._layout, complete=True, joining=0)
@@ -333,7 +360,7 @@ class Supervisor:
             line = log_lines.json_line(log, f"ready on {shown}:{port}", extra)
         else:
             line = f"ready {shown}:{port} " + " ".join(f"{name}={text}" for name, text in facts.items())
-        with suppress(OSError):  # whoever was to read it is gone, and the workers serve
+        with suppress(OSError):  # nobody reads it any more, but the workers serve
             print(line, file=out, flush=True)
         supervisor.tell(f"READY=1\nSTATUS=ready on {shown}:{port}")
         self._tell_spares(f"{shown}:{port}")

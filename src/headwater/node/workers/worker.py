@@ -1,4 +1,4 @@
-"""One worker, as its own process knows it."""
+"""One worker of a node: what its own process knows about itself and the other workers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ class NodeWorker:
     """A worker process of the node: its number, and the facts that all workers share.
 
     Attributes:
+        number: the worker's number, from 0.
+        layout: the layout of the folder: the addresses of all workers, the bucket, the number of vbuckets.
+        group: the group of all workers in the cluster map.
         folder: the folder of the node, which holds the users of all workers.
-        public: the node's own address, at which all of them accept; public_tls: the one for TLS.
-        relays: the folder of the sockets by which workers call each other, as their processes reach it.
-        public_pages: the address for the HTTP pages alone.
+        public: the socket at the node's own address, on which all workers accept connections.
+        public_tls: the same for TLS; None without TLS.
+        relays: the folder of the sockets at which workers call each other, by a path that their processes can use.
+        public_pages: the socket at the address that serves only the HTTP pages; None without one.
     """
 
     number: int
@@ -45,13 +49,17 @@ class NodeWorker:
         return {each: at for at, each in enumerate(self.layout.addresses) if at != self.number}
 
     def relay(self, number: int) -> str:
-        """Return the path of the socket at which the others call a worker."""
+        """Return the path of the socket at which other workers call worker `number`."""
         return str(self.relays / f"worker-{number}")
 
     def listen(self) -> socket.socket:
-        """Listen at the socket that the others call. Raises OSError."""
+        """Return the socket at which the other workers call this one, listening.
+
+        Raises:
+            OSError: the socket can't be created.
+        """
         path = Path(self.relay(self.number))
-        path.unlink(missing_ok=True)  # of the process before
+        path.unlink(missing_ok=True)  # that of this worker's previous process
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(path))
         listener.listen(BACKLOG)
@@ -59,20 +67,23 @@ class NodeWorker:
         return listener
 
     def begin(self, bucket: Bucket) -> None:
-        """Create this worker's vbuckets by the first map, unless that was done before, and keep the map. To be called
-        before the server runs.
+        """Write the first map and create this worker's vbuckets by it, unless that was done before.
+
+        To be called before the server runs.
 
         Raises:
-            StorageError, DiskFull: no client has been served; the next start continues.
+            StorageError, DiskFull: the map or the vbuckets could not be written. No client has been served, and the
+                next start continues.
         """
         layout, store = self.layout, bucket.store
-        # Never again once all workers have served: the vbuckets of a store that was lost would come back empty, and be
-        # served as such.
+        # Never once all workers have served: if a worker's store is lost, its vbuckets must not be created again,
+        # empty, and served as if nothing were missing.
         if layout.complete or not layout.has_map or store.recovered:
             return
         first = layout.first_map(self.group)
         file = MapFile(store.disk, store.path)
-        # The map before the vbuckets: a worker that owns some without a map would not know that others own the rest.
+        # The map before the vbuckets: a worker with vbuckets but without a map would not know that other workers own
+        # the rest.
         if file.load() is None:
             file.save(first.to_json(layout.addresses[self.number]), [])
         store.declarations.join()
