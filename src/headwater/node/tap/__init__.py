@@ -1,1 +1,1 @@
-"""TAP on this node: sessions that send, and the commands of a mover that feeds the node."""
+"""TAP on this node: sessions that send to clients, and the messages that a mover sends to the node."""

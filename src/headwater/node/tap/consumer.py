@@ -1,8 +1,10 @@
-"""This node fed by TAP: a mover pipes a producer's messages into an ordinary connection.
+"""Applies TAP messages that a mover sends to this node: it copies a producer's messages to an ordinary connection.
 
-The vbuckets are replicas or pending. Changes get their seqnos here, in the order of arrival, so the vbucket has a
-history of its own: "from scratch" gives a new vbucket, and becoming active begins a new branch. A change is answered
-once it is durable. Source: tap.md 4 (consumer behaviour), 5 (steps 2, 6), 5.3 (applying).
+The vbuckets are replicas or pending. Their changes get new seqnos on this node, in the order of arrival, so such a
+vbucket has its own history: a stream from scratch creates it again, and a new branch begins when it becomes active. A
+change is answered once it is durable.
+
+Source: tap.md 4 (consumer behaviour), 5 (steps 2, 6), 5.3 (applying).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _FED = (State.REPLICA, State.PENDING)
 
 @passes(*MESSAGES)
 def take(session: Session, frame: Frame) -> None:
-    """Carry out one message, then answer it if it requests an answer."""
+    """Handle one TAP message: carry it out, then answer it if it requests an answer."""
     consumer = session.state_of(TapFed)
     status = Status.SUCCESS
     try:
@@ -46,13 +48,17 @@ def take(session: Session, frame: Frame) -> None:
         status = Status(refused.status)
     answer = consumer.answer(frame, status)
     if answer is not None:
-        # "Must not ack before processing" (tap.md 4), and processed means on the disk: an acknowledged message is never
-        # sent again.
+        # "Must not ack before processing" (tap.md 4): a message is processed once it is on the disk, because it is
+        # never sent again once it is acknowledged.
         session.send(answer.encode(), session.server.committer.gate())
 
 
 class TapFed(TapConsumer):
-    """The state of one connection: the vbuckets that it feeds."""
+    """The state of a connection over which a mover sends.
+
+    Attributes:
+        fed: the vbuckets that it has sent messages for.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,10 +68,11 @@ class TapFed(TapConsumer):
         """Carry out a message.
 
         Raises:
-            CommandRefused: with the status to answer. NoRoom, ArenaFull: repeat the message after the next commit.
+            CommandRefused: the message is refused, with the status of the answer.
+            NoRoom, ArenaFull: there is no room now; the message must be repeated after the next commit.
         """
         bucket = session.store_bucket
-        # Temporary, with acknowledgements: the producer sends the same message again later (tap.md 4).
+        # With acknowledgements this is a temporary refusal: the producer sends the message again later (tap.md 4).
         if bucket.store.full:
             raise CommandRefused(Status.ETMPFAIL, "the disk is full")
         match message:
@@ -75,19 +82,20 @@ class TapFed(TapConsumer):
                 self._delete(bucket, message)
             case tap.Flush():
                 for vb in self.fed:
-                    if bucket.state(vb) in _FED:  # what was taken over since is its clients', and of the stream no more
+                    if bucket.state(vb) in _FED:  # one that became active meanwhile belongs to its clients
                         self._reset(bucket, vb)
             case tap.VbucketSet():
                 self._set_state(session, message)
-            case tap.CheckpointStart():  # and its end
+            case tap.CheckpointStart():  # also CheckpointEnd, a subclass
                 self._pass_checkpoint(bucket, message)
             case tap.Opaque() if message.code == tap.OpaqueCode.INITIAL_VBUCKET_STREAM:
                 self._check(bucket, message.vbucket)
                 self._reset(bucket, message.vbucket)
 
     def _check(self, bucket: Bucket, vb: int) -> None:
-        """Check the state of the vbucket. "Unknown vb or wrong state (data arriving for an active vb): 07, which ends
-        the stream".
+        """Raise CommandRefused unless a vbucket is a replica or pending, and note that this connection feeds it.
+
+        "Unknown vb or wrong state (data arriving for an active vb): 07, which ends the stream".
         """
         if bucket.state(vb) not in _FED:
             raise CommandRefused(Status.NOT_MY_VBUCKET, f"vbucket {vb} is not a replica here")
@@ -96,7 +104,7 @@ class TapFed(TapConsumer):
     def _store(self, bucket: Bucket, message: tap.Mutation) -> None:
         """Store a change. "Store unconditionally with given CAS, flags, expiry, rev seqno"."""
         self._check(bucket, message.vbucket)
-        # Stored, it would replace a document by an empty one.
+        # If it were stored, it would replace a document by an empty one.
         if message.flags & tap.MessageFlag.NO_VALUE:
             raise CommandRefused(Status.EINVAL, "a message without its value is no document")  # tap.md 5.2
         datatype = values.accepted(message.value, message.datatype)
@@ -117,10 +125,10 @@ class TapFed(TapConsumer):
         stage(bucket, message.vbucket, change, hops_after(message.ttl))
 
     def _set_state(self, session: Session, message: tap.VbucketSet) -> None:
-        """Set a state. "Set the state (creating the vb if needed)"; active "creates a new failover entry".
+        """Set a vbucket's state. "Set the state (creating the vb if needed)"; active "creates a new failover entry".
 
-        A replica that lacks changes, or whose disk lost some, does not become active: unlike SET_VBUCKET, TAP can't
-        force that. A replica that is fed from scratch lacks nothing.
+        A replica that lacks changes, or whose disk lost some, does not become active: SET_VBUCKET can force that, but
+        TAP can't. A replica that is sent from scratch lacks nothing.
         """
         vb, bucket = message.vbucket, session.store_bucket
         try:
@@ -129,8 +137,8 @@ class TapFed(TapConsumer):
             raise CommandRefused(Status.EINVAL, f"{message.state} is no state") from None
         if vb >= bucket.vbucket_count:
             raise CommandRefused(Status.EINVAL, f"vbuckets are 0 to {bucket.vbucket_count - 1}")
-        # TAP sends no prepares and no aborts, so a prepare held here from an earlier stream was ended by the former
-        # owner.
+        # TAP sends neither prepares nor aborts, so the former owner has ended the prepares that are still here from an
+        # earlier stream.
         if set_state(session, vb, state) and state is State.ACTIVE:
             bucket.durable_writes.abort_of_before(vb)
 
@@ -138,8 +146,8 @@ class TapFed(TapConsumer):
         """Open or close a checkpoint. "The consumer opens a checkpoint with the same id; on END it closes it" (tap.md
         5.1).
 
-        The last closed checkpoint may be repeated, because an answer may be lost; an earlier one would move the vbucket
-        back.
+        The checkpoint that was closed last may be repeated, because its answer may have been lost. An earlier one is
+        refused, because it would move the vbucket back.
         """
         vb, number = message.vbucket, message.checkpoint_id
         self._check(bucket, vb)
@@ -153,17 +161,22 @@ class TapFed(TapConsumer):
             bucket.vbuckets[vb].close_checkpoint(number)
 
     def _reset(self, bucket: Bucket, vb: int) -> None:
-        """Drop all documents of a vbucket; the next changes have seqnos from 1 again, so a new history begins."""
+        """Create a vbucket again, without documents; its changes get seqnos from 1 again, in a new history."""
         vbucket = bucket.vbuckets.get(vb)
         if vbucket is not None and (vbucket.high_seqno or vbucket.checkpoint):
             state = vbucket.state
-            # A new vbucket and not an emptied one: seqnos begin anew, so its readers must meet another vb uuid.
+            # Not an emptied vbucket but a new one, with another vb uuid: its seqnos begin at 1 again, and its readers
+            # must notice that.
             bucket.drop_vbucket(vb)
             bucket.create_vbucket(vb, state)
 
 
 def _cas(message: tap.Mutation | tap.Delete) -> int:
-    """Return the message's CAS; 0 if all its bits are set. CommandRefused: it is too high to be stored."""
+    """Return the message's CAS; 0 if all its bits are set.
+
+    Raises:
+        CommandRefused: the CAS is too high to be stored.
+    """
     if HELD_MAX < message.cas < CAS_ALL_ONES:
         raise CommandRefused(Status.EINVAL, f"a CAS of {message.cas}, the highest taken is {HELD_MAX}")
     return 0 if message.cas == CAS_ALL_ONES else message.cas

@@ -1,8 +1,10 @@
-"""TAP's encoding of changes: the shared cursor copies them from the log, and they are rewritten as TAP_MUTATION and
-TAP_DELETE.
+"""TAP's encoding of changes: the shared cursor copies them from the log, and this encoding rewrites them as
+TAP_MUTATION and TAP_DELETE.
 
-TAP adds three things to a stream of the log: the layout (kernels/tap.py), a number for each message, and the choice of
-the messages that request an acknowledgement. Source: tap.md 2, 3.1, 4.
+Three things are TAP's own: the layout of a message (kernels/tap.py), its number, and the choice of the messages that
+request an acknowledgement.
+
+Source: tap.md 2, 3.1, 4.
 """
 
 from __future__ import annotations
@@ -30,17 +32,18 @@ if TYPE_CHECKING:
     Frames: TypeAlias = NDArray[np.uint8]
 
 STORED_BYTES_MIN = 43
-"""The smallest change as it is copied out of the log; a budget of so many bytes for each message the window takes is
-never too much."""
+"""The size of the smallest change in the log: so many bytes, times the messages that the client's window has room for,
+never have more messages than that."""
 _FLAGS_LOW = 27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapEncoding(Encoding):
-    """The encoding of one stream's changes; each run of them is recorded in the session's ledger.
+    """The encoding of one stream's changes; it also records them in the session's ledger.
 
     Attributes:
-        producer, stream: the session in the protocol object, and this vbucket in it.
+        producer: the session's protocol object.
+        stream: the vbucket's stream in it.
         datatypes: the mask of datatype bits that the client understands.
     """
 
@@ -49,19 +52,29 @@ class TapEncoding(Encoding):
     datatypes: int
 
     def space(self, outlet: Outlet) -> Frames:
-        """Return a buffer separate from the outlet; a TAP message is smaller than its change in the log, so all will
-        fit in the outlet.
+        """Return the buffer into which changes are copied before they are rewritten into the outlet.
+
+        It is as large as the outlet's free part: a TAP message is smaller than its change in the log, so all will fit.
         """
         return _BUFFER[: outlet.room]
 
     def emit(self, outlet: Outlet, frames: Frames, *, is_last: bool) -> int:
-        """Write changes as TAP messages into the outlet."""
+        """Write changes into the outlet as TAP messages; return the number of bytes.
+
+        Args:
+            outlet: the output.
+            frames: the changes, as copied from the log.
+            is_last: True to request an acknowledgement of the last one.
+        """
         size = self._write(frames, outlet.free, is_last=is_last)
         outlet.fill(size)
         return size
 
     def emit_one(self, outlet: Outlet, change: Pieces, *, is_last: bool) -> int:
-        """Write one change of any size: the kernel writes its head, and its value follows unchanged."""
+        """Write one change of any size into the outlet; return the number of bytes, 0 if it is not sent.
+
+        The kernel rewrites its head only; its value follows unchanged.
+        """
         head, out = np.zeros(len(change.head), np.uint8), np.zeros(len(change.head), np.uint8)
         head[:] = np.frombuffer(change.head, np.uint8)
         put_body_bytes(head.data, len(head) - HEADER_BYTES)
@@ -74,8 +87,8 @@ class TapEncoding(Encoding):
         return size + len(value)
 
     def encode(self, stored: bytes | memoryview, opaque: int) -> Pieces:
-        """Return a stored frame in pieces; its opaque is needed until it is rewritten as a message (kernels/tap.py)."""
-        # super() knows no class of slots that was made anew.
+        """Return a stored frame in pieces, with its own opaque, which its rewriting needs (kernels/tap.py)."""
+        # super() does not work here: a dataclass with slots is a second class, made from this one.
         return Encoding.encode(self, stored, opaque_of(stored))
 
     def _bits(self) -> int:
@@ -98,25 +111,26 @@ class TapEncoding(Encoding):
             _SEQNOS,
         )
         if not count:
-            return 0  # their time to live is over
+            return 0  # none is sent: each has made as many hops as it may
         if is_last and ledger.acknowledges:
             out[int(last) + _FLAGS_LOW] |= MessageFlag.ACK
-        # Without acknowledgements nothing ever goes back: how many there were is all that matters.
+        # Without acknowledgements nothing is ever sent again, so only the number of messages matters.
         seqnos = _SEQNOS[: int(count)].tolist() if ledger.acknowledges else range(int(count))
-        # Entered as soon as they are in the arena: the numbers in the frames are those that the ledger gives here.
+        # Recorded as soon as the messages are in the outlet: the ledger gives them the numbers that the kernel has
+        # written.
         self.producer.sent(self.stream, seqnos, int(_SEQNOS[int(count) - 1]), asks=is_last)
         return int(size)
 
 
 def encoding_of(producer: TapProducer, stream: TapProducerStream, datatypes: int) -> TapEncoding:
-    """Return the encoding of a stream of a session.
+    """Return the encoding of a session's stream, for a client that understands these datatypes.
 
-    Attributes are not sent, and TAP has no compressed values; expirations are sent as deletions (tap.md 6).
+    Attributes of documents are not sent, and values are never compressed; expirations are sent as deletions (tap.md 6).
     """
     no_value = producer.options.keys_only
     return TapEncoding(no_value=no_value, delete_times=True, producer=producer, stream=stream, datatypes=datatypes)
 
 
-# Used within one call only, so all sessions share them.
+# These hold data only during a call, so all sessions share them.
 _BUFFER = np.zeros(OUTLET_BYTES, np.uint8)
 _SEQNOS = np.zeros(OUTLET_BYTES // STORED_BYTES_MIN + 1, np.uint64)

@@ -1,9 +1,11 @@
 """A TAP session of this node: its protocol object, its readers, and its present connection.
 
 The session may outlive the connection (tap.md 1.2): then it keeps its positions, and its readers keep the tombstones
-that it still needs, but nothing is sent. Readers with something to send take turns. Readers that wait for an answer of
-the client are in one queue for each kind of wait, and the whole queue is skipped until the answer arrives: so the cost
-of an answer does not depend on the number of readers that wait for another.
+that it still needs in the store, but nothing is sent.
+
+Readers with something to send take turns. Those that wait for an answer of the client are in a queue for each kind of
+answer, and the whole queue is skipped until that answer arrives. So the cost of an answer does not depend on the number
+of readers that wait for another kind.
 """
 
 from __future__ import annotations
@@ -28,19 +30,21 @@ if TYPE_CHECKING:
 
 
 SESSION_BYTES, READER_BYTES, ENTRY_BYTES = 4096, 768, 128
-"""About what one of each takes, measured: `resident` before and after thousands of them."""
+"""The approximate memory of a session, a reader, and an unacknowledged change; measured with thousands of each."""
 
 
 class Feed:
-    """A session.
+    """A TAP session of this node.
 
     Args:
         name: the client's name for the session, or a generated one.
         bucket: the bucket whose changes it sends.
         producer: the session's protocol object.
+        created_at: the time of its creation, in seconds since 1970.
 
     Attributes:
-        connection: the client's connection; None while it is away. user: the user who opened the session.
+        connection: the client's connection; None while the client is away.
+        user: the user who opened the session; None on a connection without a login.
         datatypes: the mask of datatype bits that the client understands.
         readers: the readers by vbucket.
     """
@@ -58,13 +62,13 @@ class Feed:
 
     @property
     def memory_bytes(self) -> int:
-        """The approximate memory of the session in bytes: its readers, and the unacknowledged changes."""
+        """The approximate memory, in bytes, of the session, its readers and the unacknowledged changes."""
         return SESSION_BYTES + READER_BYTES * len(self.readers) + ENTRY_BYTES * self.producer.ledger.unacked
 
     # --- the client comes and goes ----------------------------------------------------------------------------------
 
     def attach(self, connection: Connection, datatypes: int) -> None:
-        """Begin, or continue, on the client's connection."""
+        """Begin or continue the session on its client's connection."""
         self.connection, self.datatypes = connection, datatypes
         self.refilter()
         for reader in self.readers.values():
@@ -74,7 +78,7 @@ class Feed:
         connection.wake()
 
     def detach(self) -> None:
-        """Keep the session until its client returns, because the connection is closed."""
+        """Forget the client's connection, which is closed; the session keeps its positions."""
         self.connection = None
 
     def close(self) -> None:
@@ -86,7 +90,7 @@ class Feed:
             turns.clear()
 
     def refilter(self) -> None:
-        """Create the missing readers of wanted vbuckets on this node, and remove all others."""
+        """Create readers for the vbuckets that the session wants now, and remove those of all others."""
         for reader in tuple(self.readers.values()):
             if self.producer.streams.get(reader.vbucket.id) is not reader.stream:
                 self._drop(reader)
@@ -95,14 +99,14 @@ class Feed:
     def look(self, vbuckets: Iterable[int]) -> None:
         """React to vbuckets that were created, dropped or changed.
 
-        A session without an end follows vbuckets that are created or activated later; a session with an end keeps to
-        those that existed when it began.
+        A dump or a takeover keeps to the vbuckets that existed when it began. Other sessions also send vbuckets that
+        are created or become active later.
         """
         options = self.producer.options
         for vb in vbuckets:
             reader = self.readers.get(vb)
             if reader is not None and self.bucket.vbuckets.get(vb) is reader.vbucket:
-                self.ready(reader)  # a gap may be closed now, and with it held changes back
+                self.ready(reader)  # changes that were held back by a gap may be readable now
                 continue
             if reader is not None:
                 self.leave(reader)
@@ -119,7 +123,7 @@ class Feed:
                 or vb in self.bucket.fenced
                 or not self._is_wanted(vbucket.state, vb)
             ):
-                continue  # "missing ones are skipped silently", until they come
+                continue  # "missing ones are skipped silently"; `look` finds those that come later
             stream = self.producer.streams.get(vb) or self.producer.follow(
                 vb, vbucket.durable_seqno, vbucket.purge_seqno, now
             )
@@ -128,8 +132,9 @@ class Feed:
             self.ready(reader)
 
     def _is_wanted(self, state: State, vb: int) -> bool:
-        """Return True if the session wants a vbucket in this state. "DUMP covers the active vbuckets of the filter that
-        hold items"; other sessions want all vbuckets that are not dead.
+        """Return True if the session wants a vbucket that is in this state.
+
+        "DUMP covers the active vbuckets of the filter that hold items"; other sessions want all that are not dead.
         """
         if self.producer.options.dump:
             return state is State.ACTIVE and self.bucket.store.index.durable_seqno(vb) > 0
@@ -138,7 +143,7 @@ class Feed:
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def pump(self, outlet: Outlet) -> None:
-        """Fill the outlet: readers take turns until the connection's turn ends."""
+        """Fill the outlet: the readers take turns until it is full, or the connection's turn ends."""
         for wait, turns in self._turns.items():
             turns.fill(outlet, partial(self.producer.stops, wait))
 
@@ -153,13 +158,13 @@ class Feed:
         return encoding_of(self.producer, stream, self.datatypes)
 
     def hold(self, reader: TapReader) -> None:
-        """Queue a reader with nothing to send now for the answers that it waits for, if any."""
+        """Queue a reader that can send nothing now, if it waits for an answer of the client."""
         wait = self.producer.wait(reader.stream, reader.vbucket.high_seqno)
         if wait is not None and self.producer.stops(wait):
             self._turns[wait].add(reader)
 
     def heard(self) -> None:
-        """Resume the readers that waited for the client's answer or for the end of a suspension."""
+        """Resume the readers whose wait is over, because the client has answered, or a suspension has ended."""
         for stream in self.producer.take_released():
             reader = self.readers.get(stream.vbucket)
             if reader is not None and reader.stream is stream:
@@ -172,8 +177,9 @@ class Feed:
             self.connection.wake()
 
     def leave(self, reader: TapReader) -> None:
-        """Remove the reader of a dropped vbucket. A dump or a takeover that has not sent all of it fails: it must not
-        end as if it were whole.
+        """Remove the reader of a dropped vbucket.
+
+        A dump or a takeover that has not sent all of the vbucket fails, because its end would say that it is complete.
         """
         vb = reader.vbucket.id
         self._drop(reader)
@@ -183,7 +189,7 @@ class Feed:
         self._wake()
 
     def fail(self, cause: str) -> None:
-        """End a session that can't continue; it will not be resumed."""
+        """End the session, because it can't continue; it will not be resumed."""
         self.producer.fate = Fate.FAILED
         if self.connection is not None:
             self.connection.drop(cause)
@@ -207,7 +213,7 @@ class Feed:
     # --- statistics -------------------------------------------------------------------------------------------------
 
     def stats(self, now: float) -> Iterable[tuple[str, str]]:
-        """Return this session's part of STAT tap (tap.md 7)."""
+        """Yield this session's statistics in STAT tap (tap.md 7)."""
         producer, ledger, options = self.producer, self.producer.ledger, self.producer.options
         left = [max(0, each.vbucket.durable_seqno - each.stream.place.seqno) for each in self.readers.values()]
         backfilling = [each for each in self.readers.values() if each.stream.place.step <= TapStep.BACKFILL]

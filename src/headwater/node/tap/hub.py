@@ -41,20 +41,24 @@ if TYPE_CHECKING:
 
 
 _DEFAULT_ALONE: Final = frozenset({0})
-"""The ids of the collections that TAP sends."""
+"""The ids of the collections that TAP sends: the default collection's."""
 
 log: Final = logging.getLogger(__name__)
 
 
 class Waiting:
-    """A session whose client is away, as an entry in the memory budget."""
+    """An entry in the memory budget for a session whose client is away.
+
+    Attributes:
+        feed: the session.
+    """
 
     def __init__(self, hub: TapHub, feed: Feed) -> None:
         self.feed = feed
         self._hub = hub
 
     def drop(self, cause: str) -> None:
-        """End the session."""
+        """End the session, because the budget needs its memory."""
         self._hub.let_go(self.feed, cause)
 
 
@@ -62,8 +66,14 @@ class TapHub:
     """The TAP sessions of a bucket.
 
     Args:
-        keep_alive_seconds: the time that a named session waits for its client to return; 0: no time at all.
-        budget: the memory budget of all connections, which counts waiting sessions too.
+        bucket: the bucket.
+        loop: the event loop.
+        keep_alive_seconds: the time that a named session waits for its client to return; 0 for not at all.
+        budget: the memory budget of all connections, which also counts waiting sessions; None for no limit.
+
+    Attributes:
+        outlet: the buffer for output, which the connections of all sessions use in turn.
+        feeds: the sessions by their names, with those whose clients are away.
     """
 
     def __init__(
@@ -87,17 +97,19 @@ class TapHub:
         bucket.on_changed.append(self._changed)
 
     def fenced(self, options: TapOptions) -> list[int]:
-        """Return the vbuckets that a session with an end would silently lack because it is not known whether this node
-        owns them.
+        """Return the vbuckets that a session with these options would lack, because they are fenced.
+
+        Only a dump or a takeover would lack them: its end would say that it is complete. Other sessions send a vbucket
+        once it is no longer fenced.
         """
         fenced = self._bucket.fenced
         return sorted(fenced.intersection(options.vbuckets or fenced)) if options.ends else []
 
     def unsettled(self, options: TapOptions) -> list[int]:
-        """Return the vbuckets of which a dump would lack durable writes of a former owner that are being settled.
+        """Return the vbuckets whose dump would lack durable writes of a former owner, which are still being settled.
 
-        A client may have read from that owner that these writes happened, and the end of a dump says that this is all
-        there is. A takeover settles them itself before it hands a vbucket over.
+        That owner may have shown these writes to clients already, but the end of a dump would say that it is complete.
+        A takeover settles such writes itself before it hands a vbucket over.
         """
         here, writes = self._bucket.vbuckets, self._bucket.durable_writes
         wanted = [here[vb] for vb in options.vbuckets or here if vb in here] if options.dump else []
@@ -106,20 +118,30 @@ class TapHub:
         )
 
     def left_behind(self, options: TapOptions) -> list[str]:
-        """Return the collections that a takeover would leave in a dead vbucket, because TAP has no collections."""
+        """Return the paths of the collections that a takeover would leave behind in dead vbuckets.
+
+        TAP sends the default collection only.
+        """
         here = self._bucket.vbuckets
         wanted = [here[vb] for vb in options.vbuckets if vb in here] if options.takeover else []
         return sorted({name for each in wanted for name in each.collections.named_paths})
 
     def connect(self, kv: Session, options: TapOptions) -> TapSession:
-        """Return the session of a client: a new one, or the existing one of its name.
+        """Return the TAP session for a client's connection, of which it takes charge.
+
+        A kept session with the client's name continues if the options allow it; otherwise a new one begins, and any
+        session of that name ends.
+
+        Args:
+            kv: the key-value session of the connection.
+            options: the options of TAP_CONNECT.
 
         Raises:
             CommandRefused: EACCESS if the name belongs to another user.
         """
         now, name = self._loop.time(), options.name or self._made_up()
         feed = self.feeds.get(name)
-        # A kept session has places, and with them changes, of the user who opened it.
+        # A session's filter and position are those of the user who opened it, and so are the changes that it sends.
         if feed is not None and feed.user != kv.user and not kv.access.is_administrator:
             raise CommandRefused(Status.EACCESS, "a session of another user has this name")
         if feed is not None and not (self._is_kept(feed) and options.goes_on_from(feed.producer.options)):
@@ -137,11 +159,11 @@ class TapHub:
         return session
 
     def left(self, feed: Feed, connection: Connection) -> None:
-        """Note that a session's connection is closed; keep the session or end it.
+        """Keep or end a session whose connection is closed.
 
         "A completed dump or takeover, or a session closed by a fatal NACK, is never resumed".
         """
-        # The name was taken over by another connection: the session is its now.
+        # Another connection has taken over the session.
         if feed.connection is not connection:
             return
         feed.detach()
@@ -200,7 +222,7 @@ class TapHub:
         return True
 
     def stats(self, _: list[str]) -> Iterable[tuple[str, str]]:
-        """Return STAT tap: each session, as eq_tapq:NAME:stat."""
+        """Yield the statistics of STAT tap; those of each session are named eq_tapq:NAME:stat."""
         yield "ep_tap_count", str(len(self.feeds))
         yield "ep_tap_keepalive", f"{self._keep_alive_seconds:g}"
         for name, feed in tuple(self.feeds.items()):
@@ -208,13 +230,15 @@ class TapHub:
                 yield f"eq_tapq:{name.decode('latin-1')}:{key}", value
 
     def _changed(self, vb: int) -> None:
-        """Tell the sessions that a vbucket was created, dropped or changed, once that is done."""
+        """Note that a vbucket was created, dropped or changed; the sessions are told at the next turn of the event
+        loop.
+        """
         is_first = not self._to_see
         if self.feeds:
             self._to_see.add(vb)
             if is_first:
-                # After this turn: whoever changes the vbucket is in the midst of it, and a dropped one may be made anew
-                # at once.
+                # After this turn of the loop: the change of the vbucket is still going on, and a vbucket that is
+                # dropped may be created again at once.
                 self._loop.call_soon(self._look)
 
     def _look(self) -> None:
@@ -233,8 +257,9 @@ class TapHub:
         feed.close()
 
     def _cut(self, feed: Feed) -> None:
-        """Close the connection of a live session, and stop waiting for its client. "Same name as a live session: the
-        old socket is closed".
+        """Close a session's connection, or stop waiting for its client.
+
+        "Same name as a live session: the old socket is closed".
         """
         if (expiry := self._expiries.pop(feed.name, None)) is not None:
             expiry.cancel()
@@ -267,7 +292,7 @@ def connect(session: Session, frame: Frame) -> None:
         cause = f"no TAP dump yet: durable writes of a former owner of {len(unsettled)} vbuckets are being settled"
         next_step = f"the first is {unsettled[0]}; its replicas must be up, or failed over"
         _refuse(session, frame, Status.ETMPFAIL, f"{cause}; {next_step}")
-    # Refused before anything moves: documents of other collections would stay behind in a dead vbucket.
+    # Refused before anything moves: otherwise documents of other collections would stay behind in a dead vbucket.
     elif named := tap.left_behind(options):
         _refuse(session, frame, Status.NOT_SUPPORTED, takes_not(named))
     else:
@@ -275,7 +300,7 @@ def connect(session: Session, frame: Frame) -> None:
 
 
 def _merge(session: Session, frame: Frame, options: TapOptions) -> None:
-    """Begin one session that merges those of all workers: each worker checks the request for itself."""
+    """Begin a session that merges those of all workers; each worker checks the request itself."""
     try:
         session.connection.session = TapMerge(session, frame, acknowledges=options.acknowledge)
     except OSError:
@@ -283,7 +308,7 @@ def _merge(session: Session, frame: Frame, options: TapOptions) -> None:
 
 
 def _refuse(session: Session, frame: Frame, status: Status, cause: str) -> None:
-    """Refuse the stream, with the reason if the client understands one; the connection ends."""
+    """Refuse TAP_CONNECT, with the reason if the client understands one, and close the connection."""
     session.server.warn(session.connection.peer, cause)
     words = error_body(cause) if session.has(Feature.XERROR) else b""
     session.reply(frame, Failure(status=status, value=words))
@@ -292,14 +317,14 @@ def _refuse(session: Session, frame: Frame, status: Status, cause: str) -> None:
 
 @handles(Deregister)
 def deregister(session: Session, request: Deregister) -> Done:
-    """Drop the session of this name."""
+    """Handle DEREGISTER: drop the session with this name, if there is one."""
     session.server.tap.deregister(request.key)
     return Done()
 
 
 @handles(ChangeFilter, value_bytes_max=OPTIONS_BYTES_MAX)
 def change_filter(session: Session, request: ChangeFilter) -> Done:
-    """Change the filter of a session: "n = 0, short body or unknown name: EINVAL"."""
+    """Handle CHANGE_FILTER: change the vbuckets of a session. "n = 0, short body or unknown name: EINVAL"."""
     wanted = dict(request.checkpoints)
     if not wanted or not session.server.tap.change_filter(request.key, wanted):
         raise CommandRefused(Status.EINVAL, f"no vbuckets, or no live session of the name {request.key!r}")

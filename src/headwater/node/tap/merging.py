@@ -4,10 +4,12 @@
     their messages  --renumbered--> the client
     its answers     --by their numbers--> each worker, for the messages that it sent
 
-An answer counts for all messages up to its number, so each worker gets one answer for its last message among those. A
-refusal is sent to all workers: each repeats the messages that it sent after the refused one, as a single process would.
-A worker reports when its dump or takeover is complete; if one hangs up before, or is lost, the client's connection
-ends, because the remaining messages would look complete.
+An answer of the client acknowledges all messages up to its number, so each worker gets one answer for its last message
+among those. A refusal goes to each worker with unacknowledged messages: it sends those from the refused message on
+again, as a single process would.
+
+A worker reports when its dump or takeover is complete. If its connection ends without that report, the client's
+connection ends too: otherwise the messages of the other workers would look like a complete dump.
 """
 
 from __future__ import annotations
@@ -36,21 +38,26 @@ if TYPE_CHECKING:
     from headwater.node.kv.api import Session
 
 RUN_BYTES: Final = 128
-"""About what a run of messages takes that are not acknowledged."""
+"""The approximate memory of a run of unacknowledged messages."""
 _SET_UP: Final = frozenset({OpaqueCode.ENABLE_AUTO_NACK, OpaqueCode.ENABLE_CHECKPOINT_SYNC})
-"""The remarks that each worker makes of its session, and the client hears once."""
+"""The codes of the TAP_OPAQUE messages with which each worker begins its session; the client gets each of them once."""
 _REQUESTS: Final = (Magic.CLIENT_REQUEST, Magic.FLEXIBLE_REQUEST)
 
 
 def complete() -> bytes:
-    """Return the frame by which a worker ends a session that has sent everything."""
+    """Return the frame with which a worker reports that its session has sent everything."""
     return Frame(Magic.CLIENT_RESPONSE, Opcode.HELLO).encode()
 
 
 @dataclass(slots=True)
 class _Run:
-    """Messages of one worker with consecutive numbers: the numbers of the first one here and at the worker, and their
-    count.
+    """Messages of one worker with consecutive numbers, which are not acknowledged yet.
+
+    Attributes:
+        first: the first message's number in the client's stream.
+        count: the number of messages.
+        call: the worker's session.
+        there: the first message's number in the worker's session.
     """
 
     first: int
@@ -60,10 +67,15 @@ class _Run:
 
 
 class TapMerge:
-    """The merged session of a connection.
+    """The session of a client's connection, which merges the sessions of all workers.
+
+    Args:
+        kv: the key-value session of the connection.
+        request: the client's TAP_CONNECT, which each worker gets.
+        acknowledges: True if the client acknowledges messages.
 
     Raises:
-        OSError: one of the workers can't be called, so none is.
+        OSError: one of the workers can't be called; then no worker has a session.
     """
 
     deadline: float | None = None
@@ -97,7 +109,7 @@ class TapMerge:
     # --- what the connection calls ------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
-        """Pass on every whole answer; return the bytes consumed."""
+        """Pass every complete answer of the client on to the workers; return the number of bytes consumed."""
         offset, connection = 0, self.connection
         while not connection.is_paused and not connection.is_closed and (size := whole_frame(data, offset)):
             frame = Frame.decode(data[offset : offset + size])
@@ -112,16 +124,16 @@ class TapMerge:
         return offset
 
     def pump(self) -> None:
-        """Resume reading from the workers: the client has accepted everything."""
+        """Resume reading from the workers, because the client has received everything so far."""
         for call in self._calls:
             call.watch()
 
     def tick(self, now: float) -> None:
-        """Do nothing: the workers handle no-ops and silence."""
+        """Do nothing: the workers send no-ops, and end the session of a client that is silent."""
 
     @property
     def written_gate(self) -> int:
-        """The newest batch with a key-value write from this connection."""
+        """The number of the newest batch with a key-value write from this connection."""
         return self._kv.written_gate
 
     def users_changed(self) -> None:
@@ -129,7 +141,7 @@ class TapMerge:
         end_without_right(self._kv)
 
     def closed(self) -> None:
-        """Hang up: each worker keeps a session that waits for its client."""
+        """Close the connections to the workers; each worker may keep its session, until the client returns."""
         for call in self._calls:
             call.close()
         self._calls.clear()
@@ -142,7 +154,7 @@ class TapMerge:
         behind = (self._sent - frame.opaque) % OPAQUES
         number = self._sent - behind
         if number < 1:
-            return  # of a message that was never sent: each worker would ignore it
+            return  # it answers a message that was never sent, and each worker would ignore it
         if frame.status == Status.SUCCESS:
             self._acknowledge(number, frame.opcode)
             return
@@ -150,12 +162,12 @@ class TapMerge:
         refused: dict[_Call, int] = {}
         for run in self._runs:
             refused.setdefault(run.call, run.there)
-        self._runs.clear()  # all of that is sent again, under new numbers
+        self._runs.clear()  # all these messages are sent again, with new numbers
         for call, there in refused.items():
             call.answer(frame.opcode, there, frame.status)
 
     def _acknowledge(self, number: int, opcode: int) -> None:
-        """Acknowledge the messages up to a number: each worker gets one answer for its last message among them."""
+        """Acknowledge the messages up to a number: each worker gets one answer, to its last message among them."""
         last: dict[_Call, int] = {}
         while self._runs and self._runs[0].first <= number:
             run = self._runs[0]
@@ -171,7 +183,13 @@ class TapMerge:
     # --- what the workers send ----------------------------------------------------------------------------------------
 
     def pass_on(self, call: _Call, messages: bytearray, offsets: list[int]) -> None:
-        """Send consecutive messages of a worker, with new numbers."""
+        """Send consecutive messages of a worker to the client, with new numbers.
+
+        Args:
+            call: the worker's session.
+            messages: the messages; their numbers are replaced in place.
+            offsets: the offset of each message.
+        """
         if self._acknowledges:
             self._runs.append(_Run(self._sent + 1, len(offsets), call, opaque_of(messages, offsets[0])))
         for offset in offsets:
@@ -181,7 +199,7 @@ class TapMerge:
         self._weigh()
 
     def is_heard(self, message: Frame) -> bool:
-        """Return True if the client gets a message: of the messages that every worker sends, only one is passed on."""
+        """Return True if a TAP_OPAQUE message of a worker is passed on; of those that every worker sends, one is."""
         code = Opaque.decode(message).code if message.opcode == Opcode.TAP_OPAQUE else None
         if code == OpaqueCode.COMPLETE_VB_FILTER_CHANGE:
             self._filters_changed += 1
@@ -193,22 +211,25 @@ class TapMerge:
         return is_new
 
     def read_on(self) -> None:
-        """Stop reading from the workers while the client does not keep up."""
+        """Stop reading from the workers if the client does not keep up; `pump` resumes it."""
         if not self.connection.writable:
             for call in self._calls:
                 call.unwatch()
 
     def refused(self, answer: Frame) -> None:
-        """Pass a worker's refusal of the session on to the client, and end the connection."""
+        """Pass a worker's refusal of the session on to the client, and close the client's connection."""
         if not self._is_refused:
             self._is_refused = True
             self._kv.reply(self._request, Failure(status=Status(answer.status), value=answer.value))
             self.connection.finish()
 
     def over(self, call: _Call) -> None:
-        """React to a worker that has hung up."""
+        """Remove a worker's session, whose connection has ended.
+
+        The client's connection ends after the last of them, or at once if this one was not complete.
+        """
         self._calls = [each for each in self._calls if each is not call]
-        # What is left would look like all there is: only a session that broke off is begun anew.
+        # The rest would look complete; the client begins again only if the connection breaks.
         if not call.is_complete and not self._is_refused:
             self.connection.drop("a worker that had a part of its TAP session is gone", fault=False)
         elif not self._calls and not self._is_refused:
@@ -220,15 +241,15 @@ class TapMerge:
 
 
 def _wire(number: int) -> int:
-    """Return the opaque of a message by its number."""
+    """Return the opaque of the message with this number."""
     return (number - 1) % OPAQUES + 1
 
 
 class _Call(WorkerCall):
-    """A worker's session for one client.
+    """The session that one worker has for the client.
 
     Attributes:
-        is_complete: True once it has reported that it has sent everything.
+        is_complete: True once the worker has reported that it has sent everything.
     """
 
     def __init__(self, merge: TapMerge, loop: asyncio.AbstractEventLoop, path: str, begin: bytes) -> None:
@@ -238,7 +259,7 @@ class _Call(WorkerCall):
         self._write()
 
     def answer(self, opcode: int, opaque: int, status: int) -> None:
-        """Answer the worker's message with this number."""
+        """Answer the worker's message that has this opaque."""
         self._out += Frame(Magic.CLIENT_RESPONSE, opcode, vbucket=status, opaque=opaque).encode()
         self._write()
 
@@ -267,7 +288,7 @@ class _Call(WorkerCall):
             self._merge.pass_on(self, data[begin:end], offsets)
 
     def _heard(self, message: Frame) -> None:
-        """Handle a message outside the stream: an answer, a no-op, or one that the client has already."""
+        """Handle a message that is not passed on: an answer, a no-op, or a TAP_OPAQUE that the client has already."""
         if message.is_response and message.opcode == Opcode.HELLO and message.status == Status.SUCCESS:
             self.is_complete = True
         elif message.is_response:
@@ -284,11 +305,11 @@ class _Call(WorkerCall):
         self._merge.over(self)
 
     def _wrote(self) -> None:
-        """Do nothing: nothing waits until a worker has read what was sent to it."""
+        """Do nothing: nothing waits for a worker to read what was sent to it."""
 
 
 def end_without_right(kv: Session) -> None:
-    """Check the user of a TAP connection again; close it if the user was removed, or may no longer stream."""
+    """Close a TAP connection if its user was removed, or may no longer stream from the bucket."""
     kv.users_changed()
     may_stream = kv.bucket is not None and kv.access.rights & STREAM  # without one: in other buckets
     if not may_stream and not kv.connection.is_closed:

@@ -1,8 +1,10 @@
 """One vbucket's reader for a TAP connection: the cursor of all dialects, controlled by TAP's protocol object.
 
-In a turn that object returns the next step: a message, which is sent as it is, or a range of seqnos, of which a
-snapshot is taken and sent in TAP's encoding, like a snapshot of a DCP stream. If the position was moved back (to send
-again), the snapshot begins again. Source: tap.md 5 and 6.
+In a turn that object returns the next step: a message, which is sent as it is; or a seqno, up to which a snapshot is
+taken and sent in TAP's encoding, like a snapshot of a DCP stream. If the position was moved back, to send changes
+again, a new snapshot is taken.
+
+Source: tap.md 5 and 6.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ if TYPE_CHECKING:
     from headwater.protocol.tap.producer import TapProducer, TapProducerStream
 
 _OWNED = frozenset({State.ACTIVE, State.DEAD})
-"""The states of a vbucket that is nobody else's: that of an owner, and that of one in the midst of a hand-over."""
+"""The states of a vbucket that no other node owns: ACTIVE while this node owns it, DEAD while it is handed over."""
 
 
 def takes_not(named: Sequence[str]) -> str:
-    """Return the reason why a takeover can't move vbuckets with these collections, and the alternatives."""
+    """Return the reason why a takeover can't move vbuckets with these collections, and the alternative."""
     shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
     return (
         f"a TAP takeover would leave {shown} behind: TAP has no collections; `headwater move --takeover` moves by DCP"
@@ -37,7 +39,12 @@ def takes_not(named: Sequence[str]) -> str:
 
 
 class Readers(Protocol):
-    """The session of a reader, which handles its output and its decisions."""
+    """The session of a reader, as the reader uses it.
+
+    Attributes:
+        bucket: the bucket.
+        producer: the session's protocol object.
+    """
 
     bucket: Bucket
     producer: TapProducer
@@ -49,7 +56,7 @@ class Readers(Protocol):
         """Return the encoding in which the present client gets the changes of a stream."""
 
     def hold(self, reader: TapReader) -> None:
-        """Queue a reader for the answers that it waits for, if any."""
+        """Queue a reader that waits for answers of the client, until they arrive."""
 
     def when_room(self, reader: TapReader) -> None:
         """Resume a reader after the next commit."""
@@ -65,50 +72,53 @@ class Readers(Protocol):
 
 
 class TapReader:
-    """A reader of one vbucket for one session.
+    """The reader of one vbucket for one session.
 
     Attributes:
-        vbucket: the vbucket; stream: its progress, in the protocol object.
+        vbucket: the vbucket.
+        stream: the progress of the vbucket's stream, a part of the protocol object.
         has_work: True if another turn would send something.
     """
 
     def __init__(self, vbucket: VBucket, feed: Readers, stream: TapProducerStream) -> None:
         self.vbucket = vbucket
         self.stream = stream
-        self._encoding: TapEncoding | None = None  # until there is something to send: a thousand take milliseconds
+        self._encoding: TapEncoding | None = None  # made with the first snapshot: a thousand would delay the start
         self.has_work: bool = False
         self._feed = feed
         self._snapshot: SnapshotSender | None = None
         self._place: TapPlace | None = None
-        self._own_state: State = vbucket.state  # but for what the session itself did to it
+        self._own_state: State = vbucket.state  # the state at the start, or the one that this session has set
         vbucket.readers.add(self)
 
     @property
     def position(self) -> int:
-        """The seqno up to which all changes have arrived."""
+        """The seqno up to which the client has acknowledged all changes, or was sent them if it never acknowledges."""
         return self.stream.acked_seqno
 
     def close(self) -> None:
-        """Stop reading the vbucket."""
+        """Stop reading the vbucket, and release its files."""
         self.vbucket.readers.discard(self)
         self._close_snapshot()
 
     def begin(self) -> None:
-        """Begin again because a client has come (back), which may want other parts of each change."""
+        """Prepare for a client that has connected, perhaps again: it may want other parts of each change than
+        before.
+        """
         self._close_snapshot()
         self._encoding = None
 
-    # --- what the vbucket tells -------------------------------------------------------------------------------------
+    # --- calls of the vbucket -----------------------------------------------------------------------------------------
 
     def advanced(self) -> None:
-        """Note that more changes are durable."""
+        """Queue this reader, because more changes are durable."""
         self._feed.ready(self)
 
     def state_changed(self) -> None:
-        """Send the changes of a dead vbucket, which perhaps no other node has; then stay silent until its state
-        changes.
+        """Queue this reader, because the vbucket's state has changed; or remove it, if the vbucket was dropped.
 
-        If the vbucket was dropped, the next one with its number has another history, and another reader.
+        The changes of a vbucket that became dead are still sent, because perhaps no other node has them. A later
+        vbucket with the number of a dropped one has another history, and gets another reader.
         """
         if self._feed.bucket.vbuckets.get(self.vbucket.id) is not self.vbucket:
             self._feed.leave(self)
@@ -116,20 +126,23 @@ class TapReader:
             self._feed.ready(self)
 
     def damaged(self) -> None:
-        """End the connection and the session: TAP has no other way to report damage."""
+        """End the session and its connection, because TAP has no message that reports damage."""
         self._feed.fail(f"a part of vbucket {self.vbucket.id} can't be read")
 
     @property
     def holds_removed_files(self) -> bool:
-        """True if the present snapshot keeps files that a compaction has replaced."""
+        """True if the present snapshot keeps files on the disk that a compaction has replaced."""
         return self._snapshot is not None and self._snapshot.holds_removed_files
 
     def let_go(self) -> None:
-        """Read the rest from the present files: TAP announces no snapshot that would have to stay unchanged."""
+        """Release the files of the snapshot, and read the rest from the present files.
+
+        TAP may do so because it does not announce snapshots, which would have to stay unchanged.
+        """
         self._close_snapshot()
 
     def rolled_back(self) -> None:
-        """Send the vbucket from scratch, because the client may hold changes that no longer exist."""
+        """Send the vbucket again from the beginning, because the client may have changes that no longer exist."""
         self._close_snapshot()
         self._feed.producer.restart(self.stream)
         self._feed.ready(self)
@@ -137,7 +150,7 @@ class TapReader:
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
-        """Send up to `quantum_bytes`."""
+        """Send about `quantum_bytes`, or less if the outlet is full or the connection's turn ends."""
         left = quantum_bytes
         while left > 0 and not outlet.is_full and not outlet.is_late():
             size = self._step(outlet, left)
@@ -149,17 +162,17 @@ class TapReader:
         self.has_work = True
 
     def _step(self, outlet: Outlet, quantum_bytes: int) -> int | None:
-        """Send one message, or changes of one snapshot; return the bytes, None if nothing may be sent now."""
+        """Send one message, or changes of one snapshot; return the number of bytes, None if nothing can be sent now."""
         producer, stream, durable = self._feed.producer, self.stream, self._readable_seqno
         if producer.sent_before(stream, self.vbucket.collections.default_dropped_seqno, durable):
-            # The client may hold documents of the default collection that went with its drop. TAP has no word for that
-            # but "from scratch" (tap.md 3.4), of which nothing follows then.
+            # The default collection was dropped, and the client may have documents of it. TAP can tell it so only by
+            # starting from scratch (tap.md 3.4); then no documents follow.
             self._close_snapshot()
             producer.restart(stream)
         if producer.asks_for_handover(stream, durable) and not self._hand_over(outlet):
             return None
         stream.deleted_rev = self.vbucket.deleted_rev
-        # A vbucket that is handed over must be drained of what is not durable yet as well.
+        # When a vbucket is handed over, the changes that are not durable yet must be sent as well.
         hands_over = stream.place.step is TapStep.DRAIN
         if hands_over and self._own_state is State.DEAD and self.vbucket.state is not State.DEAD:
             self._fail_as_given(outlet)
@@ -173,16 +186,22 @@ class TapReader:
 
     @property
     def _readable_seqno(self) -> int:
-        """The newest seqno that may be sent: it is on disk, and on a replica before the first change that it refused,
-        which the client would never get.
+        """The newest seqno that may be sent: changes up to it are on disk, and none is missing.
+
+        On a replica that has refused a change, it is the seqno before that change.
         """
         vbucket = self.vbucket
         durable = vbucket.durable_seqno
         return min(durable, vbucket.gap.whole_seqno) if vbucket.has_gap else durable
 
     def _say(self, outlet: Outlet, message: bytes, gate: int) -> None:
-        """Send a message that is not a change; the last message of a handover waits until this node's own state is
-        durable.
+        """Send a message that is not a change.
+
+        Args:
+            outlet: the output.
+            message: the message.
+            gate: the number of the batch that must be durable before the message is sent, 0 for none: the last message
+                of a handover waits until the vbucket's state on this node is durable.
         """
         if gate:
             outlet.flush()
@@ -191,30 +210,34 @@ class TapReader:
             outlet.write(message)
 
     def _fail_as_given(self, outlet: Outlet) -> None:
-        """End the session, because the vbucket's state is not the one in which the session left it."""
-        outlet.flush()  # nothing goes out once the connection is gone
+        """End the session, because something else has changed the vbucket's state: another node may own it now."""
+        outlet.flush()  # before the connection is closed
         state = self.vbucket.state.name.lower()
         self._feed.fail(f"vbucket {self.vbucket.id} became {state} here meanwhile: another node may own it by now")
 
     def _hand_over(self, outlet: Outlet) -> bool:
-        """Make this node's vbucket dead; return False if the record has no room before the next commit, or if it must
-        not be handed over.
+        """Make this node's vbucket dead, so that the client can take it over.
+
+        Returns:
+            True if it is dead now. False if it must not be handed over, with which the session ends; or if there is no
+            room for the record before the next commit, or the vbucket can't be handed over yet: then the reader tries
+            again.
         """
         if self._own_state in _OWNED and self.vbucket.state not in (State.ACTIVE, self._own_state):
             self._fail_as_given(outlet)
             return False
         if self.vbucket.has_gap:
-            outlet.flush()  # nothing goes out once the connection is gone
+            outlet.flush()  # before the connection is closed
             lacks = f"this copy refused {self.vbucket.refused_changes} changes and lacks them: take its owner's"
             self._feed.fail(f"vbucket {self.vbucket.id}: {lacks}")
             return False
         if self.vbucket.state is State.ACTIVE:
-            if named := self.vbucket.collections.named_paths:  # made since the client asked
-                outlet.flush()  # nothing goes out once the connection is gone
+            if named := self.vbucket.collections.named_paths:  # created since TAP_CONNECT
+                outlet.flush()  # before the connection is closed
                 self._feed.fail(f"vbucket {self.vbucket.id}: {takes_not(named)}")
                 return False
             bucket = self._feed.bucket
-            if self.vbucket.id in bucket.fenced:  # since the client asked
+            if self.vbucket.id in bucket.fenced:  # since TAP_CONNECT
                 outlet.flush()
                 self._feed.fail(f"vbucket {self.vbucket.id} may belong to another node by now")
                 return False
@@ -243,8 +266,9 @@ class TapReader:
         return moved.bytes
 
     def _snapshot_to(self, upto: int) -> SnapshotSender:
-        """Return a snapshot from the stream's position to `upto`; to a later seqno if the store can no longer show that
-        state.
+        """Return the snapshot from the stream's position to `upto`, or to the newest seqno that may be sent.
+
+        The snapshot goes that far if the store no longer has the versions of documents as of `upto`.
         """
         if self._snapshot is None or self._place != self.stream.place:
             self._close_snapshot()
@@ -252,7 +276,7 @@ class TapReader:
             durable = self._readable_seqno
             if upto < durable and place.step is TapStep.BACKFILL and not store.index.exact(vb, upto):
                 upto = self.stream.upto = durable
-            # TAP has no collections: it is sent the default one, and nothing of that once it was dropped.
+            # TAP sends the default collection only, and nothing once that was dropped.
             shown = self.vbucket.collections.choice(PLAIN, self.vbucket.durable_seqno)
             view = store.view(vb, place.seqno, upto, shown)
             self._encoding = self._encoding or self._feed.encoding(self.stream)

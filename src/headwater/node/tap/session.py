@@ -1,7 +1,9 @@
 """The session of a TAP connection on which this node sends.
 
-"After TAP_CONNECT the client may only send responses": they are passed to the protocol object. Output is pulled, an
-arena at a time, as on a DCP connection. Source: tap.md 1, 4, 5.
+"After TAP_CONNECT the client may only send responses": they are passed to the protocol object. As on a DCP connection,
+the connection calls `pump` for output whenever the client has received the previous output.
+
+Source: tap.md 1, 4, 5.
 """
 
 from __future__ import annotations
@@ -23,18 +25,23 @@ if TYPE_CHECKING:
 
 
 class Hub(Protocol):
-    """The bucket's TAP sessions, as one connection sees them; all fill one arena in turn."""
+    """The TAP sessions of a bucket, as one of their connections uses them.
+
+    Attributes:
+        outlet: the buffer for output, which all connections use in turn.
+    """
 
     outlet: Outlet
 
     def left(self, feed: Feed, connection: Connection) -> None:
-        """Note that the connection of a session is closed."""
+        """Keep or end a session whose connection is closed."""
 
 
 class TapSession:
     """The session of one TAP connection on which this node sends.
 
     Attributes:
+        connection: the connection.
         feed: the TAP session itself, which may outlive this connection.
         deadline: the time at which `tick` must be called.
     """
@@ -51,7 +58,7 @@ class TapSession:
         self._loop = kv.server.loop
 
     def receive(self, data: memoryview) -> int:
-        """Handle every whole frame; return the bytes consumed."""
+        """Handle every complete frame in `data`; return the number of bytes consumed."""
         offset, connection = 0, self.connection
         while not connection.is_paused and not connection.is_closed and (size := whole_frame(data, offset)):
             frame = Frame.decode(data[offset : offset + size])
@@ -66,7 +73,7 @@ class TapSession:
         return offset
 
     def pump(self) -> None:
-        """Send at most one arena."""
+        """Send up to one outlet full of messages."""
         outlet = self._hub.outlet
         outlet.begin(self.connection, self.connection.turn_is_over)
         outlet.write(self.feed.producer.data_to_send())
@@ -77,8 +84,8 @@ class TapSession:
         self._answer()
 
     def tick(self, now: float) -> None:
-        """Send a no-op, end a suspension, or end the connection of a client that has acknowledged nothing for
-        too long.
+        """Do what is due now: send a no-op, end a suspension, or close the connection of a client that has acknowledged
+        nothing for too long.
         """
         self.feed.producer.tick(now)
         self.feed.heard()
@@ -86,7 +93,7 @@ class TapSession:
 
     @property
     def written_gate(self) -> int:
-        """The newest batch with a key-value write from this connection."""
+        """The number of the newest batch with a key-value write from this connection."""
         return self._kv.written_gate
 
     def users_changed(self) -> None:
@@ -94,7 +101,7 @@ class TapSession:
         end_without_right(self._kv)
 
     def closed(self) -> None:
-        """Leave the session because the socket is closed; the session may wait for its client."""
+        """Leave the TAP session, because the connection is closed; the TAP session may wait for its client."""
         self._hub.left(self.feed, self.connection)
         self._hub.outlet.leave(self.connection)
         self._kv.closed()
@@ -108,7 +115,7 @@ class TapSession:
             connection.drop(f"the TAP client answered {name_of(producer.failure)}")
         elif producer.is_complete:
             producer.fate = Fate.DONE
-            if connection.is_inner:  # a worker that hangs up otherwise has not sent all
+            if connection.is_inner:  # the client's worker takes an end without this frame for a failure
                 connection.send(complete())
             connection.finish()
         self.deadline = producer.deadline
