@@ -249,7 +249,10 @@ def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> 
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Return a context for loading kernels, without garbage collection; at its end the present objects are frozen."""
+    """Return a context for loading kernels, in which no garbage is collected.
+
+    At its end all present objects are excluded from later collections.
+    """
     gc.disable()
     try:
         yield

@@ -112,8 +112,9 @@ class ProducerSession(DcpEnd[Producer]):
     # --- what the connection calls ----------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send at most an arena's worth of changes. Streams take turns; a stream with enough changes fills the arena
-        alone.
+        """Send changes of the streams: at most as much as the output buffer, the arena, holds.
+
+        The streams take turns; a stream with enough changes fills the arena alone.
         """
         super().pump()
         relay, sent_bytes = self._relay, self.producer.flow.sent_bytes

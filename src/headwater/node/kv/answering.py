@@ -39,7 +39,7 @@ class StagedChange(NamedTuple):
 
     @property
     def outcome(self) -> Stored | Awaitable[Stored]:
-        """The result of a handler that answers with `stored` only."""
+        """The result of a handler whose answer is just `stored`."""
         return self.answer(self.stored)
 
     def answer(self, answer: Answered) -> Answered | Awaitable[Answered]:

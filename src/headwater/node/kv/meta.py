@@ -207,7 +207,7 @@ def _delete(session: Session, request: wire.ReturnMeta) -> Stored:
 
 
 def _plain(request_type: type[Changing], request: wire.ReturnMeta) -> Changing:
-    """Return the SET or ADD that makes the same change."""
+    """Return the SET or ADD that makes the same change as a RETURN_META request."""
     return request_type(
         key=request.key,
         value=request.value,

@@ -168,7 +168,9 @@ class ServedRounds:
                 self._ask(events[at])
 
     def _ask(self, descriptor: int) -> None:
-        """Leave a readable connection to Python, unless it has left since the event."""
+        """Let a connection's session, instead of the kernel, handle what has arrived; do nothing if the connection is
+        gone.
+        """
         if (connection := self._connections.get(descriptor)) is not None:
             connection.readable()
 

@@ -161,7 +161,7 @@ class Staging:
 
     @property
     def slot(self) -> int:
-        """The slot of the arena that is being filled (0 or 1), for LOCs."""
+        """The slot in a LOC for a change in the arena that is being filled: 0 or 1 (kernels/index.py)."""
         return self.arena.slot
 
     def use(self, used: int, *, unread: bool = False) -> None:

@@ -5,7 +5,6 @@ these replicas have the prepare on disk, the document itself. The prepare is sto
 document stays unchanged until then. The prepare is over when that key is deleted: by an abort, or by the mark after the
 document.
 
-
 A replica may get the document without the information that it ends a prepare (dcp 8.2, a snapshot from disk). Then the
 newer document proves that the prepare is over, now and after a restart, and the mark is added later. The drop of a
 collection ends the prepares in it in the same way, because streams no longer report their commits and aborts.
@@ -43,7 +42,9 @@ class Key(NamedTuple):
 
 
 class VBucketPrepares:
-    """The prepares that wait in a vbucket; its owner stages nothing between a check and the change that follows.
+    """The prepares that wait in a vbucket.
+
+    A check here holds only until the next change, so its caller must stage the checked change before any other.
 
     Args:
         alive: the existing collections, by the log.
