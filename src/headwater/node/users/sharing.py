@@ -55,7 +55,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class AsMember(Protocol):
-    """What Sharing needs of this node as a member of a cluster.
+    """The part of the knowledge of a member of a cluster that `Sharing` needs.
 
     Attributes:
         map: the map of the first bucket; None for a node without one.
