@@ -47,6 +47,11 @@ def cpu_seconds() -> float:
     return sum(parents[pid][1] for pid in mine if pid in parents)
 
 
+def process_seconds(pid: int) -> float:
+    """Return the CPU seconds of one process so far."""
+    return _stat(Path(f"/proc/{pid}"))[1]
+
+
 def _stat(process: Path) -> tuple[int, float]:
     """Return a process's parent, and the CPU seconds of the process and of the children that it has waited for. Source:
     proc(5), `stat`.

@@ -65,6 +65,13 @@ class Broker:
         """Its host and port."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        """Its process, while it runs."""
+        if self._running is None:
+            raise AssertionError("the broker does not run")
+        return self._running.pid
+
     def start(self) -> None:
         """Start it, and wait until its port answers."""
         command = [*self._java, "kafka.Kafka", str(self.place / "server.properties")]
@@ -95,8 +102,18 @@ class Broker:
 
 
 @contextmanager
-def open_broker(place: Path, *, partitions: int = 2, memory: str = "512m", quick: bool = False) -> Iterator[Broker]:
+def open_broker(
+    place: Path,
+    *,
+    partitions: int = 2,
+    memory: str = "512m",
+    quick: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Broker]:
     """Run a broker with a folder for its data while the block runs.
+
+    Args:
+        settings: of the broker, beside those that it needs to run alone.
 
     Raises:
         NotFetched: no Java, or no jars.
@@ -105,11 +122,12 @@ def open_broker(place: Path, *, partitions: int = 2, memory: str = "512m", quick
     # The first compiler alone: a broker for a test then starts in half the time.
     java = ["java", f"-Xmx{memory}", "-XX:TieredStopAtLevel=1" if quick else "-XX:+UseG1GC"]
     java += ["-cp", class_path("org.apache.kafka", "kafka_2.13", KAFKA, place)]
-    settings = place / "server.properties"
+    file = place / "server.properties"
     text = _SETTINGS.format(place=place, port=port, controller=controller, partitions=partitions)
-    settings.write_text(text, encoding="utf-8")
+    text += "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
+    file.write_text(text, encoding="utf-8")
     name = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    format_ = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={name}", "--config", str(settings)]
+    format_ = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={name}", "--config", str(file)]
     subprocess.run(format_, check=True, stdout=subprocess.DEVNULL)
     opened = Broker(place, port, java)
     opened.start()

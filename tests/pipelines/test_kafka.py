@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from headwater.errors import OptionError, PublishRefused
 from headwater.pipelines.jobs import Publish
-from headwater.pipelines.kafka import KafkaTarget, Mark, Noted, slot_of
+from headwater.pipelines.kafka import KafkaTarget, Mark, Noted, TopicNoted, slot_of
 from headwater.pipelines.ledger import LedgerRecord
 
 BUCKET = "couchbase://127.0.0.1:11210/orders"
@@ -85,8 +87,21 @@ def test_what_is_no_property_is_named(tmp_path: Path) -> None:
 
 def test_what_a_batch_notes_is_read_back() -> None:
     end = {"v": 1, "vb": {"7": ["00a1b2c3d4e5f607", 9]}}
-    noted = Noted(LedgerRecord("orders", end, 3), {"topic": "t"}, ("t",), {"7": 4}, (12.5, 2))
+    noted = Noted(
+        LedgerRecord("orders", end, 3), {"topic": "t"}, {"t": TopicNoted("id", ("eu.carts",))}, {"7": 4}, (12.5, 2)
+    )
     assert Noted.read(noted.text()) == noted
+
+
+def test_positions_of_an_earlier_version_have_topics_without_ids() -> None:
+    known = json.loads(zlib.decompress(Noted(LedgerRecord("orders", {}, 3)).text()))
+    written = zlib.compress(json.dumps({**known, "topics": ["t"]}).encode())
+    assert Noted.read(written).topics == {"t": TopicNoted("", ())}
+
+
+def test_positions_among_the_events_are_refused() -> None:
+    with pytest.raises(OptionError, match=r'"name": "mine" is not a name whose positions, in the topic mine-positions'):
+        target("kafka://a/mine-positions", name="mine")
 
 
 def test_positions_of_a_later_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

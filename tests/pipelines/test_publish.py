@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,21 @@ from typing import Any
 import pytest
 
 from harness.ivy import NotFetched
-from harness.kafka import Broker, committed, open_broker
+from harness.kafka import Broker, open_broker
 from harness.nodes import diverge
 from headwater.errors import ConnectionLost, LedgerError, OptionError, PublishRefused
 from headwater.pipelines.jobs import Publish, PublishProgress
 from headwater.pipelines.kafka import KafkaWriter
+from headwater.pipelines.publish import PublishSink
+from headwater.spark.offsets import Offset
 from headwater.testing.node import Node, node
 from tests.battery import few_of
 from tests.pipelines.buckets import create
+from tests.pipelines.publications import NUMBERS, ROOT, Topic, begin, go, killed, truth, write
 from tests.pipelines.support import documents, missed
 
 kafka = pytest.importorskip("confluent_kafka", reason="the library confluent-kafka is not installed")
 admin = pytest.importorskip("confluent_kafka.admin")
-ROOT = Path(__file__).parents[2]
-NUMBERS = count()
 
 
 @pytest.fixture(scope="module")
@@ -42,55 +44,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         pytest.skip(f"no Kafka: {reason}")
 
 
-class Topic:
-    """A topic of a broker, and what readers of committed messages have of it."""
-
-    def __init__(self, running: Broker) -> None:
-        self.broker, self.name = running, f"changes{next(NUMBERS)}"
-
-    @property
-    def url(self) -> str:
-        return f"kafka://{self.broker.address}/{self.name}"
-
-    def messages(self) -> list[Any]:
-        return committed(self.broker.address, self.name)
-
-    def events(self) -> list[dict[str, Any]]:
-        """The envelopes, each partition in its order."""
-        return [json.loads(each.value()) for each in self.messages() if each.value() is not None]
-
-    def held(self) -> dict[bytes, Any]:
-        """The documents that a reader of the topic has at its end; each deletion comes with its tombstone."""
-        held: dict[bytes, Any] = {}
-        for each in self.messages():
-            value = None if each.value() is None else json.loads(each.value())
-            if value is None:
-                assert each.key() not in held
-            elif value["op"] == "d":
-                held.pop(each.key(), None)
-            else:
-                held[each.key()] = value["after"]
-        return held
-
-    def twice(self) -> list[Any]:
-        """Changes that are there more than once."""
-        places = Counter(
-            (told["headwater.vbucket"], told["headwater.vb_uuid"], told["headwater.seqno"], told["headwater.op"], what)
-            for each in self.messages()
-            if "headwater.rollback" not in (told := dict(each.headers()))
-            for what in [each.value() is None]
-        )
-        return [place for place, times in places.items() if times > 1]
-
-    def make(self, **settings: str) -> None:
-        client = admin.AdminClient({"bootstrap.servers": self.broker.address})
-        client.create_topics([admin.NewTopic(self.name, 2, 1, config=settings)])[self.name].result(30)
-
-    def set(self, name: str, value: str) -> None:
-        client = admin.AdminClient({"bootstrap.servers": self.broker.address})
-        place = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, self.name)
-        place.add_incremental_config(admin.ConfigEntry(name, value, incremental_operation=admin.AlterConfigOpType.SET))
-        client.incremental_alter_configs([place])[place].result(30)
+@pytest.fixture(params=["cloudevents", "plain"])
+def other(running: Broker, request: pytest.FixtureRequest) -> Topic:
+    """A topic whose messages are no envelopes."""
+    return Topic(running, request.param)
 
 
 @pytest.fixture
@@ -102,42 +59,6 @@ def topic(running: Broker) -> Topic:
 def bucket() -> Iterator[Node]:
     with node(vbuckets=4) as opened:
         yield opened
-
-
-def go(bucket: Node, topic: Topic, **more: Any) -> PublishProgress:
-    asked: dict[str, Any] = {"engine": "local", "workers": 0, "once": True, "retry_seconds": 0.0}
-    return Publish(bucket.url, topic.url, **(asked | more)).run()
-
-
-def write(bucket: Node, name: str) -> None:
-    """Overwrite some documents, remove some, add some."""
-    with bucket.client() as client:
-        assert client.set_many((f"a{i}", json.dumps(f"{name} over")) for i in range(20)) == {}
-        client.delete_many([f"a{i}" for i in range(20, 30)])
-        assert client.set_many((f"{name}{i}", json.dumps(f"{name} new")) for i in range(10)) == {}
-
-
-def begin(bucket: Node) -> None:
-    with bucket.client() as client:
-        assert client.set_many((f"a{i}", '"kept"') for i in range(40)) == {}
-
-
-def truth(bucket: Node) -> dict[bytes, Any]:
-    return {key: json.loads(value) for key, value in documents(bucket).items()}
-
-
-SCRIPT = """
-import sys
-from headwater import failpoints
-from headwater.pipelines.jobs import Publish
-failpoints.arm(sys.argv[3])
-Publish(sys.argv[1], sys.argv[2], engine="local", workers=0, once=True, reading={"maxChangesPerTrigger": "10"}).run()
-"""
-
-
-def killed(bucket: Node, topic: Topic, point: str, times: int = 2) -> None:
-    line = [sys.executable, "-c", SCRIPT, bucket.url, topic.url, f"{point}=kill@{times}"]
-    assert subprocess.run(line, cwd=ROOT, env=os.environ, check=False, timeout=240).returncode == -9
 
 
 def test_stores_overwrites_and_deletions_are_events_in_their_order_and_there_once(bucket: Node, topic: Topic) -> None:
@@ -252,6 +173,71 @@ def test_a_publication_that_is_killed_while_it_undoes_something_undoes_it_once(
     assert topic.held() == truth(bucket)
     undone = [event for event in topic.events() if event["source"]["rollback"]]
     assert len(undone) == 40
+
+
+def test_in_other_formats_as_well_each_change_is_there_once_though_the_publication_is_killed(
+    bucket: Node, other: Topic
+) -> None:
+    begin(bucket)
+    write(bucket, "two")
+    with bucket.client() as client:
+        client.set(b"\xff", "7")
+        client.set("empty", "")
+    killed(bucket, other, "publish.sent")
+    go(bucket, other)
+    messages = {each.key(): each.value() for each in other.messages()}
+    assert {key: value for key, value in messages.items() if value is not None} == documents(bucket)
+    assert other.twice() == []
+    with pytest.raises(LedgerError, match=rf"was made with format '{other.format}'"):
+        go(bucket, other, format="debezium")
+
+
+def test_in_other_formats_as_well_a_rollback_is_undone_and_marked_once_though_the_publication_is_killed(
+    bucket: Node, other: Topic
+) -> None:
+    begin(bucket)
+    go(bucket, other)
+
+    def lost() -> None:
+        write(bucket, "lost")
+        go(bucket, other)
+
+    diverge(bucket, lost=lost)
+    killed(bucket, other, "publish.sent", times=1)
+    go(bucket, other)
+    undone = other.undone()
+    assert Counter(each.value() for each in undone) == {b'"kept"': 30, None: 10}
+    diverge(bucket, lost=lost)  # and once more, over events that undid something
+    go(bucket, other)
+    assert other.held() == truth(bucket)
+    assert len(other.undone()) == 80 and go(bucket, other).undone == 0
+    ids = [dict(each.headers()).get("ce_id", each.offset()) for each in other.messages()]
+    assert other.format == "plain" or len(set(ids)) == len(ids)
+
+
+SHAPE = {"topic": "changes", "collections": {}, "before": "false", "format": "debezium"}
+
+
+def commit(sink: PublishSink) -> None:
+    """Commit a batch without changes."""
+    record = sink.refresh()
+    sink.commit(record.digest, record.end, [])
+
+
+def allow(topic: Topic, *operations: str) -> None:
+    """Allow everybody these operations of a topic, and nothing else."""
+    place = admin.ResourceType.TOPIC, topic.name, admin.ResourcePatternType.LITERAL
+    client = admin.AdminClient({"bootstrap.servers": topic.broker.address})
+    every = admin.AclBindingFilter(*place, None, None, admin.AclOperation.ANY, admin.AclPermissionType.ANY)
+    for each in client.delete_acls([every]).values():
+        each.result(30)
+    allowed = [(each, "User:*") for each in operations] or [("READ", "User:nobody")]
+    bindings = [
+        admin.AclBinding(*place, user, "*", admin.AclOperation[each], admin.AclPermissionType.ALLOW)
+        for each, user in allowed
+    ]
+    for each in client.create_acls(bindings).values():
+        each.result(30)
 
 
 class Running:
@@ -392,6 +378,79 @@ def test_positions_that_kafka_would_forget_are_refused(bucket: Node, topic: Topi
         go(bucket, topic, name=f"mine{topic.name}")
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_topic_that_was_dropped_with_its_events_is_named_and_nothing_is_sent(
+    again: bool, bucket: Node, topic: Topic
+) -> None:
+    """Between a mark and a rollback: the mark's offsets are those of another topic."""
+    begin(bucket)
+    go(bucket, topic)
+
+    def lost() -> None:
+        write(bucket, "lost")
+        go(bucket, topic)
+
+    diverge(bucket, lost=lost)
+    topic.drop()
+    if again:
+        topic.make()
+    else:
+        with bucket.client() as client:
+            client.set("new", "1")
+    said = f"topic {topic.name} was dropped{' and made again' if again else ''}, with all that was in it: publish under"
+    for _ in range(2):
+        with pytest.raises(PublishRefused, match=said):
+            go(bucket, topic)
+    if again:
+        assert topic.messages() == []
+    go(bucket, topic, name=f"other{topic.name}")
+    assert topic.held() == truth(bucket)
+
+
+def test_a_compacted_topic_that_would_keep_one_document_of_two_collections_is_refused(
+    bucket: Node, topic: Topic
+) -> None:
+    topic.make(**{"cleanup.policy": "compact"})
+    create(bucket, "shop.carts", "shop.orders")
+    with bucket.client() as client:
+        client.collection("shop.carts").set("a", "1")
+    go(bucket, topic, scope="shop")
+    with bucket.client() as client:
+        client.collection("shop.orders").set("a", "2")
+    said = f"topic {topic.name} is compacted, and of the same key in shop.carts and shop.orders it would keep one"
+    with pytest.raises(PublishRefused, match=said):
+        go(bucket, topic, scope="shop")
+    topic.set("cleanup.policy", "delete")
+    go(bucket, topic, scope="shop")
+    assert [each.value() is None for each in topic.messages()] == [False, False]
+
+
+def test_a_collection_that_is_dropped_and_made_again_goes_on_in_its_topic(bucket: Node, topic: Topic) -> None:
+    topic.name = f"{topic.name}.carts"
+    url = f"{topic.url.removesuffix('carts')}{{collection}}"
+    asked: dict[str, Any] = {"engine": "local", "workers": 0, "once": True, "retry_seconds": 0.0, "scope": "shop"}
+    create(bucket, "shop.carts", "shop.orders")
+    for number in ("1", "2"):
+        with bucket.client() as client:
+            client.collection("shop.carts").set("a", number)
+            client.collection("shop.carts").set(f"only{number}", "0")
+        Publish(bucket.url, url, **asked).run()
+        create(bucket, *(["shop.carts"] if number == "1" else []), drop=["shop.carts"])
+        assert Publish(bucket.url, url, **asked).run().published == 0
+
+    def lost() -> None:
+        with bucket.client() as client:
+            client.collection("shop.orders").set("b", "3")
+        Publish(bucket.url, url, **asked).run()
+
+    diverge(bucket, lost=lost)
+    # Where a collection is gone nobody has deletions to send, after a failover neither.
+    told = Publish(bucket.url, url, **asked).run()
+    assert (told.rollbacks, told.undone) == (1, 1)
+    assert [event["after"] for event in topic.events() if event["source"]["key"] == "a"] == [1, 2]
+    assert len(topic.events()) == 4
+
+
 def test_other_options_than_it_was_made_with_are_refused(bucket: Node, topic: Topic) -> None:
     begin(bucket)
     go(bucket, topic, name=topic.name)
@@ -464,6 +523,79 @@ def test_the_commands_of_the_guide(bucket: Node, topic: Topic, tmp_path: Path) -
         done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=True, timeout=240)
         assert told in done.stdout + done.stderr
     assert topic.held() == truth(bucket)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that knows rights, and drops transactional ids that rest for two seconds, as others do for a week."""
+    settings = {
+        "transactional.id.expiration.ms": "2000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    try:
+        place = tmp_path_factory.mktemp("strict")
+        with open_broker(place, memory="256m", quick=True, settings=settings) as opened:
+            yield opened
+    except NotFetched as reason:
+        pytest.skip(f"no Kafka: {reason}")
+
+
+def test_a_publication_that_rested_so_long_that_the_broker_dropped_its_id_goes_on(bucket: Node, strict: Broker) -> None:
+    topic = Topic(strict)
+    begin(bucket)
+    running = Running(bucket, topic, name=topic.name)
+    try:
+        running.until(lambda told: told.published == 40)
+        for number in count():
+            time.sleep(3.0)  # the broker's clock
+            with bucket.client() as client:
+                client.set(f"late{number}", "1")
+            running.until(lambda told, total=41 + number: told.published == total)
+            if running.told.retries:
+                break
+    finally:
+        running.stop()
+    assert running.ended is None
+    assert topic.held() == truth(bucket)
+    assert topic.twice() == []
+
+
+def test_of_two_processes_whose_id_the_broker_dropped_the_one_that_others_overtook_ends(
+    bucket: Node, strict: Broker
+) -> None:
+    topic = Topic(strict)
+    begin(bucket)
+    sinks = []
+    for _ in range(2):
+        target = replace(Publish(bucket.url, topic.url).target, seconds=10.0)
+        sinks.append(PublishSink(target, "default", "", SHAPE, Offset().to_json()))
+        commit(sinks[-1])
+    time.sleep(4.0)  # the broker's clock
+    with pytest.raises(PublishRefused, match="another process publishes under the name"):
+        commit(sinks[0])
+    for each in sinks:
+        each.close()
+
+
+def test_rights_that_are_taken_meanwhile_are_named_and_the_publication_goes_on_when_they_are_back(
+    bucket: Node, strict: Broker
+) -> None:
+    topic = Topic(strict)
+    begin(bucket)
+    go(bucket, topic)
+    write(bucket, "two")
+    for operations in (("READ", "DESCRIBE", "DESCRIBE_CONFIGS"), ()):
+        allow(topic, *operations)
+        said = rf"opic authorization failed.*: the user needs Read, Write and Describe on the topics {topic.name} and"
+        with pytest.raises(PublishRefused, match=said) as refused:
+            go(bucket, topic)
+        assert str(refused.value).count("\n") == 0
+    allow(topic, "READ", "DESCRIBE", "DESCRIBE_CONFIGS", "WRITE")
+    go(bucket, topic)
+    assert topic.held() == truth(bucket)
+    assert topic.twice() == []
 
 
 @pytest.mark.spark

@@ -3,7 +3,7 @@
     {"before": ..., "after": ..., "source": {...}, "op": "u", "ts_ms": ...}
 
 A document that is JSON stands in the envelope as it is, byte for byte: nothing is parsed here and written anew. What is
-no JSON is base64, and `source` says so. No dict is made for a change: an envelope is one template of bytes, filled in.
+no JSON is base64, and `source` says so. No dict is made for a change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from itertools import repeat
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,17 +29,29 @@ from headwater.pipelines.kafka import KafkaTarget, Message
 
 Headers = list[tuple[str, bytes]]
 
-NAME, VBUCKET, VB_UUID, SEQNO, CAS, OP = (
-    f"headwater.{each}" for each in ("name", "vbucket", "vb_uuid", "seqno", "cas", "op")
-)
-COLLECTION_ID, COLLECTION, ROLLBACK = "headwater.collection_id", "headwater.collection", "headwater.rollback"
+
+class HeaderNames(NamedTuple):
+    """Names of the headers by which a publication finds its events in a topic; each format has its own."""
+
+    name: str
+    vbucket: str
+    vb_uuid: str
+    seqno: str
+    cas: str
+    op: str
+    collection_id: str
+    collection: str
+    rollback: str
+
+
+HEADWATER: Final = HeaderNames(*(f"headwater.{name}" for name in HeaderNames._fields))
 DELETE: Final = b"d"
 _OPERATIONS: Final = {"create": b"c", "update": b"u"}
 _COLUMNS = ("vbucket", "seqno", "vb_uuid", "event", "key", "value", "cas", "rev_seqno", "flags", "expiry")
 _OF_COLLECTIONS = ("collection_id", "scope", "collection")
 _OF_BEFORES = ("before", "operation")
 _DEFAULT = "_default"
-_U64 = (1 << 64) - 1
+_UNSIGNED = frozenset({"seqno", "cas", "rev_seqno"})
 _NULL: Final = b"null"
 
 _plain = re.compile(rb"[ !#-\[\]-~]*").fullmatch
@@ -85,7 +98,7 @@ class ChangedDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class Envelopes:
-    """Makes messages of changes; travels to tasks pickled.
+    """Makes messages of changes, in Debezium's envelope; travels to tasks pickled. formats.py has the other formats.
 
     Attributes:
         name: the name of the publication.
@@ -94,7 +107,10 @@ class Envelopes:
         by_collection: True if collections are chosen.
         before: True if changes come with what they replaced.
         reads: by vbucket, the seqno up to which documents are read and not watched: "r".
+        batch: the number of the batch.
     """
+
+    NAMES: ClassVar[HeaderNames] = HEADWATER
 
     name: str
     bucket: str
@@ -102,6 +118,9 @@ class Envelopes:
     by_collection: bool = False
     before: bool = False
     reads: Mapping[int, int] = field(default_factory=dict)
+    batch: int = 0
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What many messages share."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -114,23 +133,21 @@ class Envelopes:
 
         A collection without a name came and went before anybody could ask for it: its changes are left out.
         """
-        plain = [batch.column(name).to_pylist() for name in _COLUMNS]
-        plain.append(modified_at(batch.column("cas")).cast(pa.int64()).to_pylist())
         rows = batch.num_rows
-        more = [batch.column(name).to_pylist() for name in _OF_COLLECTIONS] if self.by_collection else []
-        more = more or [[0] * rows, [_DEFAULT] * rows, [_DEFAULT] * rows]
+        columns = [_values(batch.column(name), unsigned=name in _UNSIGNED) for name in _COLUMNS]
+        columns.append(_values(pc.divide(modified_at(batch.column("cas")).cast(pa.int64()), 1000)))
+        more = [_values(batch.column(name)) for name in _OF_COLLECTIONS] if self.by_collection else []
+        columns += more or [repeat(0, rows), repeat(_DEFAULT, rows), repeat(_DEFAULT, rows)]
         if self.before:
             # The value of a version that is none is null.
-            more.append(pc.struct_field(batch.column("before"), "value").to_pylist())
-            more.append(batch.column("operation").to_pylist())
-        for vb, seqno, uuid, event, key, value, cas, rev, flags, expiry, micros, *rest in zip(
-            *plain, *more, strict=True
-        ):
-            if rest[1] is not None:
-                time_ = None if micros is None else micros // 1000
-                yield ChangedDocument(
-                    vb, seqno & _U64, uuid, event, key, value, cas & _U64, rev & _U64, flags, expiry, time_, *rest
-                )
+            columns.append(pc.struct_field(batch.column("before"), "value").to_pylist())
+            columns.append(batch.column("operation").to_pylist())
+        else:
+            columns += [repeat(None, rows), repeat(None, rows)]
+        changes = map(ChangedDocument._make, zip(*columns, strict=True))
+        if self.by_collection and batch.column("scope").null_count:
+            return (change for change in changes if change.scope is not None)
+        return changes
 
     def messages(self, change: ChangedDocument, rollback: int | None = None, topic: str | None = None) -> list[Message]:
         """Return the messages of a change: its event, and behind a deletion a tombstone.
@@ -141,7 +158,7 @@ class Envelopes:
         """
         op = self.operation(change, rollback)
         headers = self.headers(change, op, rollback)
-        to = topic if topic is not None else self._topic(change)
+        to = topic if topic is not None else self.topic(change)
         event = (to, change.key, self.envelope(change, op, rollback), headers)
         return [event, (to, change.key, None, headers)] if op == DELETE else [event]
 
@@ -159,82 +176,98 @@ class Envelopes:
 
     def headers(self, change: ChangedDocument, op: bytes, rollback: int | None) -> Headers:
         """Return the headers: whose the message is, and the place of the change in the history of its vbucket."""
+        names, shared = self.NAMES, (op, change.vbucket, change.vb_uuid, change.collection_id, change.collection)
+        fixed = self._known.get(shared)
+        if fixed is None:
+            fixed = self._known[shared] = self._fixed(change, op)
+        results = [*fixed, (names.seqno, b"%d" % change.seqno), (names.cas, b"%d" % change.cas)]
+        if rollback is not None:
+            results.append((names.rollback, b"%d" % rollback))
+        return results
+
+    def _fixed(self, change: ChangedDocument, op: bytes) -> Headers:
+        """Return the headers that many messages share: those are made once, and travel to the driver once."""
+        names = self.NAMES
         results = [
-            (NAME, self.name.encode()),
-            (VBUCKET, b"%d" % change.vbucket),
-            (VB_UUID, change.vb_uuid.encode()),
-            (SEQNO, b"%d" % change.seqno),
-            (CAS, b"%d" % change.cas),
-            (OP, op),
+            (names.name, self.name.encode()),
+            (names.op, op),
+            (names.vbucket, b"%d" % change.vbucket),
+            (names.vb_uuid, change.vb_uuid.encode()),
         ]
         if self.by_collection:
-            results.append((COLLECTION_ID, b"%d" % change.collection_id))
-            results.append((COLLECTION, f"{change.scope}.{change.collection}".encode()))
-        if rollback is not None:
-            results.append((ROLLBACK, b"%d" % rollback))
+            results.append((names.collection_id, b"%d" % change.collection_id))
+            results.append((names.collection, f"{change.scope}.{change.collection}".encode()))
         return results
 
     def envelope(self, change: ChangedDocument, op: bytes, rollback: int | None) -> bytes:
         """Return Debezium's envelope of a change, as JSON."""
-        before, marks = (_NULL, b"") if change.before is None else _document(change.before, b"before")
+        before, marks = (_NULL, "") if change.before is None else self.document(change.before, "before")
         after = _NULL
         if op != DELETE:
-            after, mark = _document(change.value or b"", b"after")
+            after, mark = self.document(change.value or b"", "after")
             marks += mark
         key, mark = _key(change.key)
         marks += mark
         if rollback is not None:
-            marks += b', "rollback_to": %d' % rollback
-        return _template(self.name, self.bucket, change.scope, change.collection) % (
-            before,
-            after,
-            _NULL if change.milliseconds is None else b"%d" % change.milliseconds,
-            b"true" if op == b"r" else b"false",
-            key,
-            change.vbucket,
-            change.seqno,
-            change.vb_uuid.encode(),
-            change.cas,
-            change.revision,
-            change.flags,
-            change.expiry,
-            change.event.encode(),
-            b"false" if rollback is None else b"true",
-            marks,
-            op,
-            time.time_ns() // 1_000_000,
+            marks += f', "rollback_to": {rollback}'
+        vb, seqno, vb_uuid, event, _, _, cas, revision, flags, expiry, milliseconds, _, scope, collection, *_ = change
+        place = (
+            f', "source": {_source(self.name, self.bucket, scope, collection)}, "ts_ms": '
+            f"{'null' if milliseconds is None else milliseconds}, "
+            f'"snapshot": "{"true" if op == b"r" else "false"}", "key": {key}, "vbucket": {vb}, "seqno": {seqno}, '
+            f'"vb_uuid": "{vb_uuid}", "cas": "{cas}", "rev": {revision}, "flags": {flags}, "expiry": {expiry}, '
+            f'"event": "{event}", "rollback": {"false" if rollback is None else "true"}{marks}}}, '
+            f'"op": "{op.decode()}", "ts_ms": {time.time_ns() // 1_000_000}}}'
         )
+        return b"".join((b'{"before": ', before, b', "after": ', after, place.encode()))
 
-    def _topic(self, change: ChangedDocument) -> str:
+    def document(self, value: bytes, name: str) -> tuple[bytes, str]:
+        """Return a document as JSON, and what the source says of it if that is base64."""
+        return document(value, name)
+
+    def topic(self, change: ChangedDocument) -> str:
+        """Return the topic of a change's collection."""
+        known, named = self._known, (change.scope, change.collection)
+        if named not in known:
+            known[named] = self._named(change)
+        topic: str = known[named]
+        return topic
+
+    def _named(self, change: ChangedDocument) -> str:
         return self.target.topic_of(self.bucket, change.scope or "", change.collection or "")
 
 
 @lru_cache(1024)
-def _template(name: str, bucket: str, scope: str | None, collection: str | None) -> bytes:
-    """Return the envelope of a collection's changes, with places for what differs."""
+def _source(name: str, bucket: str, scope: str | None, collection: str | None) -> str:
+    """Return the part of the source that is the same for all changes of a collection, as JSON that is not closed."""
     known: dict[str, str | None] = {"version": __version__, "connector": "headwater", "name": name, "db": bucket}
-    known |= {"scope": scope, "collection": collection}
-    source = json.dumps(known).encode().replace(b"%", b"%%").rstrip(b"}")
-    return (
-        b'{"before": %b, "after": %b, "source": '
-        + source
-        + b', "ts_ms": %b, "snapshot": "%b", "key": %b, "vbucket": %d, "seqno": %d, "vb_uuid": "%b", "cas": "%d",'
-        b' "rev": %d, "flags": %d, "expiry": %d, "event": "%b", "rollback": %b%b}, "op": "%b", "ts_ms": %d}'
-    )
+    return json.dumps({**known, "scope": scope, "collection": collection}).rstrip("}")
 
 
-def _document(value: bytes, name: bytes) -> tuple[bytes, bytes]:
+def _values(column: pa.Array, *, unsigned: bool = False) -> list[Any]:
+    """Return the values of a column; of numbers those without a sign, if so wanted."""
+    if column.null_count or not pa.types.is_integer(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    numbers = column.to_numpy()
+    return (numbers.view(np.uint64) if unsigned else numbers).tolist()  # type: ignore[no-any-return]
+
+
+def is_json(value: bytes) -> bool:
+    """Return True for a JSON text."""
+    return bool(value) and bool(valid(np.frombuffer(value, np.uint8), _scratch))
+
+
+def document(value: bytes, name: str) -> tuple[bytes, str]:
     """Return a document as JSON, and what the source says of it if that is base64."""
-    if value and valid(np.frombuffer(value, np.uint8), _scratch):
-        return value, b""
-    return b'"%b"' % b64encode(value), b', "%b_encoding": "base64"' % name
+    if is_json(value):
+        return value, ""
+    return b'"%b"' % b64encode(value), f', "{name}_encoding": "base64"'
 
 
-def _key(key: bytes) -> tuple[bytes, bytes]:
+def _key(key: bytes) -> tuple[str, str]:
     """Return a key as JSON, and what the source says of it if that is base64."""
-    if _plain(key):
-        return b'"%b"' % key, b""
     try:
-        return json.dumps(key.decode(), ensure_ascii=False).encode(), b""
+        text = key.decode()
     except UnicodeDecodeError:
-        return b'"%b"' % b64encode(key), b', "key_encoding": "base64"'
+        return f'"{b64encode(key).decode()}"', ', "key_encoding": "base64"'
+    return (f'"{text}"' if _plain(key) else json.dumps(text, ensure_ascii=False)), ""

@@ -18,11 +18,11 @@ import logging
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from headwater.errors import ConnectionLost, OptionError, PublishRefused
 from headwater.failpoints import failpoint
@@ -63,6 +63,8 @@ RECORD, MARK, FORMAT = b"record", b"mark", 1
 _TAIL = 64
 """Messages at the end of the positions in which the newest record is looked for first."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,230}")
+_NO_ID = "A" * 22
+"""The id of a topic of a broker that knows none: sixteen zeros."""
 _LEGAL = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -125,7 +127,10 @@ def target_of(
     own = name or _LEGAL.sub("_", f"headwater-{bucket}-{topic.format_map(_Same())}")
     if not _NAME.fullmatch(own):
         raise OptionError("name", own, "1 to 230 letters, digits, dots, dashes or underscores, as Kafka's names are")
-    return KafkaTarget(brokers, topic, own, {**_file_of(file), **_allowed(properties or {})}, partitions)
+    target = KafkaTarget(brokers, topic, own, {**_file_of(file), **_allowed(properties or {})}, partitions)
+    if topic == target.positions:
+        raise OptionError("name", own, f"a name whose positions, in the topic {topic}, are not among the events")
+    return target
 
 
 class _Same(dict[str, str]):
@@ -333,6 +338,25 @@ class KafkaPositions:
         return self._readers[isolation]
 
 
+class TopicNoted(NamedTuple):
+    """A topic with events of a publication.
+
+    Attributes:
+        id: by which Kafka tells it from one of the same name that is made later; "" if the broker does not say.
+        collections: "scope.collection" of its events.
+    """
+
+    id: str = ""
+    collections: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, written: Any) -> dict[str, TopicNoted]:
+        """Return topics as `Noted.text` writes them; earlier versions wrote names alone."""
+        if isinstance(written, list):
+            return {name: cls() for name in written}
+        return {name: cls(id_, tuple(collections)) for name, (id_, collections) in written.items()}
+
+
 @dataclass(frozen=True)
 class Noted:
     """The state of a publication, as Kafka has it.
@@ -340,14 +364,14 @@ class Noted:
     Attributes:
         record: how far it is.
         shape: options that can't change.
-        topics: the topics that have its events.
+        topics: the topics that have its events, by name.
         reads: by vbucket, the seqno up to which the first read of all documents goes.
         marked: when the last mark was written, in seconds since 1970, and the number of marks.
     """
 
     record: LedgerRecord
     shape: Mapping[str, Any] = field(default_factory=dict)
-    topics: tuple[str, ...] = ()
+    topics: Mapping[str, TopicNoted] = field(default_factory=dict)
     reads: Mapping[str, int] = field(default_factory=dict)
     marked: tuple[float, int] = (0.0, 0)
 
@@ -364,7 +388,7 @@ class Noted:
                 "kafka", f"positions are of format {known['format']}, and this version writes {FORMAT}"
             )
         record = LedgerRecord(known["bucket"], known["end"], known["batch"])
-        return cls(record, known["shape"], tuple(known["topics"]), known["reads"], tuple(known["marked"]))
+        return cls(record, known["shape"], TopicNoted.read(known["topics"]), known["reads"], tuple(known["marked"]))
 
     def text(self) -> bytes:
         """Return it as a message's value."""
@@ -409,6 +433,7 @@ class KafkaWriter:
         self._troubles: list[str] = []
         self._undelivered: list[str] = []
         self._topics: set[str] = set()
+        self._policies: dict[str, str] = {}
         self._batch_bytes = BATCH_BYTES
         with calls(target, self._troubles):
             self._admin = _admin_of(target, self._troubles)
@@ -419,12 +444,71 @@ class KafkaWriter:
             raise PublishRefused(target.brokers, f"{text}: set it to compact, or publish under another --name")
         self._producer = self._open()
 
-    def ensure(self, topics: Iterable[str]) -> None:
-        """Make topics that are missing.
+    def ensure(self, topics: Mapping[str, TopicNoted]) -> dict[str, TopicNoted]:
+        """Make topics that are missing; return all of them with their present ids.
 
         Raises:
-            PublishRefused: the broker does not let us.
+            PublishRefused: the broker does not let us make one, one with earlier events was dropped, or one is
+                compacted although its collections have the same keys.
         """
+        ids = self._ids(topics)
+        for topic, noted in topics.items():
+            self._check(topic, noted, ids.get(topic))
+        self._make_missing(topics)
+        for topic, noted in topics.items():
+            self._check_shared(topic, noted.collections)
+        ids |= self._ids([topic for topic in topics if topic not in ids])
+        return {topic: TopicNoted(ids.get(topic) or noted.id, noted.collections) for topic, noted in topics.items()}
+
+    def check_not_made_again(self, topics: Mapping[str, TopicNoted]) -> None:
+        """Check that what a rollback has to undo was looked for where it was sent.
+
+        Raises:
+            PublishRefused: a topic was dropped and made again: its events are gone, and offsets mean something else.
+        """
+        for topic, present in self._ids(topics).items():
+            self._check(topic, topics[topic], present)
+
+    def _check(self, topic: str, noted: TopicNoted, present: str | None) -> None:
+        if topic == self.target.positions:
+            raise PublishRefused(self.target.brokers, f"topic {topic} has the positions, it can't have events too")
+        if noted.id and present not in ("", noted.id):
+            text = f"topic {topic} was dropped{'' if present is None else ' and made again'}, with all that was in it"
+            text = f"{text}: publish under another --name, which begins anew"
+            raise PublishRefused(self.target.brokers, text)
+
+    def _check_shared(self, topic: str, collections: Sequence[str]) -> None:
+        if len(collections) < 2:
+            return
+        if topic not in self._policies:
+            self._policies[topic] = self._setting(topic, "cleanup.policy")
+        if "compact" in self._policies[topic]:
+            text = (
+                f"topic {topic} is compacted, and of the same key in {' and '.join(collections[:2])} it would keep one"
+            )
+            text = f"{text} document: name topics by {{scope}}.{{collection}}, or set cleanup.policy to delete"
+            raise PublishRefused(self.target.brokers, text)
+
+    def _ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of topics that are there; "" for one whose id the broker does not say."""
+        from confluent_kafka import KafkaException, TopicCollection
+
+        results: dict[str, str] = {}
+        if not topics:
+            return results
+        with calls(self.target, self._troubles):
+            asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self.target.seconds)
+            for topic, answer in asked.items():
+                try:
+                    named = str(answer.result().topic_id)
+                except KafkaException as error:
+                    if _code(error) != "UNKNOWN_TOPIC_OR_PART":
+                        raise
+                else:
+                    results[topic] = "" if named == _NO_ID else named
+        return results
+
+    def _make_missing(self, topics: Iterable[str]) -> None:
         for topic in sorted(set(topics) - self._topics):
             with calls(self.target, self._troubles):
                 self._make(topic, self.target.partitions or -1, {})
@@ -581,10 +665,24 @@ class KafkaWriter:
         return producer
 
 
-_FENCED = ("_FENCED", "_FATAL", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING")
+_FENCED = ("_FENCED", "_FATAL", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+_FORGOTTEN = ("INVALID_PRODUCER_ID_MAPPING", "UNKNOWN_PRODUCER_ID")
+"""What a broker answers that has dropped a transactional id; librdkafka lets such a transaction be aborted."""
 _AWAY = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE", "REQUEST_TIMED_OUT", "_TIMED_OUT_QUEUE")
 _FOR_GOOD = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL", "_INVALID_ARG", "UNSUPPORTED_SASL_MECHANISM")
 _LATER = ("COORDINATOR", "CONCURRENT_TRANSACTIONS", "NOT_ENOUGH_REPLICAS")
+
+
+class IdForgotten(ConnectionLost):
+    """The broker has dropped a transactional id that was not in use for long. A new producer may go on with it, unless
+    another process has done so meanwhile.
+    """
+
+
+def fenced(name: str) -> str:
+    """Return why a publication ends for good."""
+    why = f'another process publishes under the name "{name}", or a transaction took longer than'
+    return f"{why} transaction.timeout.ms: this one ends, and nothing is there twice"
 
 
 @contextmanager
@@ -602,12 +700,21 @@ def calls(target: KafkaTarget, troubles: list[str]) -> Iterator[None]:
     except KafkaException as error:
         code, text = _code(error), _why(error.args[0].str(), troubles)
         if code in _FENCED or error.args[0].fatal():
-            why = f'another process publishes under the name "{target.name}", or a transaction took longer than'
-            line = f"{why} transaction.timeout.ms: this one ends, and nothing is there twice"
-            raise PublishRefused(target.brokers, line) from error
-        if "AUTHORIZATION" in code or code in _FOR_GOOD:
+            raise PublishRefused(target.brokers, fenced(target.name)) from error
+        if code in _FORGOTTEN:
+            text = f'it had dropped the id "{target.name}", which was not in use for transactional.id.expiration.ms'
+            raise IdForgotten(target.brokers, f"{text}: a new start goes on where Kafka says") from error
+        if "AUTHORIZATION" in code:
+            raise PublishRefused(target.brokers, f"{text}: {_rights(target, code)}") from error
+        if code in _FOR_GOOD:
             raise PublishRefused(target.brokers, text) from error
         raise ConnectionLost(target.brokers, text) from error
+
+
+def _rights(target: KafkaTarget, code: str) -> str:
+    if "TRANSACTIONAL_ID" in code:
+        return f"the user needs Write and Describe on the transactional id {target.name}"
+    return f"the user needs Read, Write and Describe on the topics {target.topic} and {target.positions}"
 
 
 def _code(error: Any) -> str:

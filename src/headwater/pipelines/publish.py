@@ -25,22 +25,25 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from headwater.errors import LedgerError, TableChanged
+from headwater.errors import LedgerError, PublishRefused, TableChanged
 from headwater.failpoints import failpoint
-from headwater.pipelines import envelopes
 from headwater.pipelines.attempts import patience
-from headwater.pipelines.envelopes import ChangedDocument, Envelopes
+from headwater.pipelines.envelopes import DELETE, ChangedDocument, Envelopes, HeaderNames
+from headwater.pipelines.formats import FORMATS
 from headwater.pipelines.job import follow_into
 from headwater.pipelines.jobs import Publish, PublishProgress
 from headwater.pipelines.kafka import (
     CALL_SECONDS,
     MARK_SECONDS,
+    IdForgotten,
     KafkaPositions,
     KafkaTarget,
     KafkaWriter,
     Mark,
     Message,
     Noted,
+    TopicNoted,
+    fenced,
 )
 from headwater.pipelines.ledger import LedgerRecord
 from headwater.pipelines.tasks import advanced, reached_rows, whole
@@ -111,7 +114,7 @@ class _Messages:
         self._standing: dict[int, int] = dict.fromkeys(task.doubted, 0)
         self._repairs = {part.vbucket: _Repair(task, part) for part in task.parts if part.vbucket in task.doubted}
         self._counts = dict.fromkeys(("published", "deleted", "undone"), 0)
-        self._topics: set[str] = set()
+        self._topics: dict[str, set[str]] = {}
 
     def all(self) -> Iterator[Message]:
         """Yield the messages, those of a vbucket in the order of its history."""
@@ -133,7 +136,8 @@ class _Messages:
                     if repair.holds(change, self._standing[change.vbucket]):
                         continue
                     yield from self._undone(repair, repair.returned())
-                yield from self._noted("deleted" if change.is_deletion else "published", task.maker.messages(change))
+                kind = "deleted" if change.is_deletion else "published"
+                yield from self._noted(kind, change, task.maker.messages(change))
         for vb, repair in self._repairs.items():
             yield from self._undone(repair, (*repair.returned(), *repair.gone(self._standing[vb])))
 
@@ -142,18 +146,18 @@ class _Messages:
         return {
             "unread": sorted(self._unread),
             "reached": reached_rows(self._reached),
-            "topics": sorted(self._topics),
+            "topics": {topic: sorted(names) for topic, names in self._topics.items()},
             "counts": self._counts,
             "rollbacks": sum(part.rollback for part in self._task.parts),
         }
 
     def _undone(self, repair: _Repair, changes: Iterable[tuple[ChangedDocument, str]]) -> Iterator[Message]:
         for change, topic in changes:
-            yield from self._noted("undone", self._task.maker.messages(change, repair.to, topic))
+            yield from self._noted("undone", change, self._task.maker.messages(change, repair.to, topic))
 
-    def _noted(self, kind: str, messages: list[Message]) -> list[Message]:
+    def _noted(self, kind: str, change: ChangedDocument, messages: list[Message]) -> list[Message]:
         self._counts[kind] += 1
-        self._topics.update(topic for topic, *_ in messages)
+        self._topics.setdefault(messages[0][0], set()).add(f"{change.scope}.{change.collection}")
         return messages
 
 
@@ -272,7 +276,7 @@ class PublishAnswer:
         path: the file with its messages.
         unread: vbuckets that could not be read as planned.
         reached: (vbucket, vb uuid, seqno) of vbuckets that were read further than planned.
-        topics: where the messages go.
+        topics: where the messages go, and whose they are: topic -> collections.
         counts: events by kind.
         rollbacks: vbuckets that rolled back.
     """
@@ -280,7 +284,7 @@ class PublishAnswer:
     path: str
     unread: list[int]
     reached: list[list[int]]
-    topics: list[str]
+    topics: dict[str, list[str]]
     counts: dict[str, int]
     rollbacks: int
 
@@ -307,7 +311,7 @@ class PublishSink:
         target: where it is.
         bucket: the bucket of the changes.
         staging: a folder for the messages of a batch.
-        shape: options that can't change: `topic`, `collections` and `before`.
+        shape: options that can't change: `topic`, `collections`, `before` and `format`.
         beginning: the offset of a new publication.
         writes: True to shut out whoever else publishes under this name.
 
@@ -356,13 +360,14 @@ class PublishSink:
         """Return the tasks of the batch that ends at `end`."""
         held = Offset.from_json(self.refresh().end)
         parts = ranges(held, Offset.from_json(end))
-        maker = Envelopes(
+        maker = self._format(
             self._target.name,
             self._bucket,
             self._target,
             settings.chooses,
             settings.before,
             {int(vb): seqno for vb, seqno in self._reads(end).items()},
+            self._noted.record.batch,
         )
         doubted = self._doubted([part for part in parts if part.rollback])
         return [
@@ -410,20 +415,32 @@ class PublishSink:
         if record.digest != after:
             message = f"it is at batch {record.batch} by now and this one was planned from another place"
             raise TableChanged(self.place, message)
-        topics = {topic for each in written for topic in each.topics}
-        self._writer.ensure(topics)
+        if any(each.rollbacks for each in written):
+            self._writer.check_not_made_again(self._noted.topics)
+        topics = {**self._noted.topics, **self._writer.ensure(_gathered(self._noted.topics, written))}
         mark = self._mark()
         reached = advanced(end, [place for each in written for place in each.reached])
         noted = Noted(
             LedgerRecord(self._bucket, reached, record.batch + 1),
             self._shape,
-            tuple(sorted({*self._noted.topics, *topics})),
+            topics,
             _unfinished(self._reads(end), reached),
             self._noted.marked if mark is None else (time.time(), self._noted.marked[1] + 1),
         )
-        self._writer.publish((message for each in written for message in staged(each.path)), noted, mark)
+        try:
+            self._writer.publish((message for each in written for message in staged(each.path)), noted, mark)
+        except IdForgotten:
+            self._check_alone()
+            raise
         self._noted = noted
         return noted.record
+
+    def _check_alone(self) -> None:
+        """Raise PublishRefused if somebody else has published since: a broker that has forgotten both shuts nobody
+        out.
+        """
+        if self._positions.load().record != self._noted.record:
+            raise PublishRefused(self._target.brokers, fenced(self._target.name))
 
     def count(self, progress: PublishProgress, written: Sequence[PublishAnswer]) -> None:
         """Add a committed batch to the job's progress."""
@@ -439,7 +456,7 @@ class PublishSink:
             self._writer.close()
 
     def _check(self) -> None:
-        there = self._noted.shape
+        there = {"format": "debezium", **self._noted.shape}
         if self._noted.record.batch and there != dict(self._shape):
             names = [name for name in {*there, *self._shape} if there.get(name) != self._shape.get(name)]
             text = ", ".join(f"{name} {there.get(name)!r}" for name in sorted(names))
@@ -473,20 +490,25 @@ class PublishSink:
             if all(mark.seqnos.get(str(part.vbucket), 0) <= part.start_seqno for part in parts):
                 since = mark.ends
                 break
+        names = self._format.NAMES
         floors = {part.vbucket: part.start_seqno for part in parts}
         results: dict[int, dict[tuple[int, bytes], _Newest]] = {vb: {} for vb in floors}
         for message in self._positions.events(self._noted.topics, since):
             fields = dict(message.headers() or ())
-            vb = int(fields.get(envelopes.VBUCKET, b"-1")) if fields.get(envelopes.NAME) == self._name else -1
+            vb = int(fields.get(names.vbucket, b"-1")) if fields.get(names.name) == self._name else -1
             if vb in results:
-                identity = int(fields.get(envelopes.COLLECTION_ID, 0)), message.key()
-                newest = _Newest.of(message, fields)
+                identity = int(fields.get(names.collection_id, 0)), message.key()
+                newest = _Newest.of(message, fields, names)
                 if newest.follows(results[vb].get(identity)):
                     results[vb][identity] = newest
         return {
             vb: {each: newest.last for each, newest in known.items() if newest.last.seqno > floors[vb]}
             for vb, known in results.items()
         }
+
+    @property
+    def _format(self) -> type[Envelopes]:
+        return FORMATS[self._shape["format"]]
 
     @property
     def _name(self) -> bytes:
@@ -501,13 +523,13 @@ class _Newest(NamedTuple):
     last: Published
 
     @classmethod
-    def of(cls, message: Any, fields: Mapping[str, bytes]) -> _Newest:
-        """Return a message's event; `fields` are its headers."""
+    def of(cls, message: Any, fields: Mapping[str, bytes], names: HeaderNames) -> _Newest:
+        """Return a message's event; `fields` are its headers, which have such names."""
         last = Published(
-            int(fields[envelopes.SEQNO]),
-            fields[envelopes.OP] == envelopes.DELETE,
+            int(fields[names.seqno]),
+            fields[names.op] == DELETE,
             message.topic(),
-            fields.get(envelopes.COLLECTION, b"").decode(),
+            fields.get(names.collection, b"").decode(),
         )
         return cls((message.topic(), message.partition()), message.timestamp()[1], last)
 
@@ -518,6 +540,17 @@ class _Newest(NamedTuple):
         topic got more partitions, or its collection another topic.
         """
         return before is None or self.partition == before.partition or self.at >= before.at
+
+
+def _gathered(noted: Mapping[str, TopicNoted], written: Sequence[PublishAnswer]) -> dict[str, TopicNoted]:
+    """Return the topics of a batch, each with all collections that have events there by then."""
+    names: dict[str, set[str]] = {}
+    for topic, collections in (place for each in written for place in each.topics.items()):
+        known = noted.get(topic, TopicNoted()).collections
+        names.setdefault(topic, set(known)).update(collections)
+    return {
+        topic: TopicNoted(noted.get(topic, TopicNoted()).id, tuple(sorted(names[topic]))) for topic in sorted(names)
+    }
 
 
 def _unfinished(reads: Mapping[str, int], end: Mapping[str, Any]) -> dict[str, int]:
@@ -553,6 +586,7 @@ def work(job: Publish) -> PublishProgress:
     target = replace(job.target, seconds=seconds)
     chosen = {name: options[name] for name in ("collections", "scope") if name in options}
     shape = {"topic": target.topic, "collections": chosen, "before": options.get("before", "false")}
+    shape["format"] = job.format
     opened: list[PublishSink] = []
 
     def sink() -> PublishSink:

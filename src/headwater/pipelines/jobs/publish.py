@@ -83,6 +83,11 @@ class Publish(OnEngines[PublishProgress]):
         choices=("earliest", "latest"),
         text="startingOffsets",
     )
+    format: str = option(
+        "debezium",
+        "Of messages: Debezium's envelope, that with a schema for Kafka Connect, CloudEvents, or plain documents.",
+        choices=("debezium", "connect", "cloudevents", "plain"),
+    )  # fmt: skip
     before: bool = option(False, "Each version, with the one that it replaced; the bucket keeps a history.")
     name: str | None = option(
         None, "Whose positions these are in Kafka; made of bucket and topic if left out.", metavar="NAME"
