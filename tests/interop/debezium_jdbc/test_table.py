@@ -39,8 +39,9 @@ def _free_port() -> int:
 @contextmanager
 def postgres() -> Iterator[int]:
     """Run a PostgreSQL of its own, whose data is thrown away; yield its port. It does not run as root."""
-    place = Path(tempfile.mkdtemp(prefix="headwater-postgres-"))
     user = "postgres" if os.getuid() == 0 else None
+    # A user of its own does not get into root's folder for tests.
+    place = Path(tempfile.mkdtemp(prefix="headwater-postgres-", dir="/var/tmp" if user else None))
     if user:
         shutil.chown(place, user)
     port, data = _free_port(), str(place / "data")
