@@ -31,7 +31,7 @@ from headwater.pipelines.jobs import Publish
 from headwater.pipelines.jobs.publish import CHANGES_MAX
 from headwater.pipelines.kafka import PROPERTIES, Message
 
-DOCUMENTS = 100_000
+DOCUMENTS = 400_000
 DOCUMENT_BYTES = 256
 ROUNDS = 3
 TARGET = 300.0
