@@ -145,7 +145,8 @@ def test_an_envelope_for_connect_follows_its_schema_and_a_document_is_a_text_of_
     source = told["source"]
     assert (source["after_encoding"], source["key_encoding"], source["rollback_to"]) == ("base64", "base64", 12)
     gone = connect(PLAIN._replace(event="deletion", value=None))
-    assert (gone["after"], gone["op"]) == (None, "d")
+    # Debezium's sink for JDBC fails at a deletion without a row.
+    assert (gone["before"], gone["after"], gone["op"]) == ({"document": None}, None, "d")
 
 
 def test_the_schema_of_an_envelope_names_it_so_that_sinks_know_it() -> None:
@@ -154,5 +155,5 @@ def test_the_schema_of_an_envelope_names_it_so_that_sinks_know_it() -> None:
     assert schema["name"] == "n.Envelope"
     (after,) = [each for each in schema["fields"] if each["field"] == "after"]
     assert after["fields"] == [
-        {"type": "string", "name": "io.debezium.data.Json", "optional": False, "field": "document"}
+        {"type": "string", "name": "io.debezium.data.Json", "optional": True, "field": "document"}
     ]

@@ -224,6 +224,11 @@ def commit(sink: PublishSink) -> None:
     sink.commit(record.digest, record.end, [])
 
 
+def has(published: int) -> Callable[[PublishProgress], bool]:
+    """Return a function that says whether so many documents were published."""
+    return lambda told: told.published == published
+
+
 def allow(topic: Topic, *operations: str) -> None:
     """Allow everybody these operations of a topic, and nothing else."""
     place = admin.ResourceType.TOPIC, topic.name, admin.ResourcePatternType.LITERAL
@@ -552,7 +557,7 @@ def test_a_publication_that_rested_so_long_that_the_broker_dropped_its_id_goes_o
             time.sleep(3.0)  # the broker's clock
             with bucket.client() as client:
                 client.set(f"late{number}", "1")
-            running.until(lambda told, total=41 + number: told.published == total)
+            running.until(has(41 + number))
             if running.told.retries:
                 break
     finally:

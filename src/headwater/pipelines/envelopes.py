@@ -12,7 +12,7 @@ import json
 import re
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
@@ -134,10 +134,12 @@ class Envelopes:
         A collection without a name came and went before anybody could ask for it: its changes are left out.
         """
         rows = batch.num_rows
-        columns = [_values(batch.column(name), unsigned=name in _UNSIGNED) for name in _COLUMNS]
+        columns: list[Iterable[Any]] = [_values(batch.column(name), unsigned=name in _UNSIGNED) for name in _COLUMNS]
         columns.append(_values(pc.divide(modified_at(batch.column("cas")).cast(pa.int64()), 1000)))
-        more = [_values(batch.column(name)) for name in _OF_COLLECTIONS] if self.by_collection else []
-        columns += more or [repeat(0, rows), repeat(_DEFAULT, rows), repeat(_DEFAULT, rows)]
+        if self.by_collection:
+            columns += [_values(batch.column(name)) for name in _OF_COLLECTIONS]
+        else:
+            columns += [repeat(0, rows), repeat(_DEFAULT, rows), repeat(_DEFAULT, rows)]
         if self.before:
             # The value of a version that is none is null.
             columns.append(pc.struct_field(batch.column("before"), "value").to_pylist())
@@ -201,7 +203,7 @@ class Envelopes:
 
     def envelope(self, change: ChangedDocument, op: bytes, rollback: int | None) -> bytes:
         """Return Debezium's envelope of a change, as JSON."""
-        before, marks = (_NULL, "") if change.before is None else self.document(change.before, "before")
+        before, marks = (self.unknown(op), "") if change.before is None else self.document(change.before, "before")
         after = _NULL
         if op != DELETE:
             after, mark = self.document(change.value or b"", "after")
@@ -225,6 +227,10 @@ class Envelopes:
         """Return a document as JSON, and what the source says of it if that is base64."""
         return document(value, name)
 
+    def unknown(self, op: bytes) -> bytes:
+        """Return what stands for a version that was replaced, where there was none or nobody has it."""
+        return _NULL
+
     def topic(self, change: ChangedDocument) -> str:
         """Return the topic of a change's collection."""
         known, named = self._known, (change.scope, change.collection)
@@ -244,12 +250,14 @@ def _source(name: str, bucket: str, scope: str | None, collection: str | None) -
     return json.dumps({**known, "scope": scope, "collection": collection}).rstrip("}")
 
 
-def _values(column: pa.Array, *, unsigned: bool = False) -> list[Any]:
+def _values(column: Any, *, unsigned: bool = False) -> list[Any]:
     """Return the values of a column; of numbers those without a sign, if so wanted."""
     if column.null_count or not pa.types.is_integer(column.type):
-        return column.to_pylist()  # type: ignore[no-any-return]
-    numbers = column.to_numpy()
-    return (numbers.view(np.uint64) if unsigned else numbers).tolist()  # type: ignore[no-any-return]
+        results: list[Any] = column.to_pylist()
+    else:
+        numbers = column.to_numpy()
+        results = (numbers.view(np.uint64) if unsigned else numbers).tolist()
+    return results
 
 
 def is_json(value: bytes) -> bool:
