@@ -130,6 +130,12 @@ DECLARED: dict[str, dict[str, Way]] = {
     "docs/howto/publish.md": {
         "headwater publish": Elsewhere("tests/pipelines/test_publish.py::test_the_commands_of_the_guide"),
         '{"before": null': Elsewhere("tests/pipelines/test_envelopes.py::test_the_envelope_is_debeziums"),
+        "# sink.properties": Elsewhere(
+            "tests/interop/debezium_jdbc/test_table.py::test_debeziums_jdbc_sink_keeps_a_table_equal_to_the_bucket"
+        ),
+        "# of the worker": Elsewhere(
+            "tests/interop/debezium_jdbc/test_table.py::test_debeziums_jdbc_sink_keeps_a_table_equal_to_the_bucket"
+        ),
         "# kafka.properties": Elsewhere("tests/pipelines/test_kafka.py::test_properties_come_from_a_file_too"),
         "from headwater.pipelines.jobs": Bound(("headwater.pipelines.jobs.Publish",)),
     },

@@ -148,7 +148,7 @@ def test_of_the_events_of_a_document_the_last_one_in_the_topic_counts_whatever_t
     assert topic.held() == truth(bucket)
 
 
-class AheadOfTime(kafka.Producer):  # type: ignore[misc]
+class AheadOfTime(kafka.Producer):  # type: ignore[misc, name-defined]
     """A producer on a machine whose clock is ten minutes ahead."""
 
     def produce(self, topic: str, *rest: Any) -> None:
