@@ -120,7 +120,7 @@ class Envelopes:
     reads: Mapping[int, int] = field(default_factory=dict)
     batch: int = 0
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What many messages share."""
+    """Topics and headers that many messages share."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -233,13 +233,13 @@ class Envelopes:
 
     def topic(self, change: ChangedDocument) -> str:
         """Return the topic of a change's collection."""
-        known, named = self._known, (change.scope, change.collection)
-        if named not in known:
-            known[named] = self._named(change)
-        topic: str = known[named]
+        known, path = self._known, (change.scope, change.collection)
+        if path not in known:
+            known[path] = self._topic_name(change)
+        topic: str = known[path]
         return topic
 
-    def _named(self, change: ChangedDocument) -> str:
+    def _topic_name(self, change: ChangedDocument) -> str:
         return self.target.topic_of(self.bucket, change.scope or "", change.collection or "")
 
 

@@ -497,15 +497,15 @@ class KafkaWriter:
         if not topics:
             return results
         with calls(self.target, self._troubles):
-            asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self.target.seconds)
-            for topic, answer in asked.items():
+            answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self.target.seconds)
+            for topic, answer in answers.items():
                 try:
-                    named = str(answer.result().topic_id)
+                    number = str(answer.result().topic_id)
                 except KafkaException as error:
                     if _code(error) != "UNKNOWN_TOPIC_OR_PART":
                         raise
                 else:
-                    results[topic] = "" if named == _NO_ID else named
+                    results[topic] = "" if number == _NO_ID else number
         return results
 
     def _make_missing(self, topics: Iterable[str]) -> None:
@@ -667,7 +667,7 @@ class KafkaWriter:
 
 _FENCED = ("_FENCED", "_FATAL", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 _FORGOTTEN = ("INVALID_PRODUCER_ID_MAPPING", "UNKNOWN_PRODUCER_ID")
-"""What a broker answers that has dropped a transactional id; librdkafka lets such a transaction be aborted."""
+"""Answers of a broker that has dropped a transactional id; librdkafka lets such a transaction be aborted."""
 _AWAY = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE", "REQUEST_TIMED_OUT", "_TIMED_OUT_QUEUE")
 _FOR_GOOD = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL", "_INVALID_ARG", "UNSUPPORTED_SASL_MECHANISM")
 _LATER = ("COORDINATOR", "CONCURRENT_TRANSACTIONS", "NOT_ENOUGH_REPLICAS")

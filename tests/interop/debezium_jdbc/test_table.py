@@ -69,7 +69,7 @@ def table(port: int) -> dict[bytes, bytes] | None:
 
 
 def _problems(place: str) -> str:
-    """What the worker says of the sink's tasks, without the lines of where it was."""
+    """Return the failures of the sink's tasks as the worker tells them."""
     with urlopen(place, timeout=10.0) as answer:
         traces = [task.get("trace", "") for task in json.load(answer)["tasks"]]
     return "".join(line for trace in traces for line in trace.splitlines(keepends=True) if "... " not in line)
