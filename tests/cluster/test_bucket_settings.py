@@ -143,6 +143,27 @@ def test_a_node_whose_first_bucket_it_is_joins_without_a_quota() -> None:
         assert [on([each], _quota) for each in (*members, joining)] == [256, 256, 0]
 
 
+def test_members_whose_first_bucket_it_is_take_no_quota_off_a_node_that_joins() -> None:
+    with ExitStack() as stack:
+        firsts = [stack.enter_context(_empty(bucket="orders")) for _ in range(2)]
+        members = [stack.enter_context(_empty(bucket="default")), *firsts]
+        joining = stack.enter_context(_empty(bucket="default"))
+        _make_orders(members[0], 256)
+        _make_orders(joining, 128)
+        on(members, lambda known, seeds: found_cluster(known.of("orders"), seeds, 0))
+        on(members, lambda known, seeds: Rebalance(known.of("orders"), seeds, add=[_place(joining)]).run())
+        assert [on([each], _quota) for each in (*members, joining)] == [256, 0, 0, 256]
+
+
+def _make_orders(node: Node, quota: int) -> None:
+    wish = ("orders", None, quota)
+    on([node], lambda known, seeds: known.of("").admin(seeds[0]).create_bucket(*wish, is_empty=True))
+
+
+def _empty(bucket: str) -> Any:
+    return testing.node(vbuckets=VBUCKETS, vbucket_state="none", bucket=bucket)
+
+
 async def _quota(known: Members, seeds: list[Address]) -> int:
     return await known.of("orders").admin(seeds[0]).quota_mib()
 

@@ -49,9 +49,10 @@ async def bring_settings(members: Members, known: Sequence[Address], joining: Se
     """
     if joining:
         settings = await _settings(members, known)
+        limited = await _with_a_quota(members, known, settings)
         histories = Counter(each.history for each in settings)
         defaults = Counter(each.of_new for each in settings)
-        quotas = Counter(each.quota_mib for each in settings)
+        quotas = Counter(each.quota_mib for each in limited)
         wanted = _Settings(
             max(histories, key=lambda each: (histories[each], any(each))),
             max(defaults, key=lambda each: (defaults[each], not each)),
@@ -70,6 +71,18 @@ async def share_settings(members: Members, nodes: Sequence[Address]) -> None:
     history = next(filter(any, (each.history for each in settings)), (0, 0))
     quota_mib = next(filter(None, (each.quota_mib for each in settings)), 0)
     await _give(members, nodes, _Settings(history, all(each.of_new for each in settings), quota_mib))
+
+
+async def _with_a_quota(
+    members: Members, nodes: Sequence[Address], settings: Sequence[_Settings]
+) -> Sequence[_Settings]:
+    """Return the settings of the nodes on which the bucket may have a quota; those of all nodes if there is none.
+
+    The first bucket of a node has none: counted with the others, such nodes would take the quota off nodes that join.
+    """
+    names = await asyncio.gather(*(members.of("").admin(each).buckets() for each in nodes))
+    limited = [each for each, buckets in zip(settings, names, strict=True) if buckets[:1] != [members.bucket]]
+    return limited or settings
 
 
 async def _settings(members: Members, nodes: Sequence[Address]) -> list[_Settings]:
