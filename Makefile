@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model world linearizable attack disk-battery power-cuts lake-faults mutants spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake bench-scale docs docs-site docs-serve lock clean
+.PHONY: help setup demo model world linearizable attack disk-battery power-cuts lake-faults readers mutants spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake bench-scale docs docs-site docs-serve lock clean
 .PHONY: linearizable man dist dist-test deploy-test weights faults guides
 
 help: ## list the recipes
@@ -60,8 +60,13 @@ world: $(READY) warm ## a whole cluster in simulated time, with operators, clien
 SEEDS ?= 0-199
 ENGINE ?= local
 
-lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-199 ENGINE=local or spark; those in artifacts/ are not run again
-	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS) --engine $(ENGINE)
+FORMAT ?= delta
+
+lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-199 ENGINE=local or spark FORMAT=delta, iceberg or delta,iceberg; those in artifacts/ are not run again
+	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS) --engine $(ENGINE) --format $(FORMAT)
+
+readers: $(READY) warm ## tables of every kind, read by every reader that can be had: environments of their own in artifacts/readers (1.5 GB), then the page of the docs
+	@$(BIN)/python -m harness.readers setup && $(RUN) $(BIN)/python -m harness.readers run && $(BIN)/python tools/write_readers.py
 
 mutants: $(READY) warm ## bugs planted into copies of the product, which the judges of the harness must find: MUTANTS=5 (the quickest) ONLY=fsync-left-out SEEDS=200 (those of power cuts as root)
 	@$(RUN) $(BIN)/python -m harness.mutants --seeds $(if $(findstring command,$(origin SEEDS)),$(SEEDS),200) \
@@ -69,7 +74,7 @@ mutants: $(READY) warm ## bugs planted into copies of the product, which the jud
 
 spark-faults: $(READY) warm ## tests of jobs on Spark that take minutes: a mirror under faults, and what starts a Spark, a YARN or a Spark Connect of its own
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt 'pyspark[connect]' grpcio==1.85.1 grpcio-status==1.85.1 zstandard==0.25.0 nbclient==0.11.0 ipykernel==7.4.0
-	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults tests/guides tests/cli tests/examples tests/test_readme.py
+	@$(RUN) $(BIN)/python -m pytest -q -m battery tests/pipelines tests/spark tests/harness/lake_faults tests/harness/readers tests/guides tests/cli tests/examples tests/test_readme.py
 
 faults: $(READY) warm ## kills, cut links, full disks, backups: every step, of which `make test` has a few
 	@$(RUN) $(PYTEST) -m battery tests/backup tests/client tests/cluster tests/faults tests/harness/attack tests/harness/power_cuts tests/harness/linearizability tests/harness/simulation tests/harness/world tests/lake tests/native tests/node

@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
+from harness.lake_faults.catalog import REST, configured
 from harness.lake_faults.judge import Wrong
 from harness.processes import descendants, end_with_all_its_own, is_stopped, lives
 from headwater import failpoints
@@ -48,8 +49,8 @@ class Engine(Protocol):
     def run(self, url: str, place: Path, **asked: Any) -> MirrorProgress:
         """Run a mirror in this process; the arguments are those of `mirror`."""
 
-    def die(self, url: str, place: Path, points: str, unfold: bool, random: Random) -> None:
-        """Run a mirror once that dies at the armed failpoint, if it reaches it."""
+    def die(self, url: str, place: Path, points: str, options: Mapping[str, Any], random: Random) -> None:
+        """Run a mirror once that dies at the armed failpoint, if it reaches it. The options are those of `mirror`."""
 
     def armed(self, points: str) -> Any:
         """Arm failpoints for the mirrors of a block."""
@@ -58,11 +59,11 @@ class Engine(Protocol):
         """Run `step` when a mirror of the block passes a failpoint for the first time."""
 
 
-def mirror_and_die(url: str, place: Path, points: str, unfold: bool) -> None:
-    """Run a mirror to its end, or to the end of its process."""
+def mirror_and_die(url: str, place: Path, points: str, options: Mapping[str, Any], rest: str) -> None:
+    """Run a mirror to its end, or to the end of its process. `rest` is the address of a REST catalog, or empty."""
     failpoints.arm(points)
-    with suppress(HeadwaterError):
-        mirror(None, url, place, once=True, changelog=True, json=unfold, workers=0, retry_seconds=0)
+    with configured(rest), suppress(HeadwaterError):
+        mirror(None, url, place, once=True, workers=0, retry_seconds=0, **options)
 
 
 class WithoutSpark:
@@ -74,10 +75,11 @@ class WithoutSpark:
         """As `Engine.run`."""
         return mirror(None, url, place, **({"workers": 0} | asked))
 
-    def die(self, url: str, place: Path, points: str, unfold: bool, random: Random) -> None:
+    def die(self, url: str, place: Path, points: str, options: Mapping[str, Any], random: Random) -> None:
         """Run a mirror in a forked process that is killed at one of its steps."""
         _CONTEXT.set_forkserver_preload(["headwater.pipelines.mirror", "headwater.pipelines.tasks"])
-        process = _CONTEXT.Process(target=mirror_and_die, args=(url, place, points, unfold))
+        rest = os.environ.get(REST, "")
+        process = _CONTEXT.Process(target=mirror_and_die, args=(url, place, points, dict(options), rest))
         process.start()
         process.join(PATIENCE_SECONDS)
         if process.is_alive():
@@ -113,13 +115,13 @@ class OnSpark:
         """As `Engine.run`."""
         return mirror(self.spark, url, place, **asked)
 
-    def die(self, url: str, place: Path, points: str, unfold: bool, random: Random) -> None:
+    def die(self, url: str, place: Path, points: str, options: Mapping[str, Any], random: Random) -> None:
         """Kill a planner's or worker's process, or a driver with all processes that it has started."""
         if points.startswith(ELSEWHERE) and random.random() < 0.5:
             with self.armed(points), suppress(HeadwaterError):
-                self.run(url, place, once=True, changelog=True, json=unfold, retry_seconds=0)
+                self.run(url, place, once=True, retry_seconds=0, **options)
         else:
-            driver_that_dies(url, place, points.replace("=kill", "=stop"), *(["--json"] if unfold else []))
+            driver_that_dies(url, place, points.replace("=kill", "=stop"), *_typed(options))
 
     @contextmanager
     def armed(self, points: str) -> Iterator[None]:
@@ -150,6 +152,12 @@ class OnSpark:
             yield
         finally:
             del environment["HEADWATER_FAILPOINTS"]
+
+
+def _typed(options: Mapping[str, Any]) -> list[str]:
+    """Return options of `mirror` as one types them; `--changelog` is given by itself."""
+    named = [f"--{name}={options[name]}" for name in ("format", "catalog") if options.get(name)]
+    return [*named, *(["--unfold"] if options.get("json") else [])]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ The nodes are read by DCP from the beginning, the tables by Polars: neither goes
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ from headwater.spark.history import BranchHistory, branches
 from headwater.wire.opcodes import Opcode
 
 SHOWN_MAX = 3
+COLUMNS = ("vbucket", "key", "value", "seqno", "vb_uuid", "cas", "rev_seqno", "flags", "expiry", "datatype")
+LOGGED = ("vbucket", "seqno", "vb_uuid", "event", "key", "value", "batch")
 BRANCHES_MAX = 25
 """The most entries of a failover log that a node keeps."""
 
@@ -79,14 +81,72 @@ def of_table(place: Path) -> dict[Key, Document]:
     Raises:
         Wrong: a key has two rows.
     """
-    columns = ["vbucket", "key", "value", "seqno", "vb_uuid", "cas", "rev_seqno", "flags", "expiry", "datatype"]
-    rows = pl.read_delta(str(place), columns=columns).to_dicts()
+    return of_rows(pl.read_delta(str(place), columns=list(COLUMNS)).to_dicts())
+
+
+def of_rows(rows: list[dict[str, Any]]) -> dict[Key, Document]:
+    """Return the documents of a reader's rows.
+
+    Raises:
+        Wrong: a key has two rows.
+    """
     for row in rows:
         row["key"] = row["key"].encode() if isinstance(row["key"], str) else row["key"]
     found = {(row["vbucket"], row["key"]): _document(row, int(row["vb_uuid"], 16)) for row in rows}
     if len(found) < len(rows):
         raise Wrong(f"{len(rows) - len(found)} rows too many: keys have more than one")
     return found
+
+
+def by_pyiceberg(place: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, Any]]:
+    """Return the rows of a table of Iceberg, read from its folder by pyiceberg."""
+    from pyiceberg.table import StaticTable  # noqa: PLC0415 -- a second to import
+
+    return StaticTable.from_metadata(str(place)).scan(selected_fields=tuple(columns)).to_arrow().to_pylist()
+
+
+def by_duckdb(place: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, Any]]:
+    """Return the same by DuckDB, whose extensions come as packages; by pyiceberg where there are none."""
+    try:
+        from harness.readers.reading import duckdb  # noqa: PLC0415
+
+        read = duckdb("iceberg_scan", "_row_id", "avro", "iceberg")
+    except ImportError:
+        return by_pyiceberg(place, columns)
+    return read(str(place), columns, False)
+
+
+def of_catalog(table: Any) -> list[dict[str, Any]]:
+    """Return the rows of a table as a catalog has it."""
+    return list(table.scan(selected_fields=COLUMNS).to_arrow().to_pylist())
+
+
+def check_snapshots(log: Path, place: Path) -> int:
+    """Compare each snapshot of a table of Iceberg with the version of the log that it names; return how many there are.
+
+    Versions of which files were vacuumed, or that a checkpoint has replaced, can't be read any more, and are left out.
+
+    Raises:
+        Wrong: one has other rows than its version.
+    """
+    from pyiceberg.table import StaticTable  # noqa: PLC0415
+
+    table, count = StaticTable.from_metadata(str(place)), 0
+    for snapshot in table.metadata.snapshots:
+        version = int(snapshot.summary["headwater.delta-version"])
+        try:
+            its = pl.read_delta(str(log), version=version, columns=["key", "seqno"])
+        except Exception:  # noqa: S112 -- delta-rs says in many ways that a version is gone
+            continue
+        mine = table.scan(selected_fields=("key", "seqno"), snapshot_id=snapshot.snapshot_id).to_arrow()
+        if sorted(map(_bare, mine.to_pylist())) != sorted(map(_bare, its.to_dicts())):
+            raise Wrong(f"snapshot {snapshot.snapshot_id} has other rows than version {version} of the log")
+        count += 1
+    return count
+
+
+def _bare(row: Mapping[str, Any]) -> tuple[bytes, int]:
+    return (row["key"].encode() if isinstance(row["key"], str) else bytes(row["key"])), row["seqno"]
 
 
 def _document(row: Mapping[str, Any], vb_uuid: int) -> Document:
@@ -152,8 +212,12 @@ def check_changes(place: Path, bucket: Bucket) -> None:
     Raises:
         Wrong: with the broken promise.
     """
-    rows = pl.read_delta(str(place), columns=["vbucket", "seqno", "vb_uuid", "event", "key", "value", "batch"])
-    counting = [row for row in _counting(rows.to_dicts()) if row["event"] != "rollback"]
+    check_rows(pl.read_delta(str(place), columns=list(LOGGED)).to_dicts(), bucket)
+
+
+def check_rows(rows: list[dict[str, Any]], bucket: Bucket) -> None:
+    """Check a change log by its rows, as `check_changes`."""
+    counting = [row for row in _counting(rows) if row["event"] != "rollback"]
     seen: dict[tuple[int, int], Any] = {}
     held: dict[Key, tuple[int, bytes]] = {}
     for row in sorted(counting, key=lambda row: row["seqno"]):

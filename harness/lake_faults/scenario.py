@@ -7,14 +7,16 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from types import FrameType
 
+from harness.lake_faults.catalog import rest_catalog
 from harness.lake_faults.engines import Engine
-from harness.lake_faults.world import VBUCKETS, World, nodes_of
+from harness.lake_faults.strangers import IcebergOnSpark
+from harness.lake_faults.world import DELTA, VBUCKETS, World, nodes_of
 from harness.nodes import cluster
 from headwater.testing.node import node
 
@@ -33,6 +35,7 @@ class Profile:
         beside: the faults that may happen in the middle of a batch, or while a mirror runs.
         nodes: one or two.
         unfold: True if JSON documents become columns.
+        catalog: True if a catalog follows the table.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Profile:
     beside: tuple[str, ...] = ("write",)
     nodes: int = 1
     unfold: bool = False
+    catalog: bool = False
 
 
 BESIDE = ("mirror_that_meets", "mirror_meanwhile", "mirror_folding")
@@ -50,6 +54,13 @@ RETURNING = {"keep": 2, "go_back": 2, "go_back_twice": 1}
 CARE = {"optimize": 1, "checkpoint": 1, "vacuum": 1, "harm_an_index": 2, "lose_all_indexes": 1}
 STRANGERS = {"rewrite_as_a_stranger": 2, "delete_as_a_stranger": 1}
 DEATHS = {"mirror_that_dies": 4, "mirror_that_fails": 2}
+BY_ICEBERG = {"merge_by_iceberg": 2, "delete_by_iceberg": 1, "rewrite_by_iceberg": 1, "expire_by_iceberg": 1}
+OF_CATALOGS = {
+    "catalog_is_away": 2,
+    "catalog_loses_answers": 3,
+    "commit_through_the_catalog": 2,
+    "drop_from_the_catalog": 1,
+}
 BY_SPARK = {"optimize_by_spark": 3, "delete_by_spark": 1}
 PAIR = {"take_over": 1, "cut": 3, "fail_over": 2}
 
@@ -98,6 +109,19 @@ PROFILES = (
     Profile("rows moved when they were looked up", USUAL | {"mirror_that_is_overtaken": 6}),
 )
 
+PROFILES_OF_ICEBERG = (
+    *PROFILES,
+    Profile("a catalog that goes away", USUAL | OF_CATALOGS, ("write", *OF_CATALOGS), catalog=True),
+    Profile(
+        "a catalog, mirrors that die, replicas promoted",
+        USUAL | OF_CATALOGS | DEATHS | RETURNING | {"two_mirrors": 2, "optimize": 1, "vacuum": 1},
+        ("write", "go_back", "catalog_is_away", "catalog_loses_answers", "mirror"),
+        catalog=True,
+    ),
+    Profile("Iceberg on Spark writes too", USUAL | BY_ICEBERG | DEATHS, ("write", *BY_ICEBERG)),
+)
+"""Those of tables that are published as Iceberg."""
+
 
 @dataclass
 class Result:
@@ -117,12 +141,24 @@ class Result:
     trace: str = ""
 
 
-def profile_of(seed: int) -> Profile:
+def profiles_of(form: str) -> tuple[Profile, ...]:
+    """Return the profiles of a form of tables."""
+    return PROFILES if form == DELTA else PROFILES_OF_ICEBERG
+
+
+def profile_of(seed: int, form: str = DELTA) -> Profile:
     """Return a seed's profile: the profiles take turns."""
-    return PROFILES[seed % len(PROFILES)]
+    profiles = profiles_of(form)
+    return profiles[seed % len(profiles)]
 
 
-def run(seed: int, told: Callable[[str], None] = lambda line: None, engine: Engine | None = None) -> Result:
+def run(
+    seed: int,
+    told: Callable[[str], None] = lambda line: None,
+    engine: Engine | None = None,
+    form: str = DELTA,
+    strangers: IcebergOnSpark | None = None,
+) -> Result:
     """Run a scenario; return its result. Nothing is raised except errors that end the process.
 
     Args:
@@ -130,9 +166,13 @@ def run(seed: int, told: Callable[[str], None] = lambda line: None, engine: Engi
         told: called with a line for each step as it ends.
         engine: runs the mirrors; None for the local engine. With Spark, Delta's own commands also write to the table,
             as foreign writers.
+        form: of the table, as `--format` has it.
+        strangers: Iceberg on Spark; without it its steps do nothing.
     """
-    profile, began = profile_of(seed), time.monotonic()
+    profile, began = profile_of(seed, form), time.monotonic()
     result = Result(seed, profile.name)
+    if strangers and BY_ICEBERG.keys() & profile.steps.keys():
+        strangers.begin()  # which may take minutes, of none of the scenario's
 
     def note(line: str) -> None:
         result.lines.append(line)
@@ -143,7 +183,9 @@ def run(seed: int, told: Callable[[str], None] = lambda line: None, engine: Engi
             _within(SECONDS_MAX[engine.name if engine else "local"]),
             tempfile.TemporaryDirectory(prefix="headwater-lake-") as folder,
         ):
-            _perform(profile, Random(seed), Path(folder), result, note, engine)  # noqa: S311 -- to be repeated
+            chance = Random(seed)  # noqa: S311 -- to be repeated
+            world = _world(profile, chance, Path(folder), note, engine, form, strangers)
+            _perform(profile, chance, result, world)
     except Exception as error:
         result.problem = f"{type(error).__name__}: {error}".splitlines()[0]
         result.trace = traceback.format_exc()
@@ -151,15 +193,8 @@ def run(seed: int, told: Callable[[str], None] = lambda line: None, engine: Engi
     return result
 
 
-def _perform(  # noqa: PLR0917 -- what a seed decides, and where it is told
-    profile: Profile,
-    random: Random,
-    folder: Path,
-    result: Result,
-    note: Callable[[str], None],
-    engine: Engine | None,
-) -> None:
-    with _world(profile, random, folder, note, engine) as world:
+def _perform(profile: Profile, random: Random, result: Result, opened: AbstractContextManager[World]) -> None:
+    with opened as world:
         spark = BY_SPARK if world.engine.name == "spark" and "rewrite_as_a_stranger" in profile.steps else {}
         steps = profile.steps | spark
         names, weights = list(steps), list(steps.values())
@@ -173,15 +208,31 @@ def _perform(  # noqa: PLR0917 -- what a seed decides, and where it is told
 
 
 @contextmanager
-def _world(
-    profile: Profile, random: Random, folder: Path, note: Callable[[str], None], engine: Engine | None
+def _world(  # noqa: PLR0917 -- what a seed decides, and where it is told
+    profile: Profile,
+    random: Random,
+    folder: Path,
+    note: Callable[[str], None],
+    engine: Engine | None,
+    form: str,
+    strangers: IcebergOnSpark | None,
 ) -> Iterator[World]:
-    if profile.nodes == 1:
-        with node(vbuckets=VBUCKETS) as alone:
-            yield World(random, nodes_of(alone), folder, unfold=profile.unfold, told=note, engine=engine)
-    else:
-        with cluster(profile.nodes, VBUCKETS) as several:
-            yield World(random, several, folder, unfold=profile.unfold, told=note, engine=engine)
+    with ExitStack() as opened:
+        if profile.nodes == 1:
+            nodes = nodes_of(opened.enter_context(node(vbuckets=VBUCKETS)))
+        else:
+            nodes = opened.enter_context(cluster(profile.nodes, VBUCKETS))
+        yield World(
+            random,
+            nodes,
+            folder,
+            unfold=profile.unfold,
+            told=note,
+            engine=engine,
+            form=form,
+            catalog=opened.enter_context(rest_catalog()) if profile.catalog else None,
+            strangers=strangers,
+        )
 
 
 @contextmanager

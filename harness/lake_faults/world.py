@@ -26,7 +26,9 @@ import pyarrow.parquet as pq
 
 from harness import nodes
 from harness.lake_faults import judge
+from harness.lake_faults.catalog import RestCatalog
 from harness.lake_faults.engines import ELSEWHERE, PATIENCE_SECONDS, Engine, OnSpark, WithoutSpark
+from harness.lake_faults.strangers import CATALOG, IcebergOnSpark, Refused
 from harness.nodes import HandMade
 from harness.processes import descendants, is_stopped
 from headwater import client as headwater_client
@@ -34,6 +36,8 @@ from headwater.client import Client
 from headwater.errors import HeadwaterError
 from headwater.lake import upkeep
 from headwater.lake.commit import record_of
+from headwater.lake.iceberg import entry
+from headwater.lake.iceberg.place import FOLDER
 from headwater.lake.index import FOLDER as INDEXES
 from headwater.lake.index import Indexes
 from headwater.lake.log import DataFile, TableLog, removal
@@ -46,7 +50,23 @@ from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import State
 
 VBUCKETS = 4
-POINTS = ("planned", "reading", "files_written", "log_committed", "before_commit", "after_commit", "before_fold")
+DELTA, ICEBERG, BOTH = FORMS = ("delta", "iceberg", "delta,iceberg")
+POINTS = tuple(
+    f"lake.{point}"
+    for point in (
+        "planned",
+        "reading",
+        "files_written",
+        "log_committed",
+        "before_commit",
+        "after_commit",
+        "before_fold",
+    )
+)
+POINTS_OF_ICEBERG = tuple(
+    f"iceberg.{point}" for point in ("vectors_written", "manifests_written", "before_commit", "after_commit")
+)
+POINTS_OF_CATALOGS = ("iceberg.before_catalog", "iceberg.after_catalog")
 POINTS_OF_FOLDS = ("after_fold", "checkpointed")
 POINTS_OF_PROCESSES = tuple(
     f"{point}={action}"
@@ -68,6 +88,9 @@ class World:
         unfold: True if JSON documents become columns.
         told: called with a line for each step.
         engine: runs the mirrors.
+        form: of the table, as `--format` has it.
+        catalog: a catalog that follows the table.
+        strangers: Iceberg on Spark, if it is installed.
     """
 
     def __init__(
@@ -79,14 +102,31 @@ class World:
         unfold: bool,
         told: Callable[[str], None],
         engine: Engine | None = None,
+        form: str = DELTA,
+        catalog: RestCatalog | None = None,
+        strangers: IcebergOnSpark | None = None,
     ) -> None:
-        self.engine = engine or WithoutSpark()
+        self.strangers = strangers
+        self.engine, self.form, self.catalog = engine or WithoutSpark(), form, catalog
         self.random, self.cluster, self.unfold, self.told = random, cluster, unfold, told
         self.place = folder / "table"
         self._written = 0
         self._kept: list[Path] = []
         self._cut: dict[int, int] = {}
         """By vbucket whose replica was cut off: the number of the node with that replica."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of all mirrors."""
+        named = {"catalog": self.catalog.named(self.place)} if self.catalog else {}
+        formed = {} if self.form == DELTA else {"format": self.form}
+        return {"changelog": True, "json": self.unfold} | formed | named
+
+    @property
+    def _points(self) -> tuple[str, ...]:
+        """The failpoints of a mirror."""
+        more = () if self.form == DELTA else POINTS_OF_ICEBERG
+        return (*POINTS, *more, *(POINTS_OF_CATALOGS if self.catalog else ()))
 
     @property
     def url(self) -> str:
@@ -229,11 +269,10 @@ class World:
             self.url,
             self.place,
             once=True,
-            changelog=True,
-            json=self.unfold,
             retry_seconds=PATIENCE_SECONDS,
             reading=self._options(),
             upkeep=self.random.random() < 0.8,
+            **self.options,
         )
         self.told(f"mirror: {done.mutations} stored, {done.deletions} deleted, {done.rollbacks} rolled back")
 
@@ -243,13 +282,13 @@ class World:
 
     def mirror_that_dies(self) -> None:
         """Run a mirror in a process that is killed at one of its steps."""
-        point = f"lake.{self.random.choice(POINTS)}=kill@{self.random.choice((1, 1, 2))}"
-        self.engine.die(self.url, self.place, point, self.unfold, self.random)
+        point = f"{self.random.choice(self._points)}=kill@{self.random.choice((1, 1, 2))}"
+        self.engine.die(self.url, self.place, point, self.options, self.random)
         self.told(f"mirror, {point}")
 
     def mirror_that_fails(self) -> None:
         """Let the store refuse once, at one of the mirror's steps: the mirror tries again by itself."""
-        point = f"lake.{self.random.choice(POINTS)}={self.random.choice(('eio', 'enospc', 'raise'))}"
+        point = f"{self.random.choice(self._points)}={self.random.choice(('eio', 'enospc', 'raise'))}"
         with self.engine.armed(point):
             self._mirror_that_may_fail() if point.startswith(ELSEWHERE) else self.mirror()
         self.told(f"  ... and met {point}")
@@ -259,18 +298,20 @@ class World:
         if self.engine.name == "local":
             return self.mirror()
         with suppress(HeadwaterError):
-            self.engine.run(self.url, self.place, once=True, changelog=True, json=self.unfold, retry_seconds=5)
+            self.engine.run(self.url, self.place, once=True, retry_seconds=5, **self.options)
         return None
 
     def mirror_that_meets(self, steps: Sequence[Callable[[], None]]) -> None:
         """Run a mirror, and another step in the middle of one of its own."""
-        self._mirror_meeting(self.random.choice(POINTS), self.random.choice(steps))
+        self._mirror_meeting(self.random.choice(self._points), self.random.choice(steps))
 
     def mirror_that_is_overtaken(self) -> None:
         """Let another writer move rows that a batch is about to replace, after the batch has looked them up."""
         self.mirror()
         self.write()
-        self._mirror_meeting(self.random.choice(("files_written", "log_committed")), self.rewrite_as_a_stranger)
+        self._mirror_meeting(
+            self.random.choice(("lake.files_written", "lake.log_committed")), self.rewrite_as_a_stranger
+        )
 
     def _mirror_meeting(self, point: str, step: Callable[[], None]) -> None:
         self.told(f"at {point}:")
@@ -291,13 +332,23 @@ class World:
             if failed:
                 raise judge.Wrong(f"{step.__name__}: {failed[0]!r}") from failed[0]
 
-        with self.engine.met(f"lake.{point}", apart):
+        with self.engine.met(point, apart):
             self.mirror()
 
     def two_mirrors(self) -> None:
         """Run two mirrors on one table at the same time."""
         chance = Random(self.random.random())  # noqa: S311 -- to be repeated
-        other = World(chance, self.cluster, self.place.parent, unfold=self.unfold, told=self.told, engine=self.engine)
+        other = World(
+            chance,
+            self.cluster,
+            self.place.parent,
+            unfold=self.unfold,
+            told=self.told,
+            engine=self.engine,
+            form=self.form,
+            catalog=self.catalog,
+            strangers=self.strangers,
+        )
         failed: list[BaseException] = []
 
         def run() -> None:
@@ -362,12 +413,11 @@ class World:
                 self.engine.run(
                     self.url,
                     self.place,
-                    changelog=True,
-                    json=self.unfold,
                     interval_seconds=0.02,
                     retry_seconds=PATIENCE_SECONDS,
                     reading=options,
                     stop=stopping.is_set,
+                    **self.options,
                     **more,
                 )
             except BaseException as error:
@@ -500,12 +550,76 @@ class World:
         self.told(f"{verb} by Spark")
         return True
 
+    def merge_by_iceberg(self) -> None:
+        """Let Iceberg on Spark change rows of the table of Iceberg: the next publication puts them right."""
+        vbucket = self.random.randrange(VBUCKETS)
+        source = f"(SELECT key AS k FROM {{table}} WHERE vbucket = {vbucket})"  # noqa: S608
+        self._by_iceberg(f"MERGE INTO {{table}} USING {source} ON key = k WHEN MATCHED THEN UPDATE SET flags = 77")
+
+    def delete_by_iceberg(self) -> None:
+        """Let Iceberg on Spark delete rows of the table of Iceberg."""
+        self._by_iceberg(f"DELETE FROM {{table}} WHERE vbucket = {self.random.randrange(VBUCKETS)}")  # noqa: S608
+
+    def rewrite_by_iceberg(self) -> None:
+        """Let Iceberg on Spark write all data files anew."""
+        self._by_iceberg(
+            f"CALL {CATALOG}.system.rewrite_data_files('{{table}}', options => map('rewrite-all', 'true'))"
+        )
+
+    def expire_by_iceberg(self) -> None:
+        """Let Iceberg on Spark expire snapshots, which it refuses: `gc.enabled` is false."""
+        if self._by_iceberg(
+            f"CALL {CATALOG}.system.expire_snapshots('{{table}}', TIMESTAMP '2100-01-01 00:00:00', 1)", "GC is disabled"
+        ):
+            raise judge.Wrong("expire_snapshots was not refused: files that the log needs may be gone")
+
+    def _by_iceberg(self, statement: str, refusal: str = "") -> bool:
+        """Run a statement; return True if it was carried out. It may come too late, and with a refusal it must fail."""
+        if self.strangers is None or not self._log():
+            return False
+        verb = statement.partition("(")[0].partition("{")[0].strip()
+        try:
+            self.strangers.run(iceberg_of(self.place, self.form), statement)
+        except Refused as error:
+            if not any(words in str(error) for words in (refusal or "CommitFailed", "Commit", "conflict")):
+                raise
+            self.told(f"{verb} by Iceberg is refused or too late")
+            return False
+        self.told(f"{verb} by Iceberg")
+        return True
+
+    def catalog_is_away(self) -> None:
+        """Let the catalog refuse its next requests, as one that is killed before it answers."""
+        if self.catalog:
+            self.catalog.server.refuses = self.random.choice((1, 2, 5, 9))
+            self.told("the catalog is away for a while")
+
+    def catalog_loses_answers(self) -> None:
+        """Let the catalog commit, and be killed before its answer is sent."""
+        if self.catalog:
+            self.catalog.server.loses = self.random.choice((1, 1, 2))
+            self.told("the catalog loses the answers to commits")
+
+    def commit_through_the_catalog(self) -> None:
+        """Let somebody else commit through the catalog, which then has metadata that is not the folder's."""
+        if self.catalog:
+            with suppress(Exception):  # it may be away, have no table yet, or be late
+                self.catalog.load(self.place).transaction().set_properties(
+                    note=str(self.random.random())
+                ).commit_transaction()
+                self.told("somebody commits through the catalog")
+
+    def drop_from_the_catalog(self) -> None:
+        """Drop the table from the catalog: the next publication registers it anew."""
+        if self.catalog and self.catalog.server.tables.pop(self.place.name, None):
+            self.told("the catalog has lost the table")
+
     def _some_files(self, log: TableLog) -> list[DataFile]:
         files = list(log.state.files.values())
         return self.random.sample(files, min(len(files), self.random.randint(1, 4)))
 
     def _commit_as_a_stranger(self, log: TableLog, chosen: Sequence[DataFile], rows: pa.Table, what: str) -> bool:
-        path = f"stranger-{uuid4()}.parquet"
+        path = log.state.layout.label(f"stranger-{uuid4()}.parquet")
         actions = [removal(file, int(time.time() * 1000), data_change=what != "OPTIMIZE") for file in chosen]
         if rows.num_rows:
             pq.write_table(_in_large_types(rows), self.place / path, row_group_size=7)
@@ -522,20 +636,45 @@ class World:
         Raises:
             Wrong: something differs.
         """
+        if self.catalog:
+            self.catalog.server.refuses = self.catalog.server.loses = 0
         self.mirror()
-        again = self.engine.run(self.url, self.place, once=True, changelog=True, json=self.unfold)
+        again = self.engine.run(self.url, self.place, once=True, **self.options)
         if again.mutations or again.deletions:
             raise judge.Wrong(f"with nothing to do a mirror stored {again.mutations} and deleted {again.deletions}")
         with self.client() as client:
             bucket = judge.of_nodes(client)
         judge.compare(judge.of_table(self.place), bucket)
         judge.check_changes(Path(f"{self.place}_changes"), bucket)
+        if self.form != DELTA:
+            self._check_iceberg(bucket)
         if log := self._log():
             indexes = Indexes(log.store, log.state.id, bytes.fromhex(log.state.properties[SEED]))
             misleading = [line for line in check_indexes(log.store, log.state, indexes) if "does not lead" in line]
             if misleading:
                 raise judge.Wrong(misleading[0])
             self.told(f"equal: {len(bucket.documents)} documents, batch {record_of('', log.state).batch}")
+
+    def _check_iceberg(self, bucket: judge.Bucket) -> None:
+        """Compare what readers of Iceberg see with the bucket, and each snapshot with its version of the log."""
+        for place in (self.place, Path(f"{self.place}_changes")):
+            log = TableLog(TableStore(place))
+            log.refresh()
+            if problems := entry.differences(log):
+                raise judge.Wrong(f"{place.name}: {problems[0]}")
+        for read in (judge.by_pyiceberg, judge.by_duckdb):
+            judge.compare(judge.of_rows(read(iceberg_of(self.place, self.form))), bucket)
+        changes = iceberg_of(Path(f"{self.place}_changes"), self.form)
+        judge.check_rows(judge.by_pyiceberg(changes, judge.LOGGED), bucket)
+        count = judge.check_snapshots(self.place, iceberg_of(self.place, self.form))
+        if self.catalog:
+            judge.compare(judge.of_rows(judge.of_catalog(self.catalog.load(self.place))), bucket)
+        self.told(f"{count} snapshots are versions of the log")
+
+
+def iceberg_of(place: Path, form: str) -> Path:
+    """Return the folder that readers of Iceberg are given."""
+    return place / FOLDER if form == BOTH else place
 
 
 def _live(store: TableStore, file: DataFile) -> pa.Table:

@@ -18,6 +18,7 @@ import pytest
 import redis
 from deltalake import DeltaTable, QueryBuilder
 
+from harness.rest_catalog import rest_server
 from headwater import testing
 from headwater.node.config import OPTIONS
 from tests.cli.guides import follow
@@ -25,7 +26,6 @@ from tests.guides.blocks import Block, Typed, blocks, pages
 from tests.guides.declared import way
 from tests.guides.terminal import Terminal
 from tests.guides.test_python import create_collections
-from tests.lake.iceberg.rest_server import rest_server
 from tests.lake.iceberg.support import queried
 from tests.lake.s3_server import BUCKET, make_bucket, s3_server
 from tests.pipelines.memcached_server import real_memcached

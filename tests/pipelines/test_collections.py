@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from harness.nodes import diverge, until
+from harness.rest_catalog import RestCatalogServer, rest_server
 from headwater.errors import HeadwaterError, NoAccess, OptionError, TableError, UnknownCollection, UnknownScope
+from headwater.lake.iceberg import entry
 from headwater.lake.upkeep import Maintenance
-from headwater.pipelines import collections
+from headwater.pipelines import collections, tables
 from headwater.pipelines.collections import ChosenCollections, Tables, recorded
 from headwater.pipelines.mirror import STOP_SECONDS, MirrorProgress, mirror
 from headwater.pipelines.sink import TableSink
@@ -22,6 +24,7 @@ from headwater.spark.nodes import SourceNodes
 from headwater.testing.node import Node, node
 from headwater.wire.manifest import Collection, CollectionsManifest, Scope
 from headwater.wire.opcodes import Opcode
+from tests.lake.iceberg.support import by_pyiceberg, configure
 from tests.node.aware import Aware
 from tests.node.kv.test_rights_in_places import PASSWORD, give
 from tests.pipelines.support import VBUCKETS, becomes, documents, folded, put_into, table, vbucket_of
@@ -421,3 +424,107 @@ def test_a_running_mirror_follows_what_is_made_written_dropped_and_made_again(sh
     finally:
         running.stop()
     assert held(tmp_path, "_default._default") == all_of("default")
+
+
+@pytest.fixture
+def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[RestCatalogServer]:
+    """A REST catalog that pyiceberg's settings know as `tests`."""
+    with rest_server() as server:
+        configure(monkeypatch, "tests", type="rest", uri=server.url)
+        yield server
+
+
+NESTED: dict[str, Any] = {"format": "iceberg", "catalog": "tests:lake"}
+
+
+def in_catalog(server: RestCatalogServer, name: str) -> dict[str, str]:
+    """The documents of a table as the catalog has it."""
+    found = by_pyiceberg(server.tables[name].removeprefix("file://"))
+    return {key.decode(): value.decode() for key, value in found.items()}
+
+
+@pytest.mark.parametrize(("named", "prefix"), [("tests", ""), ("tests:lake", "lake.shop."), ("tests:a.b", "a.b.shop.")])
+def test_a_catalog_has_a_table_for_each_collection_in_a_namespace_for_each_scope(
+    named: str, prefix: str, shop: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    asked: dict[str, Any] = {"format": "iceberg", "catalog": named, "scope": "shop", "changelog": True}
+    follow(shop, tmp_path, **asked)
+    assert sorted(catalog.tables) == [f"{prefix}{name}" for name in ("a", "a_changes", "b", "b_changes")]
+    put_into(shop, A, "k1", "new", value="later")
+    follow(shop, tmp_path, **asked)
+    assert in_catalog(catalog, f"{prefix}a") == all_of("a") | {"k1": "later", "new": "later"}
+    assert in_catalog(catalog, f"{prefix}b") == all_of("b")
+
+
+def test_a_collection_that_is_made_again_has_a_new_table_in_the_catalog(
+    shop: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    follow(shop, tmp_path, **NESTED, changelog=True)
+    before = catalog.metadata("lake.shop.a").table_uuid
+    becomes(shop, 2, b=B)
+    becomes(shop, 3, a=AGAIN, b=B)
+    put_into(shop, AGAIN, "k1", value="again")
+    follow(shop, tmp_path, **NESTED, changelog=True)
+    assert in_catalog(catalog, "lake.shop.a") == {"k1": "again"} == held(tmp_path, "shop.a")
+    assert catalog.metadata("lake.shop.a").table_uuid != before
+    assert "lake.shop.a_changes" in catalog.tables and in_catalog(catalog, "lake.shop.b") == all_of("b")
+    # What was moved aside knows the name no more: its upkeep would put it over the new table.
+    aside = tables.open_table(str(tmp_path / "shop" / f"a.dropped-{A:x}"))[0]
+    assert entry.catalog_of(aside.state) is None
+
+
+def test_a_dropped_collection_leaves_the_catalog_with_its_table_and_stays_with_it(
+    shop: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    follow(shop, tmp_path, **NESTED)
+    becomes(shop, 2, b=B)
+    follow(shop, tmp_path, **NESTED)
+    assert in_catalog(catalog, "lake.shop.a") == all_of("a")
+    follow(shop, tmp_path, **NESTED, dropped="drop")
+    assert sorted(catalog.tables) == ["lake._default._default", "lake.shop.b"]
+    assert not (tmp_path / "shop" / "a").exists()
+
+
+def test_a_run_that_ends_between_the_catalog_and_the_folder_is_gone_on_with(
+    shop: Node, tmp_path: Path, catalog: RestCatalogServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow(shop, tmp_path, **NESTED)
+    becomes(shop, 2, b=B)
+    becomes(shop, 3, a=AGAIN, b=B)
+    put_into(shop, AGAIN, "k1", value="again")
+    with monkeypatch.context() as broken:
+        broken.setattr(Tables, "_free_name", lambda *given: 1 / 0)
+        with pytest.raises(HeadwaterError, match="division by zero"):
+            follow(shop, tmp_path, **NESTED)
+    assert "lake.shop.a" not in catalog.tables and held(tmp_path, "shop.a") == all_of("a")
+    follow(shop, tmp_path, **NESTED)
+    assert in_catalog(catalog, "lake.shop.a") == {"k1": "again"}
+
+
+def test_a_table_is_not_put_away_while_its_catalog_is_away(
+    shop: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    follow(shop, tmp_path, **NESTED)
+    becomes(shop, 2, b=B)
+    catalog.is_away = True
+    with pytest.raises(HeadwaterError, match="catalog tests"):
+        follow(shop, tmp_path, **NESTED, dropped="drop", retry_seconds=0)
+    assert held(tmp_path, "shop.a") == all_of("a")
+    catalog.is_away = False
+    follow(shop, tmp_path, **NESTED, dropped="drop")
+    assert "lake.shop.a" not in catalog.tables
+
+
+def test_a_table_of_somebody_elses_stays_in_the_catalog(shop: Node, tmp_path: Path, catalog: RestCatalogServer) -> None:
+    follow(shop, tmp_path, **NESTED)
+    catalog.tables["lake.shop.a"] = others = catalog.tables["lake.shop.b"]
+    becomes(shop, 2, b=B)
+    follow(shop, tmp_path, **NESTED, dropped="drop")
+    assert catalog.tables["lake.shop.a"] == others and not (tmp_path / "shop" / "a").exists()
+
+
+@pytest.mark.parametrize("named", ["", ":lake", "tests:", "tests:a..b"])
+def test_a_catalog_without_a_name_is_refused(named: str, shop: Node, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="such as prod or prod:lake"):
+        follow(shop, tmp_path / "t", format="iceberg", catalog=named)
+    assert not (tmp_path / "t").exists()

@@ -16,6 +16,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from harness.nodes import diverge
+from harness.rest_catalog import RestCatalogServer, rest_server
 from headwater.errors import ConnectionLost, OptionError, TableError, UnsupportedTable
 from headwater.failpoints import armed
 from headwater.lake import upkeep
@@ -30,7 +31,6 @@ from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.pipelines.tables import fold, vacuum
 from headwater.testing.node import Node, node
 from tests.battery import few_of
-from tests.lake.iceberg.rest_server import RestCatalogServer, rest_server
 from tests.lake.iceberg.support import by_duckdb, by_pyiceberg, configure, for_linux, iceberg_of, queried
 from tests.pipelines.support import Running, change, documents, table
 

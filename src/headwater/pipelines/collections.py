@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from headwater.client.collections import collection_id, parse_path, read_names, scope_id
 from headwater.errors import OptionError, TableError
 from headwater.lake.commit import Record, record_of
-from headwater.lake.iceberg.place import OWN
+from headwater.lake.iceberg import entry as iceberg
+from headwater.lake.iceberg.place import OWN, CatalogFolder
 from headwater.lake.layout import DATA, METADATA, VECTORS
 from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.places import CHANGES, QUARANTINE, is_url, place_of, store_of
@@ -240,6 +241,8 @@ class Tables:
         if number not in _ids(recorded(place)):
             return []  # another mirror was first, and this is the new one's
         ends = [end for end in ENDS if not end or _is_beside(f"{place}{end}")]
+        for end in ends:
+            _leave_catalog(f"{place}{end}", self.bucket)
         aside = self._free_name(place, number, ends)
         moved: list[str] = []
         # The table goes last, for it tells that there is something to put away: a run that is cut off before that is
@@ -276,6 +279,8 @@ class Tables:
             message = "its collection was dropped and made again, and a table on an object store can't be moved aside"
             raise TableError(place, f"{message}: mirror with --dropped drop, or into another place")
         places = [f"{place}{end}" for end in ENDS if not end or _is_beside(f"{place}{end}")]
+        for each in places:
+            _leave_catalog(each, self.bucket)
         # What tells that there is something to remove goes last: the table after those beside it, of each its log at
         # the end, and of that the first commit.
         for each in reversed(places):
@@ -307,6 +312,15 @@ def _is_beside(place: str) -> bool:
     """Return True if the place has a change log or quarantine, rather than the table of a collection with that name."""
     record = recorded(place)
     return record is not None and record.kind != DOCUMENTS
+
+
+def _leave_catalog(place: str, bucket: str) -> None:
+    """Drop a table of a bucket from the catalog that follows it, before its files are moved or removed."""
+    log = TableLog(store_of(place))
+    log.refresh()
+    record = record_of(place, log.state) if log.exists else None
+    if record is not None and record.bucket == bucket:
+        iceberg.leave_catalog(log)
 
 
 def recorded(place: str) -> Record | None:
@@ -368,6 +382,7 @@ class CollectionsMirror:
     ) -> None:
         self._spark, self._job, self._tables, self._choice = spark, job, tables, choice
         self._options, self._attempts = retry_options(job), attempts
+        self._catalog = CatalogFolder.parse(job.catalog) if job.catalog else None
         self._folds = Folds() if spark is None and job.workers != 0 else None
         self._highs_seen = {} if seen is None else seen
         self._open: dict[Mirrored, _Table] = {}
@@ -451,7 +466,8 @@ class CollectionsMirror:
         if each not in self._open:
             place = self._tables.place(each.scope, each.name)
             seen = self._highs_seen.setdefault(each, set())
-            sink = sink_of(self._job, place, self._tables.bucket, seen, self._making(each))
+            named = self._catalog.table(each.scope, each.name) if self._catalog else None
+            sink = sink_of(self._job, place, self._tables.bucket, seen, self._making(each), named)
             self._open[each] = _Table(sink, self._folds, upkeep=self._job.upkeep)
             self._covered[each] = changes_in(sink.record.end)
         return self._open[each]

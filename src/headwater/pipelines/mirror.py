@@ -143,14 +143,21 @@ def opened(table: str | NamedTable, job: Mirror, seen: set[str] | None = None) -
         TableError: as `TableSink` and `NamedTable`.
     """
     if isinstance(table, str):
-        return sink_of(job, table, job.bucket, seen)
+        return sink_of(job, table, job.bucket, seen, catalog=CatalogName.parse(job.catalog) if job.catalog else None)
     with table.naming():
         sink = opened(table.place(), job, seen)
     table.register(sink)
     return sink
 
 
-def sink_of(job: Mirror, place: str, bucket: str, seen: set[str] | None, making: Making = Making.CLEAR) -> TableSink:
+def sink_of(
+    job: Mirror,
+    place: str,
+    bucket: str,
+    seen: set[str] | None,
+    making: Making = Making.CLEAR,
+    catalog: CatalogName | None = None,
+) -> TableSink:
     """Return a table in the shape of a job. An existing table keeps its shape: a start without the option, as from a
     rewritten cron line, does not change it.
     """
@@ -162,7 +169,7 @@ def sink_of(job: Mirror, place: str, bucket: str, seen: set[str] | None, making:
         copy_on_write=job.copy_on_write,
         quarantine=job.quarantine,
         formats=Formats(job.format),
-        catalog=CatalogName.parse(job.catalog) if job.catalog else None,
+        catalog=catalog,
         row_ids=job.row_ids,
         widen=job.widen,
         making=making,

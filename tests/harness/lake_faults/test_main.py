@@ -16,9 +16,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """In place of scenarios; seed 3 goes wrong."""
     seeds: list[int] = []
 
-    def run(seed: int, told: object, engine: object) -> Result:
+    def run(seed: int, told: object, engine: object, **also: object) -> Result:
         seeds.append(seed)
-        return Result(seed, profile_of(seed).name, 9, 0.1, "Wrong: it differs" if seed == 3 else "")
+        return Result(seed, profile_of(seed, str(also["form"])).name, 9, 0.1, "Wrong: it differs" if seed == 3 else "")
 
     monkeypatch.setattr(command, "run", run)
     return seeds
@@ -43,3 +43,16 @@ def test_one_that_went_wrong_is_named_and_is_the_exit_status(
     told = capsys.readouterr().out
     assert "seed    3     0.1 s   9 steps  purges: Wrong: it differs" in told
     assert "| purges | 1 | 9 | 1 | 3 |" in told and "| all | 3 | 27 | 1 | 3 |" in told
+
+
+def test_each_engine_and_format_has_a_report_of_its_own() -> None:
+    names = [command.report_of(engine, form).name for engine in command.ENGINES for form in ("delta", "delta,iceberg")]
+    both = ["lake-faults.jsonl", "lake-faults-delta-iceberg.jsonl"]
+    assert names == [*both, "lake-faults-spark.jsonl", "lake-faults-spark-delta-iceberg.jsonl"]
+
+
+def test_tables_of_iceberg_have_kinds_of_their_own(
+    ran: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--seeds", "17", "--format", "iceberg", "--report", str(tmp_path / "r")]) == 0
+    assert "| a catalog that goes away | 1 |" in capsys.readouterr().out

@@ -17,6 +17,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import SetPropertiesUpdate, SetSnapshotRefUpdate
 from pyiceberg.typedef import IcebergBaseModel
 
+from harness.rest_catalog import RestCatalogServer, rest_server
 from headwater.errors import ConnectionLost, TableChanged, TableError
 from headwater.failpoints import armed
 from headwater.lake import lineage, upkeep
@@ -26,7 +27,6 @@ from headwater.lake.iceberg.schema import NAME_MAPPING
 from headwater.lake.layout import OF_ICEBERG
 from headwater.lake.log import schema_string
 from headwater.lake.shape import delta_field
-from tests.lake.iceberg.rest_server import RestCatalogServer, rest_server
 from tests.lake.iceberg.support import configure
 from tests.lake.support import Table, row_ids
 

@@ -15,7 +15,7 @@ finds the catalog at the newest metadata, or updates it. No files are removed on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -103,6 +103,22 @@ def difference(log: TableLog, named: CatalogName) -> str | None:
         return None
 
 
+def drop(log: TableLog, named: CatalogName) -> None:
+    """Drop the table from its catalog, without its files. A table of another one's under this name stays.
+
+    Raises:
+        ConnectionLost: the catalog does not answer. TableError: it refuses the request.
+    """
+    with _own_errors(named):
+        catalog = _catalog(log, named)
+        table = _loaded(catalog, named)
+        if table is not None and str(table.metadata.table_uuid) == log.state.id:
+            # After a lost answer it is gone already.
+            with suppress(NoSuchTableError):
+                catalog.drop_table(named.identifier)
+    _reached.pop(log, None)
+
+
 def metadata_location(log: TableLog, named: CatalogName) -> str:
     """Return the location of the metadata file to which the catalog points now; empty if it has no such table.
 
@@ -128,7 +144,8 @@ def _followed(catalog: Catalog, named: CatalogName, place: IcebergPlace) -> bool
     failpoint("iceberg.before_catalog")
     try:
         if table is None:
-            catalog.create_namespace_if_not_exists(named.identifier[:-1])
+            for parts in range(1, len(named.identifier)):  # those that have it as well
+                catalog.create_namespace_if_not_exists(named.identifier[:parts])
             catalog.register_table(named.identifier, location)
         elif table.metadata.table_uuid != mine.table_uuid:
             problem = f"it has another table of this name, {table.metadata.table_uuid}: drop that, or give another name"

@@ -77,6 +77,24 @@ def expire(log: TableLog, seconds: float, now: float) -> None:
         _follow(log)
 
 
+def leave_catalog(log: TableLog) -> None:
+    """Drop the table from the catalog that follows it, without its files, and let it forget its name there. A table
+    that has none stays as it is.
+
+    Raises:
+        TableError: the catalog refuses it. ConnectionLost: the catalog does not answer.
+    """
+    named = catalog_of(log.state)
+    if named is None:
+        return
+    # The catalog first: the name is in the table until the catalog is without it, so that a run that is cut off between
+    # the two is gone on with.
+    _catalogs(log.store.root).drop(log, named)
+    kept = {name: value for name, value in log.state.properties.items() if name != CATALOG}
+    log.commit([{"metaData": log.state.metadata | {"configuration": kept}}], "UNSET TBLPROPERTIES")
+    log.refresh()
+
+
 def next_row(log: TableLog) -> int:
     """Return the first id of a row that the Iceberg table has not given out; 0 if there is none."""
     # The metadata of a table that is not published now is continued once it is published again.

@@ -63,6 +63,37 @@ class CatalogName:
 
 
 @dataclass(frozen=True, slots=True)
+class CatalogFolder:
+    """The place of the tables of collections in a catalog: a scope is a namespace, a collection a table.
+
+    Args:
+        catalog: the catalog's name in pyiceberg's configuration.
+        namespace: the namespace that has those of the scopes; empty if the catalog itself has them.
+    """
+
+    catalog: str
+    namespace: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> CatalogFolder:
+        """Read a name such as `prod`, or `prod:lake`.
+
+        Raises:
+            OptionError: another form.
+        """
+        catalog, colon, dotted = text.partition(":")
+        namespace = tuple(dotted.split(".")) if colon else ()
+        if not catalog or not all(namespace):
+            means = "a catalog's name, or with a namespace for those of the scopes, such as prod or prod:lake"
+            raise OptionError("catalog", text, means)
+        return cls(catalog, namespace)
+
+    def table(self, scope: str, collection: str) -> CatalogName:
+        """Return the name of a collection's table."""
+        return CatalogName(self.catalog, (*self.namespace, scope, collection))
+
+
+@dataclass(frozen=True, slots=True)
 class IcebergPlace:
     """The place of an Iceberg table.
 

@@ -115,7 +115,9 @@ class Mirror(OnEngines[MirrorProgress]):
         choices=("delta", "iceberg", "delta,iceberg"),
     )  # fmt: skip
     catalog: str | None = option(
-        None, "A catalog of Iceberg that follows the table, NAME:NAMESPACE.TABLE; NAME is in pyiceberg's settings.",
+        None,
+        "A catalog of Iceberg that follows the table, NAME:NAMESPACE.TABLE; with --collections NAME or NAME:NAMESPACE. "
+        "NAME is in pyiceberg's settings.",
         metavar="NAME",
     )  # fmt: skip
     row_ids: bool = option(
@@ -184,14 +186,11 @@ class Mirror(OnEngines[MirrorProgress]):
             raise OptionError("table", self.table, text)
 
     def _check_catalog(self, name: str) -> None:
-        from headwater.lake.iceberg.place import CatalogName
+        from headwater.lake.iceberg.place import CatalogFolder, CatalogName
 
-        CatalogName.parse(name)
+        (CatalogFolder if self.by_collection else CatalogName).parse(name)
         if "iceberg" not in self.format:
             raise OptionError("catalog", name, "given with --format iceberg or delta,iceberg")
-        if self.by_collection:
-            text = "given without --collections and --scope: it is the name of one table"
-            raise OptionError("catalog", name, text)
 
     def _check_collections(self) -> None:
         from headwater.client.collections import parse_path, read_names

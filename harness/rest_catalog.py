@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import unquote
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import CommitTableRequest
@@ -25,7 +26,7 @@ class RestCatalogServer(ThreadingHTTPServer):
     """The server and its tables.
 
     Attributes:
-        tables: location of the newest metadata file, by name.
+        tables: location of the newest metadata file, by name; in a namespace of a namespace, by the whole name.
         namespaces: all that there are.
         is_away: True to answer 503.
         refuses: the number of requests to which it is answered before the server is back.
@@ -46,12 +47,15 @@ class RestCatalogServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
+        """Its address."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def metadata(self, name: str) -> TableMetadata:
+        """Return a table's newest metadata."""
         return TableMetadataUtil.parse_raw(_path(self.tables[name]).read_text())
 
     def commit(self, name: str, asked: CommitTableRequest) -> None:
+        """Check the requirements of a commit, apply its updates, and write the metadata file."""
         before = self.metadata(name)
         for requirement in asked.requirements:
             requirement.validate(before)
@@ -64,6 +68,10 @@ class RestCatalogServer(ThreadingHTTPServer):
 
 def _path(location: str) -> Path:
     return Path(location.removeprefix("file://"))
+
+
+def _named(namespace: str, name: str) -> str:
+    return f"{namespace}.{name}" if "." in namespace else name
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -87,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer_to(self, method: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         asked = json.loads(body) if body else {}
-        words = self.path.partition("?")[0].strip("/").split("/")[1:]
+        words = unquote(self.path.partition("?")[0]).replace("\x1f", ".").strip("/").split("/")[1:]
         if self.server.is_away or self.server.refuses:
             self.server.refuses = max(0, self.server.refuses - 1)
             self._answer(503, {"error": {"message": "closed", "type": "Unavailable", "code": 503}})
@@ -101,7 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
         if answer is not None:
             self._answer(status, answer)
 
-    def _done(self, method: str, words: list[str], asked: Any, body: bytes) -> tuple[int, Any]:
+    def _done(  # noqa: PLR0911 -- a return for each kind of request
+        self, method: str, words: list[str], asked: Any, body: bytes
+    ) -> tuple[int, Any]:
         server = self.server
         match method, words:
             case "GET", ["config"]:
@@ -112,24 +122,25 @@ class _Handler(BaseHTTPRequestHandler):
             case (("GET" | "HEAD"), ["namespaces", name]):
                 if name not in server.namespaces:
                     raise KeyError(name)
-                return 200, {"namespace": [name], "properties": {}}
-            case "POST", ["namespaces", _, "register"]:
-                if asked["name"] in server.tables:
+                return 200, {"namespace": name.split("."), "properties": {}}
+            case "POST", ["namespaces", namespace, "register"]:
+                named = _named(namespace, asked["name"])
+                if named in server.tables:
                     return 409, {"error": {"message": "exists", "type": "AlreadyExistsException", "code": 409}}
-                server.tables[asked["name"]] = asked["metadata-location"]
-                return 200, self._table(asked["name"])
-            case "GET", ["namespaces", _, "tables", name]:
-                return 200, self._table(name)
-            case "DELETE", ["namespaces", _, "tables", name]:
-                del server.tables[name]
+                server.tables[named] = asked["metadata-location"]
+                return 200, self._table(named)
+            case "GET", ["namespaces", namespace, "tables", name]:
+                return 200, self._table(_named(namespace, name))
+            case "DELETE", ["namespaces", namespace, "tables", name]:
+                del server.tables[_named(namespace, name)]
                 return 200, {}
-            case "POST", ["namespaces", _, "tables", name]:
-                server.commit(name, CommitTableRequest.model_validate_json(body))
+            case "POST", ["namespaces", namespace, "tables", name]:
+                server.commit(_named(namespace, name), CommitTableRequest.model_validate_json(body))
                 if server.loses:
                     server.loses -= 1
                     self.close_connection = True
                     return 0, None
-                return 200, self._table(name)
+                return 200, self._table(_named(namespace, name))
         raise AssertionError((method, words))
 
     def _table(self, name: str) -> dict[str, Any]:
