@@ -38,11 +38,6 @@ def fail_over(seed, dead, **options):
     return asyncio.run(work())
 
 
-def is_out(node):
-    """Return True if a node has heard that it is no member any more."""
-    return "is no member any more" in " ".join(status(node)[1]["problems"])
-
-
 def status(seed):
     """Return the output of `headwater cluster status --json`, and its exit status."""
     code, shown, _ = command("cluster", "status", seed.address, "--json")
@@ -342,27 +337,3 @@ def test_a_cluster_is_not_made_while_a_node_is_silent_and_one_line_says_which():
         assert said.splitlines() == [
             f"headwater: {nodes[1].address} does not answer (connection refused); start it, then type this again"
         ]
-
-
-def test_the_old_copies_of_a_node_that_left_are_kept_where_all_others_are_gone():
-    with empty_nodes(3) as nodes:
-        one, two, three = nodes
-        init(*nodes, replicas=1)
-        fill(one, DOCUMENTS)
-        until_level(*nodes)
-        three.kill()
-        fail_over(one, three)
-        three.restart()
-        until(lambda: is_out(three), "its map without it")
-        one.kill()
-        two.kill()
-        line = ("cluster", "failover", three.address, "--dead", one.address, "--dead", two.address, "--yes")
-        code, _, told = command(*line, "--accept", "majority")
-        assert code == 1 and f"{three.address}, which the map does not name, has an old copy of vbucket" in told
-        code, shown, told = command(*line, "--accept", "majority", "--accept", "behind", "--lose-data")
-        assert code == 0 and "joins" in shown, told
-        with client.connect(three.url) as bucket:
-            kept = {key for key in DOCUMENTS if bucket.get(key, None) is not None}
-        owned = {vb for vb, state in vbuckets(three.port).items() if state is State.ACTIVE}
-        assert owned == set(range(VBUCKETS)) and len(kept) > len(DOCUMENTS) / 2
-        assert status(three)[0] == 1  # replicas are missing, and nothing else is

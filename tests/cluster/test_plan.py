@@ -82,7 +82,7 @@ def test_the_map_follows_a_vbucket_that_was_handed_over():
         ({"D": view(D, "A A A", None)}, [D], "15 documents of its own"),
         ({"D": view(D, ". . .", a_map("C", "D", "C", servers=(C, D), uuid="1"))}, [D], "another cluster"),
         ({"D": view(D, ". . .", LEVEL, this=A)}, [D], "is the member node-a:11210"),
-        ({"A": ". . r", "B": ". A ."}, [], "no member has a copy of the vbuckets 0"),
+        ({"A": ". . r", "B": ". A ."}, [], "no node has a copy of the vbuckets 0"),
         ({"A": "d . r", "B": "A A .", "C": "A r A"}, [], "owned by node-b:11210 and node-c:11210"),
     ],
 )

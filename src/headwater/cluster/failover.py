@@ -39,10 +39,6 @@ from types import MappingProxyType
 
 from headwater.client.routing import Address
 from headwater.cluster.admin import vbucket_list
-from headwater.cluster.bucket_settings import bring_settings
-from headwater.cluster.clocks import level_clocks
-from headwater.cluster.collections import outrank, refuse_older
-from headwater.cluster.encryption import check_encryption
 from headwater.cluster.members import Members
 from headwater.cluster.publisher import OWN_MAPS_MAX
 from headwater.cluster.refusals import FailoverRefusal, judge
@@ -53,7 +49,6 @@ from headwater.wire.cluster_map import ClusterMap
 from headwater.wire.vbucket import State
 
 IS_PART = "has received a part only"
-_OLD_COPIES = "name a node that left the cluster, and may have old copies, among the nodes to start from"
 
 
 def _refusal_of(flaw: str) -> FailoverRefusal:
@@ -142,11 +137,6 @@ class FailoverPlan:
         return self.after.with_chains(chains).with_needed(least).with_unknown(unknown)
 
     @property
-    def joining(self) -> list[Address]:
-        """Nodes that left the cluster before, and become members again with the only copies of vbuckets."""
-        return [node for node in self.after.servers if node not in self.before.servers]
-
-    @property
     def is_empty(self) -> bool:
         """True if there is nothing to do."""
         is_known = not self.before.unknown
@@ -184,29 +174,24 @@ def plan_failover(
             that are not accepted.
     """
     gone = [node for node in survey.map.servers if node in dead]
-    promotions = [_promotion(survey, vb, nodes, logs, before) for vb, nodes in orphans(survey, dead).items()]
-    # Decision 0168: whose old copy is promoted becomes a member again.
-    joining = dict.fromkeys(each.chosen for each in promotions if each.chosen not in survey.map.servers)
-    left = [*(node for node in survey.map.servers if node not in dead), *joining]
+    left = [node for node in survey.map.servers if node not in dead]
     if not left:
         raise ClusterError(
             f"{_names(gone)}: the bucket has no other member, so nobody is left to take over",
-            f"start it; or {_OLD_COPIES}; or, without any, drop the bucket, make it again and restore it from a backup",
+            "start it; or, if its disk is gone, drop the bucket, make it again and restore it from a backup",
         )
+    promotions = [_promotion(survey, vb, nodes, logs, before) for vb, nodes in orphans(survey, dead).items()]
     accepted = judge(_checks(survey, gone, left, promotions), frozenset(FailoverRefusal) if force else accept)
     # Behind the refusals: the operator sees all that a start of the dead nodes would save before any offer to lose it.
-    promoted = {each.vbucket for each in promotions}
-    without = [vb for vb in range(survey.map.vbuckets) if vb not in promoted and not _living(survey, dead, vb)]
+    without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
     if without and not lose_data:
         raise ClusterError(
-            f"no copy is left of {len(without)} vbuckets ({vbucket_list(without)})",
-            f"start the node that has them; or {_OLD_COPIES}; or begin them anew, empty: --lose-data",
+            f"no copy is left of {len(without)} vbuckets ({vbucket_list(without)}){_old_copies(survey, without)}",
+            "start the node that has them, or begin them anew, empty: --lose-data",
         )
     owners = {each.vbucket: each.chosen for each in promotions}
     anew = _spread(survey, without, left, begun)
     after = survey.map.with_servers(left)
-    if joining:
-        after = after.with_tls(survey.tls_ports).with_groups(survey.groups)
     unnamed = _unnamed_owners(survey, after)
     # An owner that lives counts more than the map: a killed hand-over made it so, and others lack its changes.
     owners |= {**unnamed, **anew}
@@ -216,6 +201,16 @@ def plan_failover(
     shrunk = {*taken, *shrunk, *survey.map.unknown, *unnamed}
     needed = needed_seqnos(survey, after, shrunk - anew.keys(), {each.vbucket: each.complete for each in promotions})
     return FailoverPlan(survey.map, after.with_needed(needed), promotions, anew, shrunk, accepted)
+
+
+def _old_copies(survey: Survey, vbuckets: Sequence[int]) -> str:
+    """Return the old copies of nodes that left the cluster, in words; empty if none of those that answer has any."""
+    texts = [
+        f"; {node}, which left the cluster, has old copies of {vbucket_list(old)}, vbucket {old[0]} up to seqno"
+        f" {survey.nodes[node].seqnos[old[0]]:,} (keep its folder: a node that joins again loses them)"
+        for node, old in survey.old_copies(vbuckets).items()
+    ]
+    return "".join(texts)
 
 
 def _unnamed_owners(survey: Survey, after: ClusterMap) -> dict[int, Address]:
@@ -335,13 +330,12 @@ def _names(nodes: Sequence[Address]) -> str:
 
 def orphans(survey: Survey, dead: Sequence[Address]) -> dict[int, list[Address]]:
     """Return the vbuckets without a living owner, each with the living members that have a copy, the map's chain
-    first; without any, with the nodes that left the cluster and have an old one.
+    first.
     """
     copies_by_vbucket = {}
     for vb in range(survey.map.vbuckets):
         if not survey.in_state(vb, State.ACTIVE):
-            former = [node for node in survey.former_with(vb) if node not in dead]
-            copies = _living(survey, dead, vb) or former
+            copies = _living(survey, dead, vb)
             if copies:
                 copies_by_vbucket[vb] = copies
     return copies_by_vbucket
@@ -394,8 +388,7 @@ def promotion(
     emptied = [node for node in unasked if node in running]
     # A node that left the map, or lost its place in it, keeps an old copy. Those of the map went on without it.
     chain = known.copies(vbucket)
-    can_be_stray = bool(chain) or chosen.address not in known.servers
-    is_stray = can_be_stray and not any(each.address in chain for each in copies)
+    is_stray = bool(chain) and not any(each.address in chain for each in copies)
     return Promotion(
         vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked, emptied, is_stray
     )
@@ -597,7 +590,6 @@ class Failover:
         self._confirm(plan)
         if plan.is_empty:
             return plan
-        await self._admit(plan)
         if plan.promotions or plan.shrunk:
             # The dead may have been asked alone by a rebalance, in newer maps than all others have.
             ahead = survey.latest_rev() + OWN_MAPS_MAX
@@ -607,9 +599,6 @@ class Failover:
         wanted = plan.after.after(survey.latest_rev())
         await self._members.send(wanted)
         failpoint("failover.map_sent")
-        if plan.joining:
-            # A member that comes back promised nothing while it was away, and is about to own vbuckets.
-            await level_clocks(self._members, wanted.servers)
         by_node: dict[Address, dict[int, State]] = {}
         for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
             by_node.setdefault(node, {})[vb] = State.ACTIVE
@@ -619,24 +608,6 @@ class Failover:
             await self._members.set_states(node, states, forced=flawed)
         await asyncio.gather(*(self._tell(node, wanted) for node in self._dead))
         return plan
-
-    async def _admit(self, plan: FailoverPlan) -> None:
-        """Bring the collections and the settings of the bucket to nodes that become members again, as a rebalance
-        does.
-
-        Without a living member nobody has newer ones.
-
-        Raises:
-            ClusterError, TransportError, StatusError: a node did not accept them; no map was sent yet.
-        """
-        if not plan.joining:
-            return
-        check_encryption(plan.after)
-        known = [node for node in plan.after.servers if node not in plan.joining]
-        if known:
-            await refuse_older(self._members, known, plan.joining)
-            await outrank(self._members, known, plan.joining)
-            await bring_settings(self._members, known, plan.joining)
 
     async def _tell(self, node: Address, wanted: ClusterMap) -> None:
         """Send a node the map, if it answers as a member of this cluster; otherwise it requests the map when it is

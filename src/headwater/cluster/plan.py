@@ -107,7 +107,7 @@ def make_plan(
             raise ClusterError(f"{node} is the member {survey.aliases[node]}", "use that address")
         _check_joins(survey, survey.nodes[node])
     settlement = settle(survey)
-    _check_settles(survey, settlement)
+    _check_settles(settlement)
     before = settled(survey.map, settlement)
     after = balance(before, servers, replicas, groups=survey.groups)
     behind = [node for node in survey.map.servers if survey.nodes[node].version != survey.map.version]
@@ -198,7 +198,7 @@ def _check_joins(survey: Survey, node: NodeView) -> None:
         )
 
 
-def _check_settles(survey: Survey, settlement: Settlement) -> None:
+def _check_settles(settlement: Settlement) -> None:
     if settlement.contested:
         vb, owners = next(iter(settlement.contested.items()))
         raise ClusterError(
@@ -206,11 +206,9 @@ def _check_settles(survey: Survey, settlement: Settlement) -> None:
             "make all but one of them dead (SET_VBUCKET), then type this again",
         )
     if settlement.lost:
-        former = next((node for vb in settlement.lost for node in survey.former_with(vb)), None)
-        promote = f"promote the old copies of {former}: headwater cluster failover {former}; or " if former else ""
         raise ClusterError(
-            f"no member has a copy of the vbuckets {vbucket_list(settlement.lost)}",
-            f"{promote}start the node that has them, or begin them anew: headwater cluster failover --lose-data",
+            f"no node has a copy of the vbuckets {vbucket_list(settlement.lost)}",
+            "start the node that has them, or begin them anew: headwater cluster failover --lose-data",
         )
 
 

@@ -262,16 +262,12 @@ def _several(number: int, noun: str) -> str:
 
 
 def _old_copies(survey: Survey, vbuckets: list[int]) -> Iterator[str]:
-    """Yield a problem for each seed that left the cluster and has an old copy of vbuckets that no member has."""
-    held: dict[Address, list[int]] = {}
-    for vb in vbuckets:
-        for node in survey.former_with(vb):
-            held.setdefault(node, []).append(vb)
-    for node, old in held.items():
+    """Yield a problem for each node that left the cluster and has old copies of vbuckets that no member has."""
+    for node, old in survey.old_copies(vbuckets).items():
         yield (
             f"{node}, which left the cluster, has an old copy of {_vbucket_names(old)}, vbucket {old[0]} up to seqno"
-            f" {survey.nodes[node].seqnos[old[0]]:,}: headwater cluster failover, with {node} among the nodes to start"
-            " from, promotes what no member has"
+            f" {survey.nodes[node].seqnos[old[0]]:,}: start the members that have newer ones, and keep its folder until"
+            " then, for a node that joins again loses its old copies"
         )
 
 

@@ -202,17 +202,15 @@ class Survey:
         members = (self.nodes[each] for each in self.map.servers if each in self.nodes)
         return [node.address for node in members if node.states.get(vbucket) in states]
 
-    def former_with(self, vbucket: int) -> list[Address]:
-        """Return the nodes that answer, have changes of a vbucket, and left the cluster: their copies are old ones."""
+    def old_copies(self, vbuckets: Iterable[int]) -> dict[Address, list[int]]:
+        """Return the nodes that answer and left the cluster, each with those of the vbuckets of which it has changes.
+
+        No failover promotes such a copy: the members went on without it.
+        """
         others = (node for address, node in self.nodes.items() if address not in self.map.servers and not node.is_copy)
-        return [
-            node.address
-            for node in others
-            if node.map is not None
-            and node.map.uuid == self.map.uuid
-            and vbucket in node.states
-            and node.seqnos.get(vbucket)
-        ]
+        former = [node for node in others if node.map is not None and node.map.uuid == self.map.uuid]
+        held = {node.address: [vb for vb in vbuckets if node.seqnos.get(vb)] for node in former}
+        return {address: numbers for address, numbers in held.items() if numbers}
 
     def loses_whole_copy(self, vbucket: int, owner: Address, gone: Container[Address]) -> bool:
         """Return True if a vbucket's owner has damaged changes, and the nodes in `gone` take away the last whole copy.

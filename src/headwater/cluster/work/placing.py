@@ -205,9 +205,9 @@ class FailOver(DeclaredWork):
         plan = await self._work(members, seeds).plan()
         promoted, anew = Counter(each.chosen for each in plan.promotions), Counter(plan.anew.values())
         rows = []
-        for node in (*plan.before.servers, *plan.joining):
+        for node in plan.before.servers:
             numbers = (len(plan.before.held_by(node)[0]), promoted[node], anew[node])
-            change = "joins" if node in plan.joining else "" if node in plan.after.servers else "taken out"
+            change = "" if node in plan.after.servers else "taken out"
             rows.append((str(node), *(f"{number:,}" for number in numbers), change))
         heading = ("node", "active", "promoted", "begun anew", "")
         title = f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets"
