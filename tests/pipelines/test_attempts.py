@@ -110,6 +110,20 @@ def test_a_batch_that_fails_after_longer_than_all_patience_is_tried_again(monkey
     assert reports == [(1, "node: reset"), (2, "node: reset")]
 
 
+def test_a_long_batch_may_be_interrupted_three_times_more_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    reports, attempts, job = prepared(*[RESET] * 9, retry_seconds=30.0)
+
+    def hour() -> None:
+        clock[0] += 3600.0
+        job()
+
+    with pytest.raises(ConnectionLost):
+        attempts.run(hour)
+    assert [number for number, _ in reports] == [1, 2, 3, 4]
+
+
 def test_a_problem_beside_a_batch_is_reported_with_it() -> None:
     reports, attempts, _ = prepared()
     attempts.batch_done("upkeep: no space")

@@ -13,6 +13,9 @@ from headwater.transport.backoff import Backoff
 
 LOOK_SECONDS = 0.1
 RETRY_SECONDS, RETRY_SECONDS_ONCE = 300.0, 30.0
+LONG_ATTEMPTS = 3
+"""So often an attempt that was at work for longer than all patience may fail, without a batch, as if it were the
+first."""
 SOURCE_SECONDS, SOURCE_SECONDS_MIN = 60.0, 5.0
 """For so long a source waits for a node, at most and at least, unless its options say otherwise."""
 
@@ -92,6 +95,7 @@ class Attempts(Generic[P]):
         self._report = report
         self._began = time.monotonic()
         self._failed_at: float | None = None  # the first failure since the last batch that succeeded
+        self._long_ones = 0  # the attempts since then that took longer than all patience
         self._backoff = Backoff(0.5, 15.0)
 
     def batch_done(self, problem: str = "") -> None:
@@ -108,7 +112,7 @@ class Attempts(Generic[P]):
 
         The next failure then counts as the first, however long ago the last batch was.
         """
-        self._failed_at = None
+        self._failed_at, self._long_ones = None, 0
         self._backoff.reset()
 
     def remark(self, problem: str) -> None:
@@ -122,14 +126,12 @@ class Attempts(Generic[P]):
             HeadwaterError: the last failure, in one line.
         """
         while True:
+            began = time.monotonic()
             try:
                 return attempt()
             except Exception as error:  # Spark's have no class of their own; those that do not pass are raised again
                 why = reason(error)
-                # Counted from the first failure, not from the last batch: one batch may take longer than all patience.
-                if self._failed_at is None:
-                    self._failed_at = time.monotonic()
-                late = time.monotonic() - self._failed_at >= self.retry_seconds
+                late = self._failed(began, time.monotonic())
                 if self.stop():
                     return None
                 if late or not passes(error):
@@ -137,6 +139,19 @@ class Attempts(Generic[P]):
                 self.progress.retries += 1
                 self._say(str(why))
             self._rest(self._backoff.next_seconds())
+
+    def _failed(self, began: float, now: float) -> bool:
+        """Note that an attempt has failed; return True if that is too late for another one.
+
+        Patience counts from the first failure, not from the last batch: one batch may take longer than all patience.
+        For the same reason a failure counts as the first where the attempt was at work for so long.
+        """
+        if self._failed_at is not None and self._long_ones < LONG_ATTEMPTS and now - began >= self.retry_seconds > 0:
+            self._long_ones += 1
+            self._failed_at = None
+        if self._failed_at is None:
+            self._failed_at = now
+        return now - self._failed_at >= self.retry_seconds
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
