@@ -27,8 +27,13 @@ class Bucket:
         self.seconds, self.highs = 0.0, {0: 1, 1: 1}
         self.positions = {vb: Position.beginning(vb) for vb in range(2)}
         self.away: ConnectionLost | None = None
+        self.looks = 0
+        self.highest: dict[int, int] = {}
 
     def hold_clocks(self, cas: int = 0) -> ClocksHeld:
+        self.looks += 1
+        if self.highest:
+            return ClocksHeld(1 << 63, exceptions=self.highest, is_promised=False)
         return ClocksHeld(min(cas, NOON), NOON)
 
     def seqnos(self, which: str | None = None) -> dict[int, int]:
@@ -82,6 +87,18 @@ def test_nodes_that_do_not_answer_do_not_end_the_command(bucket: Bucket, told: T
     bucket.away = ConnectionLost("n1", "refused")
     (line,) = told()
     assert line.startswith("it is not known until when everything is printed; it stands there: n1")
+
+
+def test_servers_that_promise_nothing_are_looked_at_every_ten_seconds(bucket: Bucket, told: Told) -> None:
+    """Each look reads the statistics of all vbuckets."""
+    bucket.highest = {0: NOON, 1: NOON}
+    bucket.print_all()
+    for _ in range(10):
+        told()
+        bucket.seconds += 1
+    assert bucket.looks == 1
+    told()
+    assert bucket.looks == 2
 
 
 def test_tap_has_no_status(run: Run) -> None:

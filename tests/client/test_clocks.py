@@ -6,7 +6,7 @@ from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
-from headwater.client.clocks import hold_clocks
+from headwater.client.clocks import CONNECT_SECONDS, hold_clocks
 from headwater.errors import ConnectionLost
 from headwater.protocol.dcp.complete import ClocksHeld
 from headwater.wire.admin import HoldClock, HoldClockResponse
@@ -28,6 +28,8 @@ class Nodes:
         self.answers = answers
         self.map = SimpleNamespace(servers=tuple(answers), version=(1, 7))
         self.newer: SimpleNamespace | None = None
+        self.greets = ""
+        """The node whose connection brings the newer map."""
         self.wanted: list[int] = []
         self.details: dict[int, dict[str, str]] = {}
         self.cluster = self
@@ -35,8 +37,14 @@ class Nodes:
     def deadline(self) -> float:
         return 1.0
 
-    def link(self, address: str) -> Generator[None, None, SimpleNamespace]:
+    def clock(self) -> float:
+        return 0.0
+
+    def link(self, address: str, until: float) -> Generator[None, None, SimpleNamespace]:
+        assert until == CONNECT_SECONDS
         yield
+        if address == self.greets:
+            self.map = self.newer or self.map
         answer = self.answers[address]
         if isinstance(answer, ConnectionLost):
             raise answer
@@ -92,6 +100,20 @@ def test_a_newer_map_with_another_node_makes_the_promises_none() -> None:
     nodes.newer = SimpleNamespace(servers=("a", "b", "c"), version=(1, 8))
     answer = held(nodes)
     assert answer.cas == 0 and answer.now == NOON and "1.8 is new" in answer.problem
+
+
+def test_a_node_of_a_map_that_a_connection_brought_meanwhile_was_not_asked_either() -> None:
+    """The newer map is in force before the answers are compared with it, so it looks like the one that was gone by."""
+    nodes = Nodes(a=promise(rev=8), b=promise(rev=8))
+    nodes.newer, nodes.greets = SimpleNamespace(servers=("a", "b", "c"), version=(1, 8)), "b"
+    answer = held(nodes)
+    assert answer.cas == 0 and "1.8 is new" in answer.problem and len(nodes.wanted) == 2
+
+
+def test_an_odd_statistic_is_a_problem_and_no_error() -> None:
+    nodes = Nodes(a=Status.UNKNOWN_COMMAND)
+    nodes.details = {0: {"max_cas": "much"}}
+    assert "has an odd max_cas" in held(nodes).problem
 
 
 def test_a_newer_map_of_the_same_nodes_leaves_the_promises_as_they_are() -> None:

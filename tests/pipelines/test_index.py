@@ -442,7 +442,9 @@ def test_a_vbucket_that_no_task_could_read_is_read_anew_though_its_history_is_th
     answers = [sink.read(task.answer()) for task in sink.tasks(end, settings, 1)]
     found.documents.clear()
     found.versions.clear()
+    assert end["completeUntil"]
     sink.commit(before.digest, end, [replace(each, unread=[0, 1, 2, 3]) for each in answers])
+    assert "completeUntil" not in sink.refresh().end, "it says no time of changes that it did not read"
     sink.close()
     assert go(bucket, tmp_path, server=where).rollbacks == 4
     assert served(found) == documents(bucket)

@@ -61,7 +61,9 @@ class TailStatus:
             return complete.problem
         try:
             # The clocks come before the seqnos: these are what the promises are about.
-            held = client.hold_clocks(complete.wanted(now) or client.hold_clocks().now)
+            held = client.hold_clocks(complete.wanted(now))
+            if held.now and not held.cas:  # the first time: what is there to promise is known only now
+                held = client.hold_clocks(held.now)
             seqnos = client.seqnos("all") if self._chooses else client.seqnos()
         except (TransportError, StatusError) as error:
             return str(error)

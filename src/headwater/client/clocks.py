@@ -15,6 +15,8 @@ from headwater.wire.admin import HoldClock, HoldClockResponse
 
 __all__ = ["hold_clocks"]
 
+CONNECT_SECONDS: Final = 3.0
+"""Within so long a connection must be open: a member without vbuckets that does not answer holds up who reads."""
 _U64_MAX: Final = (1 << 64) - 1
 _STRANGERS: Final = (UnknownCommand, NotSupported)
 
@@ -26,19 +28,21 @@ def hold_clocks(operations: Operations, cas: int) -> Steps[ClocksHeld]:
     may be the next owner of any vbucket.
     """
     cluster, answers = operations.cluster, list[HoldClockResponse]()
-    for address in cluster.map.servers:
+    # Each connection may bring a newer map, whose further nodes would not be among those that were asked.
+    members = cluster.map.servers
+    for address in members:
         try:
             answers.append((yield from _hold_clock(cluster, address, cas)))
         except _STRANGERS:
             return (yield from _highest(operations))
-        except (TransportError, StatusError) as error:
+        except (TransportError, StatusError, RemoteProtocolError) as error:
             return ClocksHeld(problem=f"{address} holds no clock: {error}")
-    newest, members = max((each.epoch, each.revision) for each in answers), set(cluster.map.servers)
+    newest = max((each.epoch, each.revision) for each in answers)
     now = min(each.now for each in answers)
     if newest > cluster.map.version:
         yield from cluster.look_around()
     # A node that joined with a newer map has promised nothing, and may be an owner by now.
-    if newest > cluster.map.version or not members.issuperset(cluster.map.servers):
+    if newest > cluster.map.version or not set(members).issuperset(cluster.map.servers):
         problem = f"the cluster map {newest[0]}.{newest[1]} is new, and its nodes are asked the next time"
         return ClocksHeld(now=now, problem=problem)
     exceptions = {vb: bound - 1 if bound else 0 for each in answers for vb, bound in each.exceptions}
@@ -46,7 +50,7 @@ def hold_clocks(operations: Operations, cas: int) -> Steps[ClocksHeld]:
 
 
 def _hold_clock(cluster: Cluster, address: Address, cas: int) -> Steps[HoldClockResponse]:
-    link = yield from cluster.link(address)
+    link = yield from cluster.link(address, cluster.clock() + CONNECT_SECONDS)
     frame = yield from link.call(HoldClock(wanted_cas=min(cas, _U64_MAX)).frame(), cluster.deadline())
     if frame.status:
         raise refused(f"hold the clock of {address}", frame)
@@ -59,7 +63,7 @@ def _highest(operations: Operations) -> Steps[ClocksHeld]:
         stats = yield from operations.vbucket_stats("vbucket-details")
         highest = {vb: int(each["max_cas"]) for vb, each in stats.items() if "max_cas" in each}
     except ValueError as error:
-        raise RemoteProtocolError(f"STAT vbucket-details: {error}") from None
+        return ClocksHeld(problem=f"the servers promise no time, and STAT vbucket-details has an odd max_cas: {error}")
     except (TransportError, StatusError) as error:
         return ClocksHeld(problem=f"the servers promise no time, and do not say their highest CAS: {error}")
     if not highest:

@@ -196,6 +196,8 @@ class Rebalance:
         publisher = Publisher(self._members, survey.map.after(rev))
         # All members go by one map before states change: one with an older map could follow a node that is no owner.
         await self._members.send(publisher.current)
+        # A run that was killed behind its first map may have left a node that has promised no reader anything.
+        await level_clocks(self._members, survey.map.servers)
         with span("rebalance.settle"):
             try:
                 await repair(self._members, publisher, survey, plan.settlement)

@@ -340,7 +340,7 @@ class IndexSink:
         self.removed = self._removed_there(gone)
         reached = advanced(end, [place for each in written for place in each.reached])
         # A node refuses a range also where it purged deletions in it since: the next batch reads those vbuckets anew.
-        reached = _unread(reached, {vb for each in written for vb in each.unread})
+        reached = _unread(reached, {vb for each in written for vb in each.unread}, self.refresh().end)
         with self._ledger.advance(after, reached) as database:
             for each in written:
                 replace_vbuckets(database, each.replaced)
@@ -435,13 +435,18 @@ class IndexSink:
         self._index.close()
 
 
-def _unread(end: Mapping[str, Any], vbuckets: Iterable[int]) -> Mapping[str, Any]:
+def _unread(end: Mapping[str, Any], vbuckets: Iterable[int], before: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an offset in which some vbuckets are on a branch that no node has, so that they are read anew and
     replaced.
+
+    Without their changes the batch is complete only until the time of the offset `before` it.
     """
     offset = Offset.from_json(end)
     places = {vb: _nobodys(offset.position(vb), 0) for vb in vbuckets}
-    return replace(offset, positions={**offset.positions, **places}).to_json() if places else end
+    if not places:
+        return end
+    until = Offset.from_json(before).complete_until
+    return replace(offset, positions={**offset.positions, **places}, complete_until=until).to_json()
 
 
 def _nobodys(place: Position, seqno: int) -> Position:

@@ -311,8 +311,11 @@ class SourceNodes:
         if self.complete.rests(now):
             return None
         wanted = self.complete.wanted(now)
-        if not wanted and not (first := client.hold_clocks()).problem:
+        if not wanted:
             # The first time: what is there to promise is known only now.
+            first = client.hold_clocks()
+            if first.problem or not first.is_promised:
+                return first, now
             wanted = first.now
         return client.hold_clocks(wanted), now
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headwater.node.vbucket.vbucket import VBucket
 
 
-@handles(HoldClock, anywhere=True)
+@handles(HoldClock, anywhere=True, lasts=True)
 async def hold_clock(session: Session, request: HoldClock) -> HoldClockResponse:
     """Promise a time, at most this node's own; ETMPFAIL if the promise could not be written.
 

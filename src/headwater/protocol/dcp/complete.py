@@ -26,8 +26,10 @@ __all__ = ["NANOSECONDS", "ClocksHeld", "Completeness", "as_time"]
 
 MARKS_MAX: Final = 64
 """The observations that a reader may be behind of; of more, every second one is dropped, not the newest."""
-SILENCE_SECONDS: Final = 5.0
-"""For so long no promise is asked for after a node was silent."""
+SILENCE_SECONDS: Final = 60.0
+"""For so long no promise is asked for after a node was silent: it may have cost the reader ten seconds."""
+STRANGERS_SECONDS: Final = 10.0
+"""The time between two looks at servers that promise nothing: each look reads statistics of all vbuckets."""
 NANOSECONDS: Final = 1_000_000_000
 
 
@@ -73,7 +75,9 @@ class Completeness:
         self._silent_until = float("-inf")
 
     def rests(self, now: float) -> bool:
-        """Return True for some seconds after a node was silent: who waits for it each time would read later."""
+        """Return True for some seconds after a node was silent, since a reader that waited for it each time would
+        read later; and between two looks at servers that promise nothing.
+        """
         return now < self._silent_until
 
     def wanted(self, now: float) -> int:
@@ -101,6 +105,8 @@ class Completeness:
             self._clocks = held.now, now
         if held.problem and not held.now:
             self._silent_until = now + SILENCE_SECONDS
+        if not held.is_promised:
+            self._silent_until = now + STRANGERS_SECONDS
         self.is_promised = held.is_promised
         self.problem = held.problem or self._noted(held, seqnos, wanted)
 
