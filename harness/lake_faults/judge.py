@@ -133,7 +133,9 @@ def check_snapshots(log: Path, place: Path) -> int:
 
     table, count = StaticTable.from_metadata(str(place)), 0
     for snapshot in table.metadata.snapshots:
-        version = int(snapshot.summary["headwater.delta-version"])
+        if snapshot.summary is None:
+            raise Wrong(f"snapshot {snapshot.snapshot_id} names no version")
+        version = int(snapshot.summary["headwater.delta-version"] or 0)
         try:
             its = pl.read_delta(str(log), version=version, columns=["key", "seqno"])
         except Exception:  # noqa: S112 -- delta-rs says in many ways that a version is gone

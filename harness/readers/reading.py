@@ -148,7 +148,8 @@ def chdb(function: str) -> Read:
         told = engine.query(f"SELECT {_quoted(columns, '', False)} FROM {function}('{place}')", "ArrowTable")
         # Its texts may be any bytes, which a text of Arrow's may not.
         fields = [each.with_type(pyarrow.binary()) if each.type == pyarrow.string() else each for each in told.schema]
-        return told.cast(pyarrow.schema(fields)).to_pylist()
+        rows: Rows = told.cast(pyarrow.schema(fields)).to_pylist()
+        return rows
 
     return read
 
@@ -195,7 +196,7 @@ def main(name: str) -> None:
     for each in tables:
         try:
             rows = [plain(row) for row in read(each["place"], each["columns"], each["ids"])]
-            answer = {"rows": rows}
+            answer: dict[str, Any] = {"rows": rows}
         except BaseException as error:  # a panic of Rust is no Exception
             if isinstance(error, KeyboardInterrupt):
                 raise
