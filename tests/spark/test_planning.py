@@ -311,6 +311,16 @@ def test_a_job_with_a_record_of_its_own_tells_the_time_now_and_then_though_nothi
     assert made.latest(later, None) is later
 
 
+def test_a_position_on_a_branch_that_no_node_has_says_nothing_of_the_time() -> None:
+    """A repair leaves such positions, whose vbuckets are read anew; until then rows may be missing."""
+    seen = Seen(high=10)
+    seen.clock = NOON
+    made = planning(seen)
+    end = made.latest({"v": 1, "vb": {"0": ["0000000000000001", 100]}}, None)
+    assert made.reported is not None and made.reported["complete"]["until"] == 0
+    assert (end["rollback"], end["completeUntil"]) == ([0], NOON)
+
+
 def test_a_planner_that_starts_again_does_not_go_back() -> None:
     seen = Seen(high=10)
     first = {"v": 1, "vb": {"0": ["000000000000000a", 10]}, "completeUntil": NOON}

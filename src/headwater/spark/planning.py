@@ -14,6 +14,7 @@ from typing import Any, Final
 from headwater.errors import DataLoss, OptionError, RollbackRequired
 from headwater.protocol.dcp.complete import NANOSECONDS
 from headwater.protocol.dcp.coverage import Coverage
+from headwater.protocol.dcp.position import Position
 from headwater.spark.behind import complete_entry, ownerless_entry
 from headwater.spark.history import BranchHistory, HeldPoints
 from headwater.spark.nodes import SourceNodes
@@ -169,8 +170,13 @@ class Planning:
 
     def _complete(self, end: Offset, begun: Offset) -> Offset:
         """Return an offset with the time up to which nothing is missing in it, which is not below that of `begun`."""
-        seqnos = {vb: position.seqno for vb, position in end.positions.items()}
+        seqnos = {vb: position.seqno for vb, position in end.positions.items() if self._is_on_log(vb, position)}
         return replace(end, complete_until=self.nodes.complete.until(seqnos, begun.complete_until))
+
+    def _is_on_log(self, vb: int, position: Position) -> bool:
+        """Return True if a position is in the history that the node has: another branch's seqno says nothing of it."""
+        history = self._histories.get(vb)
+        return history is not None and any(entry[0] == position.vb_uuid for entry in history.log)
 
     def _tells(self, begun: Offset, known: Offset) -> bool:
         """Return True if the offset of a job with a record of its own moves on for the time alone, now and then:
