@@ -23,7 +23,7 @@ from headwater.cluster.admin import Endpoint, NodeAdmin
 from headwater.errors import HeadwaterError, MoveError, OptionError, TransportError
 from headwater.pipelines import transition
 from headwater.pipelines.jobs import Transition, TransitionProgress
-from headwater.pipelines.transition import MoveJournal, NodePair, TransitionNodes, checked
+from headwater.pipelines.transition import MoveJournal, NodePair, TransitionNodes, judged
 from headwater.testing.node import Node, node
 from headwater.wire.vbucket import State
 from tests.battery import few_of
@@ -143,7 +143,7 @@ def test_a_journal_of_an_earlier_transition_says_nothing_of_the_moves_to_other_n
     with failpoints.armed("transition.answered=raise"), pytest.raises(HeadwaterError):
         second.run()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(MoveError, match="looked at"):
-        patch.setattr(transition, "checked", _refuses)
+        patch.setattr(transition, "judged", _refuses)
         second.run()
     assert states(one) == {0: "dead", 1: "dead"}
     done = second.run()
@@ -158,14 +158,110 @@ def test_a_noted_move_is_checked_again_before_the_old_copy_is_removed(three: Thr
     owner, one, other = three
     before = contents(owner)
     go(three, tmp_path)
-    with one.client() as client:
-        client.delete_vbucket(0)
-    set_state(one, 0, State.ACTIVE)
+    lose(one, 0)
     with pytest.raises(MoveError, match=r"vbucket 0: the new owner has not what the old one had"):
         go(three, tmp_path, delete=True)
     assert states(owner) == {0: "dead"}, "the others are moved and removed all the same"
     set_state(owner, 0, State.ACTIVE)
     assert contents(owner, one, other) == before
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_move_that_no_run_noted_and_whose_target_lost_it_holds_up_no_other(
+    delete: bool, three: Three, tmp_path: Path
+) -> None:
+    owner, one, other = three
+    before = contents(owner)
+    with failpoints.armed("transition.answered=raise"), pytest.raises(HeadwaterError):
+        go(three, tmp_path, retry_seconds=0)
+    lose(one, 0)
+    for _ in range(2):  # a run that begins anew says the same
+        with pytest.raises(MoveError, match=r"vbucket 0: the new owner has not what the old one had"):
+            go(three, tmp_path, delete=delete)
+        assert [row["vbucket"] for row in MoveJournal(tmp_path).rows()] == list(range(1, VBUCKETS))
+        assert states(owner) == dict.fromkeys([0] if delete else range(VBUCKETS), "dead")
+    set_state(owner, 0, State.ACTIVE)
+    assert contents(owner, one, other) == before
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_target_that_loses_one_of_a_batch_holds_up_no_other(delete: bool, three: Three, tmp_path: Path) -> None:
+    """The good moves of its batch and of later pairs of nodes are noted, and later batches moved."""
+    counts: list[tuple[int, int]] = []
+
+    def point(name: str) -> None:
+        if name == "transition.answered" and not counts:
+            lose(three[1], 0)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(MoveError, match=r"vbucket 0: the new owner has not what the old one had"),
+    ):
+        patch.setattr(transition, "failpoint", point)
+        go(three, tmp_path, delete=delete, progress=lambda progress: counts.append((progress.moved, progress.total)))
+    assert counts == [(3, 8), (7, 8)]
+    assert [row["vbucket"] for row in MoveJournal(tmp_path).rows()] == list(range(1, VBUCKETS))
+    assert states(three[0]) == dict.fromkeys([0] if delete else range(VBUCKETS), "dead")
+
+
+def test_a_move_that_does_not_last_is_done_again_by_the_next_run_and_not_without_end_by_this_one(
+    three: Three, tmp_path: Path
+) -> None:
+    before, passed = contents(three[0]), []
+
+    def point(name: str) -> None:
+        if name == "transition.answered":
+            passed.append(name)
+            assert len(passed) < VBUCKETS, "vbucket 0 is moved again and again"
+            set_state(three[1], 0, State.PENDING)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MoveError, match="vbucket 0: the new owner has not"):
+        patch.setattr(transition, "failpoint", point)
+        go(three, tmp_path)
+    assert len(passed) == 2 and states(three[1])[0] == "pending"
+    assert go(three, tmp_path).moved == VBUCKETS
+    is_moved(three, before, tmp_path)
+
+
+def test_a_move_that_is_refused_and_passes_a_moment_later_is_removed_only_once_it_is_noted(
+    three: Three, tmp_path: Path
+) -> None:
+    with failpoints.armed("transition.answered=raise"), pytest.raises(HeadwaterError):
+        go(three, tmp_path, retry_seconds=0)
+    calls = list[NodePair]()
+
+    async def refuses_once(pair: NodePair, moved: Any) -> Any:
+        calls.append(pair)
+        rows, refused = await judged(pair, moved)
+        first = [MoveError(0, "not yet", "look again")] if len(calls) == 1 else []
+        return [row for row in rows if not first or row["vbucket"]], refused + first
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MoveError, match="vbucket 0: not yet"):
+        patch.setattr(transition, "judged", refuses_once)
+        go(three, tmp_path, delete=True)
+    assert [row["vbucket"] for row in MoveJournal(tmp_path).rows()] == list(range(1, VBUCKETS))
+    assert states(three[0]) == {0: "dead"}
+    assert go(three, tmp_path, delete=True).moved == VBUCKETS
+    assert (states(three[0]), len(MoveJournal(tmp_path).rows())) == ({}, VBUCKETS)
+
+
+def test_the_last_report_names_those_that_no_node_owns_and_those_whose_target_lacks_them(
+    three: Three, tmp_path: Path
+) -> None:
+    go(three, tmp_path)
+    for vb in (0, 2):
+        lose(three[1], vb)
+    set_state(three[2], 1, State.DEAD)
+    with pytest.raises(MoveError, match=r"vbucket 1: .*none of these nodes.*vbucket 0: the new owner has not.*0, 2"):
+        go(three, tmp_path, delete=True)
+    assert states(three[0]) == dict.fromkeys(range(3), "dead")
+
+
+def lose(bucket: Node, vb: int) -> None:
+    """Let an owner have an empty vbucket, as after the loss of its disk."""
+    with bucket.client() as client:
+        client.delete_vbucket(vb)
+    set_state(bucket, vb, State.ACTIVE)
 
 
 @pytest.mark.parametrize("log", [[(7, 60), (5, 0)], [(7, 0)], []])
@@ -175,8 +271,9 @@ def test_a_new_owner_whose_history_left_the_old_one_earlier_is_found_out(log: li
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NodeAdmin, "connect", lambda end: ends[end.address.host].connected())
         pair = NodePair(Endpoint(Address("old", 1)), Endpoint(Address("new", 1)))
-        with pytest.raises(MoveError, match=r"up to seqno 120, old:1 had it up to 100"):
-            asyncio.run(checked(pair, [{"vbucket": 0}]))
+        rows, refused = asyncio.run(judged(pair, [{"vbucket": 0}]))
+    assert rows == [] and [error.vbucket for error in refused] == [0]
+    assert "up to seqno 120, old:1 had it up to 100" in str(refused[0])
 
 
 @dataclass
@@ -318,7 +415,7 @@ def test_nodes_that_lack_some_of_a_history_are_found_out(three: Three, tmp_path:
     set_state(one, 0, State.ACTIVE)
     with pytest.raises(MoveError, match=r"vbucket 0: the new owner has not what the old one had"):
         go(three, tmp_path)
-    assert MoveJournal(tmp_path).rows() == []
+    assert [row["vbucket"] for row in MoveJournal(tmp_path).rows()] == list(range(1, VBUCKETS))
 
 
 def test_two_owners_members_of_a_cluster_and_nodes_that_are_named_twice_are_refused(

@@ -18,7 +18,7 @@ import json
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -249,18 +249,6 @@ async def _refuse_strangers(sources: Sequence[NodeAdmin], targets: Sequence[Node
                 raise OptionError("nodes", error.problem, f"possible: {error.advice}") from None
 
 
-async def checked(pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Check both ends of moves; return the journal's rows.
-
-    Raises:
-        MoveError: a target does not own its vbucket, or lacks some of its source's history.
-    """
-    rows, refused = await judged(pair, moved)
-    for error in refused:
-        raise error
-    return rows
-
-
 async def judged(pair: NodePair, moved: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[MoveError]]:
     """Check both ends of moves; return the journal's rows, and the errors of those of which a target does not own the
     vbucket, or lacks some of its source's history.
@@ -294,7 +282,7 @@ async def cleared(pair: NodePair, vbuckets: Iterable[int]) -> None:
 
 
 class _Transition:
-    """The attempts of a transition: look, move a batch, check it, note it, until nothing is left."""
+    """The attempts of a transition: look, move a batch, check it, note what is good, until nothing is left."""
 
     def __init__(
         self,
@@ -305,40 +293,55 @@ class _Transition:
         job: Transition,
     ) -> None:
         self._nodes, self._journal, self._run, self._attempts, self._job = nodes, journal, run, attempts, job
+        self._refused: dict[int, MoveError] = {}  # of this attempt, by vbucket
 
     def attempt(self) -> None:
-        """Move vbuckets, batch by batch, until all are moved or the job is stopped."""
+        """Move vbuckets, batch by batch, until all are moved or the job is stopped.
+
+        A vbucket whose new owner lacks something is left as it is, and keeps no other from being moved and noted.
+
+        Raises:
+            MoveError: in the end, where there are such vbuckets, or some of which no node is the owner.
+        """
+        self._refused = {}
         survey = asyncio.run(self._nodes.look())
         noted = {vb: ends for vb, ends in self._noted().items() if vb not in survey.left}
         counts = self._attempts.progress
         counts.total = len(survey.left) + len(survey.moved.keys() | noted.keys())
         self._unnoted({vb: pair for vb, pair in survey.moved.items() if noted.get(vb) != pair.addresses})
-        kept = self._clear(survey.moved) if self._job.delete else []
-        while survey.left and not self._attempts.stop():
-            counts.moved = counts.total - len(survey.left)
-            self._batch(survey.left)
+        if self._job.delete:
+            # Only what is noted: one that was refused a moment ago, and passes now, would go without a note.
+            self._clear({vb: pair for vb, pair in survey.moved.items() if vb not in self._refused})
+        while (left := self._remaining(survey)) and not self._attempts.stop():
+            counts.moved = self._moved(survey)
+            self._batch(left)
             survey = asyncio.run(self._nodes.look())
-        counts.moved = counts.total - len(survey.left)
-        if survey.ownerless:
-            problem = "a source has a dead copy of it, and none of these nodes owns it"
-            advice = "look for its owner; if that is another node, name the vbuckets to be moved"
-            raise MoveError(min(survey.ownerless), problem, f"{advice} ({len(survey.ownerless)} are so)")
-        for error in kept:
+        counts.moved = self._moved(survey)
+        if error := _joined(_without_owner(survey.ownerless), self._refused):
             raise error
 
-    def _clear(self, moved: Mapping[int, NodePair]) -> list[MoveError]:
-        """Remove the old copies of moves that are done; return the errors of those that are kept.
+    def _remaining(self, survey: TransitionSurvey) -> dict[int, NodePair]:
+        """Return what is to be moved; what was refused in this attempt would be moved again without end."""
+        return {vb: pair for vb, pair in survey.left.items() if vb not in self._refused}
+
+    def _moved(self, survey: TransitionSurvey) -> int:
+        return self._attempts.progress.total - len(survey.left.keys() | self._refused.keys())
+
+    def _judged(self, pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the journal's rows of the good moves; keep the errors of the others."""
+        rows, refused = asyncio.run(judged(pair, moved))
+        self._refused |= {error.vbucket: error for error in refused}
+        return rows
+
+    def _clear(self, noted: Mapping[int, NodePair]) -> None:
+        """Remove the old copies of noted moves; keep those of which it can't be shown that the new owner has all.
 
         A note says what the new owner had then. If it has lost its disk since, the old copy is the only one. And if it
-        has begun so many branches since that its log has lost the old one, nothing shows what they share. Neither keeps
-        the other vbuckets from being moved and removed.
+        has begun so many branches since that its log has lost the old one, nothing shows what they share.
         """
-        kept: list[MoveError] = []
-        for pair, vbuckets in by_pair(moved).items():
-            rows, refused = asyncio.run(judged(pair, [{"vbucket": vb} for vb in vbuckets]))
-            kept += refused
+        for pair, vbuckets in by_pair(noted).items():
+            rows = self._judged(pair, [{"vbucket": vb} for vb in vbuckets])
             asyncio.run(cleared(pair, [row["vbucket"] for row in rows]))
-        return kept
 
     def _noted(self) -> dict[int, tuple[str, str]]:
         """Return the nodes of each noted move, by vbucket.
@@ -356,7 +359,7 @@ class _Transition:
         """Check and note moves that an earlier run finished but did not note; that run's measurements are lost."""
         for pair, vbuckets in by_pair(moved).items():
             unknown = [asdict(Moved(vb, 0, 0, 0.0, 0, 0.0)) for vb in vbuckets]
-            self._journal.note(asyncio.run(checked(pair, unknown)))
+            self._journal.note(self._judged(pair, unknown))
 
     def _batch(self, left: dict[int, NodePair]) -> None:
         pairs = by_pair(left)
@@ -369,7 +372,7 @@ class _Transition:
         failpoint("transition.answered")
         rows = []
         for pair, result in zip(pairs, answers, strict=True):
-            noted = asyncio.run(checked(pair, result["moved"]))
+            noted = self._judged(pair, result["moved"])
             # Noted before the old copies go: the journal is the only record of what they had.
             self._journal.note(noted)
             failpoint("transition.noted")
@@ -378,8 +381,10 @@ class _Transition:
             rows += noted
         self._attempts.watch.batch(time.monotonic() - began)
         self._tell(rows)
-        if failed := [MoveError(*each) for result in answers for each in result["failed"]]:
-            raise min(failed, key=lambda each: each.retriable)
+        failed = [MoveError(*each) for result in answers for each in result["failed"]]
+        worst = min(failed, key=lambda each: each.retriable, default=None)
+        if worst and (error := _joined(worst, self._refused)):
+            raise error
 
     def _tell(self, rows: list[dict[str, Any]]) -> None:
         counts = self._attempts.progress
@@ -390,6 +395,27 @@ class _Transition:
         counts.ownerless_seconds = max([counts.ownerless_seconds, *(row["ownerless_seconds"] for row in rows)])
         if rows:
             self._attempts.batch_done()
+
+
+def _without_owner(vbuckets: Collection[int]) -> MoveError | None:
+    if not vbuckets:
+        return None
+    problem = "a source has a dead copy of it, and none of these nodes owns it"
+    advice = "look for its owner; if that is another node, name the vbuckets to be moved"
+    return MoveError(min(vbuckets), problem, f"{advice} ({len(vbuckets)} are so)")
+
+
+def _joined(error: MoveError | None, refused: Mapping[int, MoveError]) -> MoveError | None:
+    """Return one error for an error and those of refused vbuckets: neither hides the others."""
+    if not refused:
+        return error
+    first = refused[min(refused)]
+    if len(refused) > 1:
+        numbers = ", ".join(map(str, sorted(refused)))
+        first = MoveError(first.vbucket, first.problem, f"{first.advice} ({len(refused)} are so: {numbers})")
+    if error is None:
+        return first
+    return MoveError(error.vbucket, error.problem, f"{error.advice}; {first}", error.retriable)
 
 
 def by_pair(moves: Mapping[int, NodePair]) -> dict[NodePair, list[int]]:
@@ -409,7 +435,8 @@ def work(job: Transition) -> TransitionProgress:
     Raises:
         OptionError: nodes of a cluster, or named twice; a vbucket with two owners.
         SparkUnavailable: Spark can't be started here.
-        MoveError: a vbucket can't be moved; or all are, but of one there is a dead copy at a source and no owner.
+        MoveError: a vbucket can't be moved; or all others are, but of one the new owner lacks something, or there is a
+            dead copy at a source and no owner.
         HeadwaterError: a failure that does not pass; vbuckets that were not moved stay where they are, and the next run
             continues.
     """
