@@ -776,7 +776,8 @@ def _described(log: TableLog) -> dict[str, Any]:
         "version": state.version,
         "bucket": mirror.get("bucket"),
         "batches": mirror.get("batch"),
-        "complete_until": complete_text(mirror.get("end", {})),
+        # RESTORE leaves the record, whose time is not that of the rows that came back.
+        "complete_until": None if log.restored else complete_text(mirror.get("end", {})),
         "files": len(files),
         "bytes": sum(file.size for file in files),
         "rows": sum((file.rows or 0) - file.dead for file in files),

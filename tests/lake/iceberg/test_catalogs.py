@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pyiceberg.typedef import IcebergBaseModel
 from harness.rest_catalog import RestCatalogServer, rest_server
 from headwater.errors import ConnectionLost, TableChanged, TableError
 from headwater.failpoints import armed
-from headwater.lake import lineage, upkeep
+from headwater.lake import freshness, lineage, upkeep
 from headwater.lake.iceberg import catalogs, entry
 from headwater.lake.iceberg.place import CATALOG, CatalogName
 from headwater.lake.iceberg.schema import NAME_MAPPING
@@ -28,7 +29,7 @@ from headwater.lake.layout import OF_ICEBERG
 from headwater.lake.log import schema_string
 from headwater.lake.shape import delta_field
 from tests.lake.iceberg.support import configure
-from tests.lake.support import Table, row_ids
+from tests.lake.support import Table, restore, row_ids
 
 DAY = 86_400
 NAMED = CatalogName("tests", ("shop", "orders"))
@@ -165,6 +166,19 @@ def test_a_table_of_another_id_is_not_replaced(table: Table, catalog: Catalog, t
     with pytest.raises(TableError, match=r"tests:shop\.orders: it has another table of this name"):
         other.take(("b", 0, 1, "two"))
     assert read(catalog) == {"a": "one"}
+
+
+def test_a_table_that_was_put_back_promises_no_time(table: Table, catalog: Catalog) -> None:
+    table.take(("a", 0, 1, "one"))
+    before = table.log.state.version
+    table.take(("a", 0, 2, "two"))
+    ended = replace(table.record, end={"completeUntil": 1_700_000_000_123_456_789})
+    assert table.log.commit([ended.to_action()], "MIRROR")
+    assert upkeep.describe(table.log)["complete_until"] == "2023-11-14T22:13:20.123Z"
+    restore(table.log, before)
+    entry.publish(table.log)
+    assert upkeep.describe(table.log)["complete_until"] is None
+    assert freshness.PROPERTY not in catalog.load_table(NAMED.identifier).properties
 
 
 def test_what_others_commit_is_undone_by_the_next_batch(table: Table, catalog: Catalog) -> None:

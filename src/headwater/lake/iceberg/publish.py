@@ -118,7 +118,7 @@ def publish(log: TableLog) -> None:
             _hint(place, head)
             _heads[log] = head
             return
-        following = _Publication(place, state, head)
+        following = _Publication(place, state, head, put_back=log.restored)
         try:
             then = following.write()
             failpoint("iceberg.before_commit")
@@ -300,9 +300,11 @@ class _Publication:
         place: of the Iceberg table.
         state: the version of the Delta table.
         head: the newest metadata.
+        put_back: True if somebody put the rows back to an older version: the record's time is not theirs.
     """
 
-    def __init__(self, place: IcebergPlace, state: TableState, head: MetadataHead) -> None:
+    def __init__(self, place: IcebergPlace, state: TableState, head: MetadataHead, *, put_back: bool = False) -> None:
+        self._put_back = put_back
         self._place, self._store, self._state, self._head = place, place.store, state, head
         self._token = uuid.uuid4().hex
         self._written: list[str] = []
@@ -385,7 +387,7 @@ class _Publication:
         return MetadataHead(self._head.number + 1, metadata.encode(then), then, self._head.hinted, loaded, sources)
 
     def _complete_until(self) -> str | None:
-        return freshness.complete_text_of(self._state.records.get(DOMAIN))
+        return None if self._put_back else freshness.complete_text_of(self._state.records.get(DOMAIN))
 
     def _with_columns(self) -> Metadata:
         ids = FieldIds(self._before["last-column-id"])
