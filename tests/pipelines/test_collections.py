@@ -523,6 +523,31 @@ def test_a_table_of_somebody_elses_stays_in_the_catalog(shop: Node, tmp_path: Pa
     assert catalog.tables["lake.shop.a"] == others and not (tmp_path / "shop" / "a").exists()
 
 
+@pytest.mark.parametrize("step", ["_is_beside", "leave_catalog"])
+def test_a_mirror_that_is_slow_to_put_a_table_away_leaves_the_next_ones_in_the_catalog(
+    step: str, shop: Node, tmp_path: Path, catalog: RestCatalogServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another mirror puts the table away and makes the next one, behind this one's look or before its first drop."""
+    follow(shop, tmp_path, **NESTED, changelog=True)
+    becomes(shop, 3, a=AGAIN, b=B)
+    put_into(shop, AGAIN, "k1", value="again")
+    part: Any = collections if step == "_is_beside" else entry
+    whole = getattr(part, step)
+
+    def overtaken(given: Any) -> Any:
+        monkeypatch.setattr(part, step, whole)
+        follow(shop, tmp_path, **NESTED, changelog=True)
+        return whole(given)
+
+    monkeypatch.setattr(part, step, overtaken)
+    place = str(tmp_path / "shop" / "a")
+    record = recorded(place)
+    assert record is not None and Tables(tmp_path, record.bucket)._put_away(place, A) == []
+    assert {"lake.shop.a", "lake.shop.a_changes"} <= catalog.tables.keys()
+    assert in_catalog(catalog, "lake.shop.a") == {"k1": "again"} == held(tmp_path, "shop.a")
+    assert entry.catalog_of(tables.open_table(place)[0].state) is not None
+
+
 @pytest.mark.parametrize("named", ["", ":lake", "tests:", "tests:a..b"])
 def test_a_catalog_without_a_name_is_refused(named: str, shop: Node, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="such as prod or prod:lake"):

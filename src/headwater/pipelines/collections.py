@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headwater.client.collections import collection_id, parse_path, read_names, scope_id
-from headwater.errors import OptionError, TableError
+from headwater.errors import OptionError, TableAway, TableError
 from headwater.lake.commit import Record, record_of
 from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.iceberg.place import OWN, CatalogFolder
@@ -237,12 +237,10 @@ class Tables:
 
     def _put_away(self, place: str, number: int) -> list[str]:
         if is_url(place):
-            return self._remove_objects(place)
-        if number not in _ids(recorded(place)):
-            return []  # another mirror was first, and this is the new one's
+            return self._remove_objects(place, number)
         ends = [end for end in ENDS if not end or _is_beside(f"{place}{end}")]
-        for end in ends:
-            _leave_catalog(f"{place}{end}", self.bucket)
+        if not self._leave_catalogs(place, ends, number):
+            return []  # another mirror was first, and this is the new one's
         aside = self._free_name(place, number, ends)
         moved: list[str] = []
         # The table goes last, for it tells that there is something to put away: a run that is cut off before that is
@@ -257,6 +255,30 @@ class Tables:
         if self.dropped == "drop":
             self._remove_moved(str(Path(place).parent))
         return [f"{place}{end}" for end in ends]
+
+    def _leave_catalogs(self, place: str, ends: Sequence[str], number: int | None) -> bool:
+        """Drop a table, and those beside it, from the catalogs that follow them, before their files are moved or
+        removed.
+
+        Args:
+            place: of the table.
+            ends: of the tables.
+            number: the id of the table's collection; None if the table was half removed by an earlier run.
+
+        Returns: False if another mirror has put the table away.
+        """
+        # The table's own is opened last. While it has the id nobody has put it away, nor made those beside the next
+        # one; from here on the tables that were opened leave, whatever lies at their places.
+        logs = [_opened(f"{place}{end}") for end in reversed(ends)]
+        ids = _ids(_record_in(logs[-1]))
+        if ids if number is None else number not in ids:
+            return False
+        try:
+            for log in reversed(logs):
+                _leave_catalog(log, self.bucket)
+        except TableAway:
+            return False
+        return True
 
     def _free_name(self, place: str, number: int, ends: Sequence[str]) -> str:
         """Return a free name for a table to be moved, also free with each of `ends` for its neighbours.
@@ -274,13 +296,14 @@ class Tables:
             with suppress(FileNotFoundError):  # another mirror does the same
                 shutil.rmtree(each)
 
-    def _remove_objects(self, place: str) -> list[str]:
+    def _remove_objects(self, place: str, number: int | None = None) -> list[str]:
         if self.dropped == "keep":
             message = "its collection was dropped and made again, and a table on an object store can't be moved aside"
             raise TableError(place, f"{message}: mirror with --dropped drop, or into another place")
-        places = [f"{place}{end}" for end in ENDS if not end or _is_beside(f"{place}{end}")]
-        for each in places:
-            _leave_catalog(each, self.bucket)
+        ends = [end for end in ENDS if not end or _is_beside(f"{place}{end}")]
+        if not self._leave_catalogs(place, ends, number):
+            return []
+        places = [f"{place}{end}" for end in ends]
         # What tells that there is something to remove goes last: the table after those beside it, of each its log at
         # the end, and of that the first commit.
         for each in reversed(places):
@@ -314,20 +337,26 @@ def _is_beside(place: str) -> bool:
     return record is not None and record.kind != DOCUMENTS
 
 
-def _leave_catalog(place: str, bucket: str) -> None:
-    """Drop a table of a bucket from the catalog that follows it, before its files are moved or removed."""
-    log = TableLog(store_of(place))
-    log.refresh()
-    record = record_of(place, log.state) if log.exists else None
+def _leave_catalog(log: TableLog, bucket: str) -> None:
+    """Drop a table of a bucket from the catalog that follows it."""
+    record = _record_in(log)
     if record is not None and record.bucket == bucket:
         iceberg.leave_catalog(log)
 
 
 def recorded(place: str) -> Record | None:
     """Return the record of a table; None if there is none."""
+    return _record_in(_opened(place))
+
+
+def _opened(place: str) -> TableLog:
     log = TableLog(store_of(place))
     log.refresh()
-    return record_of(place, log.state) if log.exists else None
+    return log
+
+
+def _record_in(log: TableLog) -> Record | None:
+    return record_of(log.store.root, log.state) if log.exists else None
 
 
 class _Table:
