@@ -82,6 +82,7 @@ FAILPOINTS = {
     "iceberg.after_commit": "a snapshot is in the newest metadata, the hint for readers still names the one before",
     "iceberg.before_catalog": "a snapshot is in the newest metadata, the catalog has the one before",
     "iceberg.after_catalog": "the catalog has the newest snapshot, and its answer was read",
+    "iceberg.left_catalog": "a table is dropped from its catalog, and still has its name there",
     "lake.checkpointed": "a checkpoint of a table's log is written, its name is not noted",
     "backup.begun": "a backup's folder says what is about to be read, nothing is read",
     "backup.file_written": "a file of a backup is in place, nothing names it",

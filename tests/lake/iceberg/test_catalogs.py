@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +21,7 @@ from pyiceberg.table.update import SetPropertiesUpdate, SetSnapshotRefUpdate
 from pyiceberg.typedef import IcebergBaseModel
 
 from harness.rest_catalog import RestCatalogServer, rest_server
-from headwater.errors import ConnectionLost, TableChanged, TableError
+from headwater.errors import ConnectionLost, TableAway, TableChanged, TableError
 from headwater.failpoints import armed
 from headwater.lake import freshness, lineage, upkeep
 from headwater.lake.iceberg import catalogs, entry
@@ -166,6 +168,74 @@ def test_a_table_of_another_id_is_not_replaced(table: Table, catalog: Catalog, t
     with pytest.raises(TableError, match=r"tests:shop\.orders: it has another table of this name"):
         other.take(("b", 0, 1, "two"))
     assert read(catalog) == {"a": "one"}
+
+
+def test_a_batch_between_the_drop_and_the_forgotten_name_brings_no_table_back(
+    table: Table, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.take(("a", 0, 1, "one"))
+    other, drop = anew(table), catalogs.drop
+
+    def dropped(*given: Any) -> None:
+        drop(*given)
+        monkeypatch.setattr(catalogs, "drop", drop)
+        other.take(("a", 0, 2, "two"))
+
+    monkeypatch.setattr(catalogs, "drop", dropped)
+    entry.leave_catalog(table.log)
+    assert entry.catalog_of(anew(table).log.state) is None, "the other's commit took the version"
+    assert catalogs._loaded(catalog, NAMED) is None
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_who_registers_a_table_that_has_left_meanwhile_drops_it_again(
+    moved: bool, table: Table, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if moved and not isinstance(catalog, MetastoreCatalog):
+        pytest.skip("the server reads the file to which it points")
+    table.take(("a", 0, 1, "one"))
+    catalog.drop_table(NAMED.identifier)
+    newest, register = catalogs._newest, type(catalog).register_table
+
+    def left(place: Any) -> Any:
+        monkeypatch.setattr(catalogs, "_newest", newest)
+        entry.leave_catalog(anew(table).log)
+        return newest(place)
+
+    def registered(*given: Any) -> Any:
+        answer = register(*given)
+        if moved:
+            Path(table.place).rename(f"{table.place}.dropped-8")
+        return answer
+
+    monkeypatch.setattr(catalogs, "_newest", left)
+    monkeypatch.setattr(type(catalog), "register_table", registered)
+    with pytest.raises(TableAway) if moved else nullcontext():
+        table.take(("a", 0, 2, "two"))
+    assert catalogs._loaded(catalog, NAMED) is None
+
+
+def test_a_process_that_dies_before_the_name_is_forgotten_is_gone_on_with(table: Table, catalog: Catalog) -> None:
+    table.take(("a", 0, 1, "one"))
+    with armed("iceberg.left_catalog=eio"), pytest.raises(OSError, match="injected"):
+        entry.leave_catalog(table.log)
+    assert catalogs._loaded(catalog, NAMED) is None
+    entry.leave_catalog(anew(table).log)
+    assert entry.catalog_of(anew(table).log.state) is None
+
+
+def test_a_copy_that_leaves_does_not_take_the_original_with_it(table: Table, catalog: Catalog, tmp_path: Path) -> None:
+    table.take(("a", 0, 1, "one"))
+    shutil.copytree(table.place, tmp_path / "copy")
+    entry.leave_catalog(Table(tmp_path / "copy").log)
+    check(table, catalog)
+
+
+def test_a_time_that_a_record_has_no_more_leaves_the_catalog(table: Table, catalog: Catalog) -> None:
+    for end, wanted in (({"completeUntil": 1_700_000_000_123_456_789}, "2023-11-14T22:13:20.123Z"), ({}, None)):
+        assert table.log.commit([replace(table.record, end=end).to_action()], "REPAIR")
+        entry.publish(table.log)
+        assert catalog.load_table(NAMED.identifier).properties.get(freshness.PROPERTY) == wanted
 
 
 def test_a_table_that_was_put_back_promises_no_time(table: Table, catalog: Catalog) -> None:

@@ -38,6 +38,7 @@ from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
     AssertTableUUID,
+    RemovePropertiesUpdate,
     RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     SetLocationUpdate,
@@ -47,10 +48,11 @@ from pyiceberg.table.update import (
 )
 from requests import RequestException
 
-from headwater.errors import ConnectionLost, HeadwaterError, TableChanged, TableError
+from headwater.errors import ConnectionLost, HeadwaterError, TableAway, TableChanged, TableError
 from headwater.failpoints import failpoint
+from headwater.lake import freshness
 from headwater.lake.iceberg.metadata import MAIN
-from headwater.lake.iceberg.place import CatalogName, IcebergPlace, place_of, uri
+from headwater.lake.iceberg.place import CATALOG, CatalogName, IcebergPlace, place_of, uri
 from headwater.lake.iceberg.publish import number_of, read_head
 from headwater.lake.log import TableLog
 
@@ -71,7 +73,10 @@ _reached: WeakKeyDictionary[TableLog, tuple[CatalogName, int]] = WeakKeyDictiona
 def follow(log: TableLog, named: CatalogName) -> None:
     """Bring the table of a catalog to the newest metadata in the folder; register it if the catalog has none.
 
+    The log is refreshed after a registration, and a table that has left the catalog meanwhile is dropped from it again.
+
     Raises:
+        TableAway: the table was moved or removed meanwhile.
         TableError: the catalog refuses it, or has another table under this name.
         ConnectionLost: the catalog does not answer; the next commit or start tries again.
         TableChanged: other processes were first at each attempt.
@@ -81,7 +86,7 @@ def follow(log: TableLog, named: CatalogName) -> None:
     with _own_errors(named):
         catalog = _catalog(log, named)
         for _ in range(TRIES_MAX):
-            if _followed(catalog, named, place_of(log)):
+            if _followed(catalog, named, log):
                 _reached[log] = named, number
                 return
     raise TableChanged(log.store.root, f"others were first {TRIES_MAX} times at the catalog {named.catalog}")
@@ -104,18 +109,14 @@ def difference(log: TableLog, named: CatalogName) -> str | None:
 
 
 def drop(log: TableLog, named: CatalogName) -> None:
-    """Drop the table from its catalog, without its files. A table of another one's under this name stays.
+    """Drop the table from its catalog, without its files. Another table of this name stays, also the one of which this
+    is a copy.
 
     Raises:
         ConnectionLost: the catalog does not answer. TableError: it refuses the request.
     """
     with _own_errors(named):
-        catalog = _catalog(log, named)
-        table = _loaded(catalog, named)
-        if table is not None and str(table.metadata.table_uuid) == log.state.id:
-            # After a lost answer it is gone already.
-            with suppress(NoSuchTableError):
-                catalog.drop_table(named.identifier)
+        _drop(_catalog(log, named), named, log)
     _reached.pop(log, None)
 
 
@@ -130,7 +131,7 @@ def metadata_location(log: TableLog, named: CatalogName) -> str:
         return "" if table is None else str(table.metadata_location)
 
 
-def _followed(catalog: Catalog, named: CatalogName, place: IcebergPlace) -> bool:
+def _followed(catalog: Catalog, named: CatalogName, log: TableLog) -> bool:
     """Bring the catalog to the newest metadata.
 
     Returns: False if another process was first, or the catalog can't tell if its commit succeeded; try again then.
@@ -138,7 +139,7 @@ def _followed(catalog: Catalog, named: CatalogName, place: IcebergPlace) -> bool
     # In this order: the folder's metadata is read after the catalog's, so what is put over the state that was loaded is
     # never older than it.
     table = _loaded(catalog, named)
-    mine, location = _newest(place)
+    mine, location = _newest(place_of(log))
     if table is not None and _is_shown(table, mine, location):
         return True
     failpoint("iceberg.before_catalog")
@@ -147,6 +148,7 @@ def _followed(catalog: Catalog, named: CatalogName, place: IcebergPlace) -> bool
             for parts in range(1, len(named.identifier)):  # those that have it as well
                 catalog.create_namespace_if_not_exists(named.identifier[:parts])
             catalog.register_table(named.identifier, location)
+            _check_named(catalog, named, log)
         elif table.metadata.table_uuid != mine.table_uuid:
             problem = f"it has another table of this name, {table.metadata.table_uuid}: drop that, or give another name"
             raise TableError(str(named), problem)
@@ -159,6 +161,37 @@ def _followed(catalog: Catalog, named: CatalogName, place: IcebergPlace) -> bool
         return False
     failpoint("iceberg.after_catalog")
     return True
+
+
+def _check_named(catalog: Catalog, named: CatalogName, log: TableLog) -> None:
+    """Drop the table that was just registered if it has left the catalog meanwhile (`entry.leave_catalog`).
+
+    The name is looked up after the registration, and who leaves drops the table after the name is gone: one of the two
+    comes last and sees the other.
+
+    Raises:
+        TableAway: the table was moved or removed meanwhile.
+    """
+    try:
+        if log.refresh(sure=True).properties.get(CATALOG) != str(named):
+            _drop(catalog, named, log)
+    except TableAway:
+        try:
+            _drop(catalog, named, log)
+        except TableError:
+            # The folder that we registered a moment ago is gone, so nobody can load the table.
+            with suppress(NoSuchTableError):
+                catalog.drop_table(named.identifier)
+        raise
+
+
+def _drop(catalog: Catalog, named: CatalogName, log: TableLog) -> None:
+    """Drop the log's table; one of another id stays, and one of another folder: a copy of a lake keeps id and name."""
+    table, mine = _loaded(catalog, named), (log.state.id, place_of(log).location)
+    if table is not None and (str(table.metadata.table_uuid), table.metadata.location) == mine:
+        # After a lost answer it is gone already.
+        with suppress(NoSuchTableError):
+            catalog.drop_table(named.identifier)
 
 
 def _catalog(log: TableLog, named: CatalogName) -> Catalog:
@@ -267,6 +300,9 @@ def _updates(theirs: TableMetadata, mine: TableMetadata, added: list[Snapshot]) 
     properties = {name: value for name, value in mine.properties.items() if theirs.properties.get(name) != value}
     if properties:
         yield SetPropertiesUpdate(updates=properties)
+    # Of the properties that are gone this one alone is surely ours: a time that nobody vouches for any more.
+    if freshness.PROPERTY in theirs.properties and freshness.PROPERTY not in mine.properties:
+        yield RemovePropertiesUpdate(removals=[freshness.PROPERTY])
     yield from (AddSnapshotUpdate(snapshot=each) for each in added)
     if mine.current_snapshot_id is not None:
         branch = {"ref-name": MAIN, "type": "branch", "snapshot-id": mine.current_snapshot_id}

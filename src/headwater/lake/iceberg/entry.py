@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from headwater.errors import TableError, UnsupportedTable
+from headwater.failpoints import failpoint
 from headwater.lake.iceberg.place import CATALOG, PROPERTY, CatalogName, place_of
 from headwater.lake.iceberg.schema import FieldIds, UnknownTypeError
 from headwater.lake.layout import OF_ICEBERG, Formats
@@ -83,16 +84,28 @@ def leave_catalog(log: TableLog) -> None:
 
     Raises:
         TableError: the catalog refuses it. ConnectionLost: the catalog does not answer.
+        TableAway: another table lies here by now, or none; that one stays in the catalog.
     """
     named = catalog_of(log.state)
     if named is None:
         return
+    library = _catalogs(log.store.root)
     # The catalog first: the name is in the table until the catalog is without it, so that a run that is cut off between
     # the two is gone on with.
-    _catalogs(log.store.root).drop(log, named)
-    kept = {name: value for name, value in log.state.properties.items() if name != CATALOG}
-    log.commit([{"metaData": log.state.metadata | {"configuration": kept}}], "UNSET TBLPROPERTIES")
-    log.refresh()
+    library.drop(log, named)
+    failpoint("iceberg.left_catalog")
+    _forget_name(log)
+    # Once more: a batch of another process may have registered it again until the name was gone. Whoever registers it
+    # from now on finds that out himself (`catalogs.follow`).
+    library.drop(log, named)
+
+
+def _forget_name(log: TableLog) -> None:
+    """Let a table forget its name in a catalog, whoever commits at the same time."""
+    while CATALOG in log.state.properties:
+        kept = {name: value for name, value in log.state.properties.items() if name != CATALOG}
+        log.commit([{"metaData": log.state.metadata | {"configuration": kept}}], "UNSET TBLPROPERTIES")
+        log.refresh()
 
 
 def next_row(log: TableLog) -> int:
