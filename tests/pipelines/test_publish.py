@@ -23,7 +23,7 @@ from harness.nodes import diverge
 from headwater.errors import ConnectionLost, LedgerError, OptionError, PublishRefused
 from headwater.pipelines.jobs import Publish, PublishProgress
 from headwater.pipelines.kafka import KafkaWriter
-from headwater.pipelines.publish import PublishSink
+from headwater.pipelines.publish import PublishAnswer, PublishSink
 from headwater.spark.offsets import Offset
 from headwater.testing.node import Node, node
 from tests.battery import few_of
@@ -280,6 +280,23 @@ class Running:
             self._job.run()
         except BaseException as error:
             self.ended = error
+
+
+def test_a_process_that_was_shut_out_and_opens_its_producer_anew_publishes_nothing(
+    topic: Topic, tmp_path: Path
+) -> None:
+    """For the small batches of a topic with a bound the producer is opened again, and that shuts the other one out."""
+    topic.make(**{"max.message.bytes": "100000"})
+    target = replace(Publish("couchbase://127.0.0.1:1/default", topic.url).target, seconds=10.0)
+    first, second = (PublishSink(target, "default", "", SHAPE, Offset().to_json()) for _ in range(2))
+    record = first.refresh()
+    commit(second)
+    answer = PublishAnswer(str(tmp_path / "none"), [], [], {topic.name: ["_default._default"]}, {}, 0)
+    Path(answer.path).touch()
+    with pytest.raises(PublishRefused, match="another process publishes under the name"):
+        first.commit(record.digest, record.end, [answer])
+    for each in (first, second):
+        each.close()
 
 
 @pytest.fixture

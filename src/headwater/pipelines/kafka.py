@@ -424,12 +424,16 @@ def slot_of(number: int) -> int:
 class KafkaWriter:
     """The one producer of a publication. To open it ends what an earlier process left open, and shuts that one out.
 
+    Attributes:
+        openings: how often it was opened: each time somebody else who had taken over is shut out in turn.
+
     Raises:
         PublishRefused, ConnectionLost, OptionError: as `calls`.
     """
 
     def __init__(self, target: KafkaTarget) -> None:
         self.target: Final = target
+        self.openings = 0
         self._troubles: list[str] = []
         self._undelivered: list[str] = []
         self._topics: set[str] = set()
@@ -662,6 +666,7 @@ class KafkaWriter:
                 Producer, self.target, {**PROPERTIES, **self.target.properties, **own}, self._troubles
             )
             producer.init_transactions(self.target.seconds)
+        self.openings += 1
         return producer
 
 

@@ -417,7 +417,11 @@ class PublishSink:
             raise TableChanged(self.place, message)
         if any(each.rollbacks for each in written):
             self._writer.check_not_made_again(self._noted.topics)
+        openings = self._writer.openings
         topics = {**self._noted.topics, **self._writer.ensure(_gathered(self._noted.topics, written))}
+        if self._writer.openings > openings:
+            # Opened anew, the producer is let in again, though another process may have shut this one out before.
+            self._check_alone()
         mark = self._mark()
         reached = advanced(end, [place for each in written for place in each.reached])
         noted = Noted(
@@ -436,8 +440,8 @@ class PublishSink:
         return noted.record
 
     def _check_alone(self) -> None:
-        """Raise PublishRefused if somebody else has published since: a broker that has forgotten both shuts nobody
-        out.
+        """Raise PublishRefused if somebody else has published since: who opens a producer is shut out by nobody, and a
+        broker that has forgotten both shuts nobody out.
         """
         if self._positions.load().record != self._noted.record:
             raise PublishRefused(self._target.brokers, fenced(self._target.name))
