@@ -473,6 +473,36 @@ def test_a_collection_that_is_dropped_and_made_again_goes_on_in_its_topic(bucket
     assert len(topic.events()) == 4
 
 
+@pytest.mark.parametrize("new_branch", [True, False])
+def test_a_document_of_a_collection_made_anew_is_the_one_that_had_its_name(
+    new_branch: bool, bucket: Node, running: Broker
+) -> None:
+    """The collection has another id by then, on the new branch or on the lost one; topic and key are the same."""
+    topic = Topic(running, "plain")
+    create(bucket, "shop.carts")
+
+    def store(value: str) -> None:
+        with bucket.client() as client:
+            client.collection("shop.carts").set("a", value)
+
+    def lost() -> None:
+        if not new_branch:
+            create(bucket, "shop.carts", drop=["shop.carts"])
+        store("2")
+        go(bucket, topic, scope="shop")
+        assert topic.held() == {b"a": 2}
+
+    if not new_branch:
+        store("1")
+    go(bucket, topic, scope="shop")
+    diverge(bucket, lost=lost)
+    if new_branch:
+        create(bucket, "shop.carts", drop=["shop.carts"])
+        store("1")
+    go(bucket, topic, scope="shop")
+    assert topic.held() == {b"a": 1}
+
+
 def test_other_options_than_it_was_made_with_are_refused(bucket: Node, topic: Topic) -> None:
     begin(bucket)
     go(bucket, topic, name=topic.name)

@@ -28,6 +28,8 @@ from headwater.lake.shape import modified_at
 from headwater.pipelines.kafka import KafkaTarget, Message
 
 Headers = list[tuple[str, bytes]]
+Identity = tuple["str | None", "str | None", bytes]
+"""Scope, collection and key: what readers of a topic take for the same document."""
 
 
 class HeaderNames(NamedTuple):
@@ -86,9 +88,11 @@ class ChangedDocument(NamedTuple):
     operation: str | None = None
 
     @property
-    def identity(self) -> tuple[int, bytes]:
-        """The collection's id and the key: the same document in another change has the same."""
-        return self.collection_id, self.key
+    def identity(self) -> Identity:
+        """The names of the collection and the key. The id does not count: a collection that was dropped and made again
+        has another one, and its documents take the place of those before in the same topic.
+        """
+        return self.scope, self.collection, self.key
 
     @property
     def is_deletion(self) -> bool:

@@ -28,7 +28,7 @@ from uuid import uuid4
 from headwater.errors import LedgerError, PublishRefused, TableChanged
 from headwater.failpoints import failpoint
 from headwater.pipelines.attempts import patience
-from headwater.pipelines.envelopes import DELETE, ChangedDocument, Envelopes, HeaderNames
+from headwater.pipelines.envelopes import DELETE, ChangedDocument, Envelopes, HeaderNames, Identity
 from headwater.pipelines.formats import FORMATS
 from headwater.pipelines.job import follow_into
 from headwater.pipelines.jobs import Publish, PublishProgress
@@ -64,13 +64,13 @@ class Published(NamedTuple):
     Attributes:
         seqno: the seqno of the change; of a deletion that undid something, where the vbucket returned to.
         is_deletion: True if readers know the document as deleted.
-        collection: "scope.collection"; empty for the default one of a publication without chosen collections.
+        collection_id: that of the collection which had the name then.
     """
 
     seqno: int
     is_deletion: bool
     topic: str
-    collection: str
+    collection_id: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class PublishTask:
     parts: tuple[Range, ...]
     had: Mapping[int, Position]
     maker: Envelopes
-    doubted: Mapping[int, Mapping[tuple[int, bytes], Published]] = field(default_factory=dict)
+    doubted: Mapping[int, Mapping[Identity, Published]] = field(default_factory=dict)
 
     def answer(self) -> bytes:
         """Read changes and write their messages to a file; return the result as JSON."""
@@ -175,8 +175,8 @@ class _Repair:
         self.to: Final = part.start_seqno
         self._part = part
         self._doubted = task.doubted[part.vbucket]
-        self._states: dict[tuple[int, bytes], ChangedDocument] = {}
-        self._later: set[tuple[int, bytes]] = set()
+        self._states: dict[Identity, ChangedDocument] = {}
+        self._later: set[Identity] = set()
         self._upto = 0
         self._returned = False
 
@@ -216,22 +216,22 @@ class _Repair:
             if is_lost and not last.is_deletion and identity not in self._states and identity not in self._later:
                 yield self._deletion(identity, last), last.topic
 
-    def _deletion(self, identity: tuple[int, bytes], last: Published) -> ChangedDocument:
-        scope, _, collection = (last.collection or "_default._default").partition(".")
+    def _deletion(self, identity: Identity, last: Published) -> ChangedDocument:
+        scope, collection, key = identity
         uuid = hex_uuid(self._part.vb_uuid)
         return ChangedDocument(
             self._part.vbucket,
             self.to,
             uuid,
             "deletion",
-            identity[1],
+            key,
             None,
             0,
             0,
             0,
             0,
             None,
-            identity[0],
+            last.collection_id,
             scope,
             collection,
         )
@@ -484,7 +484,7 @@ class PublishSink:
         seqnos = {str(vb): place.seqno for vb, place in held.items()}
         return Mark(record.batch, seqnos, self._positions.ends(self._noted.topics))
 
-    def _doubted(self, parts: Sequence[Range]) -> dict[int, dict[tuple[int, bytes], Published]]:
+    def _doubted(self, parts: Sequence[Range]) -> dict[int, dict[Identity, Published]]:
         """Return, by vbucket, the documents with an event above the place to which the vbucket returns."""
         if not parts:
             return {}
@@ -496,12 +496,12 @@ class PublishSink:
                 break
         names = self._format.NAMES
         floors = {part.vbucket: part.start_seqno for part in parts}
-        results: dict[int, dict[tuple[int, bytes], _Newest]] = {vb: {} for vb in floors}
+        results: dict[int, dict[Identity, _Newest]] = {vb: {} for vb in floors}
         for message in self._positions.events(self._noted.topics, since):
             fields = dict(message.headers() or ())
             vb = int(fields.get(names.vbucket, b"-1")) if fields.get(names.name) == self._name else -1
             if vb in results:
-                identity = int(fields.get(names.collection_id, 0)), message.key()
+                identity = _identity(fields.get(names.collection, b""), message.key())
                 newest = _Newest.of(message, fields, names)
                 if newest.follows(results[vb].get(identity)):
                     results[vb][identity] = newest
@@ -519,6 +519,12 @@ class PublishSink:
         return self._target.name.encode()
 
 
+def _identity(collection: bytes, key: bytes) -> Identity:
+    """Return a document's identity; publications without chosen collections name none."""
+    scope, _, name = (collection.decode() or "_default._default").partition(".")
+    return scope, name, key
+
+
 class _Newest(NamedTuple):
     """The newest event that was read of a document: its partition, and its time in milliseconds."""
 
@@ -533,7 +539,7 @@ class _Newest(NamedTuple):
             int(fields[names.seqno]),
             fields[names.op] == DELETE,
             message.topic(),
-            fields.get(names.collection, b"").decode(),
+            int(fields.get(names.collection_id, 0)),
         )
         return cls((message.topic(), message.partition()), message.timestamp()[1], last)
 
