@@ -299,6 +299,15 @@ def test_a_process_that_was_shut_out_and_opens_its_producer_anew_publishes_nothi
         each.close()
 
 
+def test_a_name_that_belongs_to_another_bucket_is_refused(topic: Topic) -> None:
+    target = replace(Publish("couchbase://127.0.0.1:1/default", topic.url).target, seconds=10.0)
+    first = PublishSink(target, "default", "", SHAPE, Offset().to_json())
+    commit(first)
+    first.close()
+    with pytest.raises(LedgerError, match='publishes the bucket "default", not "other": give another --name'):
+        PublishSink(target, "other", "", SHAPE, Offset().to_json())
+
+
 @pytest.fixture
 def begun(bucket: Node, topic: Topic) -> Iterator[Callable[[], Running]]:
     """Begins publications, which are stopped at the test's end."""

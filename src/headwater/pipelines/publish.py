@@ -317,7 +317,7 @@ class PublishSink:
 
     Raises:
         PublishRefused, ConnectionLost: as `KafkaWriter`.
-        LedgerError: the publication was made with another shape.
+        LedgerError: the publication was made with another shape, or of another bucket.
     """
 
     def __init__(
@@ -460,6 +460,10 @@ class PublishSink:
             self._writer.close()
 
     def _check(self) -> None:
+        bucket = self._noted.record.bucket
+        if bucket != self._bucket:
+            text = f'publishes the bucket "{bucket}", not "{self._bucket}": give another --name, which begins anew'
+            raise LedgerError(self.place, f'the publication "{self._target.name}" {text}')
         there = {"format": "debezium", **self._noted.shape}
         if self._noted.record.batch and there != dict(self._shape):
             names = [name for name in {*there, *self._shape} if there.get(name) != self._shape.get(name)]
