@@ -30,3 +30,9 @@ def test_properties_are_names_and_values() -> None:
     with pytest.raises(OptionError, match="KEY=VALUE"):
         read_properties(["secret"])
     assert "secret" not in repr(Publish(JOB.source, JOB.to, kafka={"sasl.password": "secret"}))
+
+
+def test_a_wait_for_copies_on_disk_is_refused_for_a_batch_may_end_within_a_snapshot() -> None:
+    waiting = Publish(JOB.source, JOB.to, reading={"minPersisted": "majority"})
+    with pytest.raises(OptionError, match='option "minPersisted": "majority" is not an option of a publication'):
+        waiting.check()

@@ -119,6 +119,16 @@ class Publish(OnEngines[PublishProgress]):
         """Check each option, the address of the topic, and that the library is installed. Raises OptionError."""
         super().check()
         _ = self.target
+        self._check_states()
+
+    def _check_states(self) -> None:
+        """Refuse what lets a batch end within a snapshot: of a change that a later one replaced nobody would know."""
+        from headwater.spark.settings import parse
+
+        wanted = parse(self.source_options(), streaming=True).min_persisted
+        if wanted is not None:
+            text = "an option of a publication, whose batches end where the bucket has a state: leave it out"
+            raise OptionError("minPersisted", wanted, f"{text}; what a failover takes back is undone")
 
     @property
     def target(self) -> KafkaTarget:
