@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from harness.kafka import Broker, open_broker
 from harness.nodes import diverge
 from headwater.errors import ConnectionLost, LedgerError, OptionError, PublishRefused
 from headwater.pipelines.jobs import Publish, PublishProgress
-from headwater.pipelines.kafka import KafkaWriter
+from headwater.pipelines.kafka import KafkaPositions, KafkaTarget, KafkaWriter, TopicNoted
 from headwater.pipelines.publish import PublishAnswer, PublishSink
 from headwater.spark.offsets import Offset
 from headwater.testing.node import Node, node
@@ -306,6 +307,87 @@ def test_a_name_that_belongs_to_another_bucket_is_refused(topic: Topic) -> None:
     first.close()
     with pytest.raises(LedgerError, match='publishes the bucket "default", not "other": give another --name'):
         PublishSink(target, "other", "", SHAPE, Offset().to_json())
+
+
+class Forgetful:
+    """A reader whose broker knows neither topics nor partitions when it is asked the first `times`, as after a start.
+
+    Args:
+        partitions: of each topic, of which one less is known at first.
+    """
+
+    def __init__(self, times: int, partitions: int = 1) -> None:
+        self._times, self._partitions = times, partitions
+
+    def get_watermark_offsets(self, place: Any, timeout: float) -> tuple[int, int]:
+        if self._forgets():
+            raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return 0, 5
+
+    def list_topics(self, timeout: float) -> Any:
+        count = self._partitions - self._forgets()
+        known = {"changes": SimpleNamespace(partitions=dict.fromkeys(range(count)), error=None)} if count else {}
+        return SimpleNamespace(topics=known)
+
+    def _forgets(self) -> bool:
+        self._times -= 1
+        return self._times >= 0
+
+
+class Reading(KafkaPositions):
+    """Positions and events that a stub reads."""
+
+    def __init__(self, reader: Forgetful, seconds: float = 10.0) -> None:
+        super().__init__(KafkaTarget("k:9092", "changes", "n", seconds=seconds), "default", {})
+        self._stub, self.spans = reader, dict[Any, Any]()
+
+    def _reader(self, isolation: str) -> Any:
+        return self._stub
+
+    def _messages(self, spans: Any) -> Iterator[Any]:
+        self.spans = spans
+        return iter(())
+
+
+def test_positions_that_the_broker_does_not_know_for_a_moment_are_no_new_publication() -> None:
+    reading = Reading(Forgetful(2))
+    reading.load()
+    assert reading.spans == {("n-positions", 0): (0, 5)}
+    with pytest.raises(ConnectionLost, match="k:9092: it does not know n-positions/0"):
+        Reading(Forgetful(1000), seconds=0.0).load()
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_topics_and_partitions_that_the_broker_does_not_know_for_a_moment_are_read_back(partitions: int) -> None:
+    had = {"changes": {str(number): 1 for number in range(partitions)}}
+    reading = Reading(Forgetful(1, partitions))
+    list(reading.events(["changes"], {}, had))
+    assert reading.spans == {("changes", number): (0, 5) for number in range(partitions)}
+
+
+def test_a_topic_that_lacks_partitions_is_not_read_back_without_them() -> None:
+    had = {"changes": {str(number): 1 for number in range(3)}}
+    with pytest.raises(ConnectionLost, match="topic changes has 2 of its 3 partitions"):
+        list(Reading(Forgetful(1000, 3), seconds=0.0).events(["changes"], {}, had))
+
+
+class Late(KafkaWriter):
+    """A writer whose broker does not know a topic at first."""
+
+    def __init__(self) -> None:
+        self.target = KafkaTarget("k:9092", "changes", "n")  # type: ignore[misc]
+        self._answers = iter([{}, {"changes": "id"}])
+
+    def _ids(self, topics: Any) -> dict[str, str]:
+        return next(self._answers) if topics else {}
+
+    def _make_missing(self, topics: Any) -> None:
+        pass
+
+
+def test_a_topic_that_the_broker_does_not_know_for_a_moment_is_not_taken_for_dropped() -> None:
+    noted = {"changes": TopicNoted("id", ("_default._default",))}
+    assert Late().ensure(noted) == noted
 
 
 @pytest.fixture

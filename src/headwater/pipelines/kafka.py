@@ -233,12 +233,21 @@ class KafkaPositions:
             results[topic] = {str(number): self._end(topic, number) for number in self._partitions(topic)}
         return results
 
-    def events(self, topics: Iterable[str], since: Mapping[str, Mapping[str, int]]) -> Iterator[Any]:
-        """Yield the committed messages of topics from some offsets on, up to the present ends."""
+    def events(
+        self, topics: Iterable[str], since: Mapping[str, Mapping[str, int]], had: Mapping[str, Mapping[str, int]]
+    ) -> Iterator[Any]:
+        """Yield the committed messages of topics from some offsets on, up to the present ends.
+
+        Args:
+            had: the partitions that topics had at the newest mark. None can be taken away.
+
+        Raises:
+            ConnectionLost: the broker does not know all partitions of a topic, or does not answer.
+        """
         spans = {
             (topic, number): (since.get(topic, {}).get(str(number), 0), self._end(topic, number))
             for topic in topics
-            for number in self._partitions(topic)
+            for number in self._all_partitions(topic, len(had.get(topic, ())))
         }
         return self._messages(spans)
 
@@ -307,7 +316,17 @@ class KafkaPositions:
         return [each for each in results if each not in wrong]
 
     def _end(self, topic: str, number: int = 0) -> int:
-        """Return the offset behind the last message of a partition, committed or not; 0 without the topic."""
+        """Return the offset behind the last message of a partition, committed or not.
+
+        Raises:
+            ConnectionLost: the broker does not know the partition, which does not mean that it is empty.
+        """
+        end = _patiently(self.target, lambda: self._known_end(topic, number), lambda end: end is not None)
+        if end is None:
+            raise ConnectionLost(self.target.brokers, f"it does not know {topic}/{number}")
+        return end
+
+    def _known_end(self, topic: str, number: int) -> int | None:
         from confluent_kafka import KafkaException, TopicPartition
 
         with calls(self.target, self._troubles):
@@ -317,8 +336,18 @@ class KafkaPositions:
                 return int(reader.get_watermark_offsets(TopicPartition(topic, number), self.target.seconds)[1])
             except KafkaException as error:
                 if _code(error) in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
-                    return 0
+                    return None
                 raise
+
+    def _all_partitions(self, topic: str, least: int) -> list[int]:
+        """Return the partitions of a topic; none of one that is unknown for so long that it was dropped."""
+        numbers = _patiently(
+            self.target, lambda: self._partitions(topic), lambda numbers: len(numbers) >= max(least, 1)
+        )
+        if 0 < len(numbers) < least:
+            text = f"topic {topic} has {len(numbers)} of its {least} partitions"
+            raise ConnectionLost(self.target.brokers, f"{text}: a broker that has just started may learn of the others")
+        return numbers
 
     def _partitions(self, topic: str) -> list[int]:
         with calls(self.target, self._troubles):
@@ -336,6 +365,17 @@ class KafkaPositions:
                 Consumer, self.target, {**self.target.properties, **own}, self._troubles
             )
         return self._readers[isolation]
+
+
+def _patiently(target: KafkaTarget, get: Callable[[], T], is_whole: Callable[[T], bool]) -> T:
+    """Return the broker's answer as soon as it is whole, or the last one after `target.seconds`.
+
+    A broker that has just started does not know all topics and partitions yet.
+    """
+    until = time.monotonic() + target.seconds
+    while not is_whole(answer := get()) and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    return answer
 
 
 class TopicNoted(NamedTuple):
@@ -455,7 +495,8 @@ class KafkaWriter:
             PublishRefused: the broker does not let us make one, one with earlier events was dropped, or one is
                 compacted although its collections have the same keys.
         """
-        ids = self._ids(topics)
+        has = [topic for topic, noted in topics.items() if noted.id]
+        ids = _patiently(self.target, lambda: self._ids(topics), lambda ids: ids.keys() >= set(has))
         for topic, noted in topics.items():
             self._check(topic, noted, ids.get(topic))
         self._make_missing(topics)

@@ -493,7 +493,8 @@ class PublishSink:
         if not parts:
             return {}
         since: Mapping[str, Mapping[str, int]] = {}
-        for mark in self._positions.marks():
+        marks = self._positions.marks()
+        for mark in marks:
             # Whatever the topics had of a document then, its change was not above these seqnos.
             if all(mark.seqnos.get(str(part.vbucket), 0) <= part.start_seqno for part in parts):
                 since = mark.ends
@@ -501,7 +502,7 @@ class PublishSink:
         names = self._format.NAMES
         floors = {part.vbucket: part.start_seqno for part in parts}
         results: dict[int, dict[Identity, _Newest]] = {vb: {} for vb in floors}
-        for message in self._positions.events(self._noted.topics, since):
+        for message in self._positions.events(self._noted.topics, since, marks[0].ends if marks else {}):
             fields = dict(message.headers() or ())
             vb = int(fields.get(names.vbucket, b"-1")) if fields.get(names.name) == self._name else -1
             if vb in results:
