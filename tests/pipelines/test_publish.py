@@ -23,9 +23,11 @@ from harness.kafka import Broker, open_broker
 from harness.nodes import diverge
 from headwater.errors import ConnectionLost, LedgerError, OptionError, PublishRefused
 from headwater.pipelines.jobs import Publish, PublishProgress
-from headwater.pipelines.kafka import KafkaPositions, KafkaTarget, KafkaWriter, TopicNoted
+from headwater.pipelines.kafka import KafkaPositions, KafkaTarget, KafkaWriter, Noted, TopicNoted
+from headwater.pipelines.ledger import LedgerRecord
 from headwater.pipelines.publish import PublishAnswer, PublishSink
 from headwater.spark.offsets import Offset
+from headwater.spark.planner import Range
 from headwater.testing.node import Node, node
 from tests.battery import few_of
 from tests.pipelines.buckets import create
@@ -388,6 +390,53 @@ class Late(KafkaWriter):
 def test_a_topic_that_the_broker_does_not_know_for_a_moment_is_not_taken_for_dropped() -> None:
     noted = {"changes": TopicNoted("id", ("_default._default",))}
     assert Late().ensure(noted) == noted
+
+
+class Kept:
+    """Positions whose topics have such messages."""
+
+    def __init__(self, *messages: Any) -> None:
+        self._messages = messages
+
+    def load(self) -> Noted:
+        return Noted(LedgerRecord("default", {}, 0), topics={"changes": TopicNoted()})
+
+    def marks(self) -> list[Any]:
+        return []
+
+    def events(self, *wanted: Any) -> Iterator[Any]:
+        return iter(self._messages)
+
+
+def message(partition: int, at: int, **headers: str) -> Any:
+    """Return a message of the document `a`."""
+    fields = {"name": "n", "vbucket": "1", "op": "u", **headers}
+    written = [(f"headwater.{name}", value.encode()) for name, value in fields.items()]
+    return SimpleNamespace(
+        headers=lambda: written,
+        key=lambda: b"a",
+        topic=lambda: "changes",
+        partition=lambda: partition,
+        timestamp=lambda: (1, at),
+    )
+
+
+def doubted(monkeypatch: pytest.MonkeyPatch, *messages: Any) -> dict[Any, Any]:
+    """Return what is in doubt after vbucket 1 returned to seqno 80."""
+    monkeypatch.setattr("headwater.pipelines.publish.KafkaPositions", lambda *_: Kept(*messages))
+    target = KafkaTarget("k:9092", "changes", "n")
+    sink = PublishSink(target, "default", "", SHAPE, Offset().to_json(), writes=False)
+    return sink._doubted([Range(1, 7, 80, 100, 100, rollback=True)])[1]
+
+
+def test_where_a_topic_got_partitions_no_clock_says_which_event_of_a_document_is_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock of the machine that published the earlier event was ahead."""
+    before, lost = message(0, 9000, seqno="50", op="d"), message(1, 10, seqno="90")
+    for order in ((before, lost), (lost, before)):
+        ((last,),) = (doubted(monkeypatch, *order).values(),)
+        assert last.seqno == 90 and not last.is_deletion
 
 
 @pytest.fixture

@@ -72,6 +72,16 @@ class Published(NamedTuple):
     topic: str
     collection_id: int = 0
 
+    @classmethod
+    def of(cls, message: Any, fields: Mapping[str, bytes], names: HeaderNames) -> Published:
+        """Return a message's event; `fields` are its headers, which have such names."""
+        id_ = int(fields.get(names.collection_id, 0))
+        return cls(int(fields[names.seqno]), fields[names.op] == DELETE, message.topic(), id_)
+
+    def union(self, other: Published) -> Published:
+        """Return what may be the last event of a document if this or another one is."""
+        return self._replace(seqno=max(self.seqno, other.seqno), is_deletion=self.is_deletion and other.is_deletion)
+
 
 @dataclass(frozen=True)
 class PublishTask:
@@ -501,19 +511,15 @@ class PublishSink:
                 break
         names = self._format.NAMES
         floors = {part.vbucket: part.start_seqno for part in parts}
-        results: dict[int, dict[Identity, _Newest]] = {vb: {} for vb in floors}
+        # A partition is read in its order, whatever the clocks of producers said.
+        results: dict[int, dict[tuple[Identity, int], Published]] = {vb: {} for vb in floors}
         for message in self._positions.events(self._noted.topics, since, marks[0].ends if marks else {}):
             fields = dict(message.headers() or ())
             vb = int(fields.get(names.vbucket, b"-1")) if fields.get(names.name) == self._name else -1
             if vb in results:
                 identity = _identity(fields.get(names.collection, b""), message.key())
-                newest = _Newest.of(message, fields, names)
-                if newest.follows(results[vb].get(identity)):
-                    results[vb][identity] = newest
-        return {
-            vb: {each: newest.last for each, newest in known.items() if newest.last.seqno > floors[vb]}
-            for vb, known in results.items()
-        }
+                results[vb][identity, message.partition()] = Published.of(message, fields, names)
+        return {vb: _above(known, floors[vb]) for vb, known in results.items()}
 
     @property
     def _format(self) -> type[Envelopes]:
@@ -530,31 +536,17 @@ def _identity(collection: bytes, key: bytes) -> Identity:
     return scope, name, key
 
 
-class _Newest(NamedTuple):
-    """The newest event that was read of a document: its partition, and its time in milliseconds."""
+def _above(known: Mapping[tuple[Identity, int], Published], floor: int) -> dict[Identity, Published]:
+    """Return the documents of which the last event of a partition is above a seqno.
 
-    partition: tuple[str, int]
-    at: int
-    last: Published
-
-    @classmethod
-    def of(cls, message: Any, fields: Mapping[str, bytes], names: HeaderNames) -> _Newest:
-        """Return a message's event; `fields` are its headers, which have such names."""
-        last = Published(
-            int(fields[names.seqno]),
-            fields[names.op] == DELETE,
-            message.topic(),
-            int(fields.get(names.collection_id, 0)),
-        )
-        return cls((message.topic(), message.partition()), message.timestamp()[1], last)
-
-    def follows(self, before: _Newest | None) -> bool:
-        """Return True if this event is newer than one that was read before it.
-
-        A partition is read in its order, whatever the clocks of producers said. A document has events in two only if a
-        topic got more partitions, or its collection another topic.
-        """
-        return before is None or self.partition == before.partition or self.at >= before.at
+    A document has events in two partitions only if its topic got more of them. Which one is newer nobody can say, for
+    clocks of producers may be wrong: it is set right once too often rather than not at all.
+    """
+    results: dict[Identity, Published] = {}
+    for (identity, _), last in known.items():
+        before = results.get(identity)
+        results[identity] = last if before is None else last.union(before)
+    return {identity: last for identity, last in results.items() if last.seqno > floor}
 
 
 def _gathered(noted: Mapping[str, TopicNoted], written: Sequence[PublishAnswer]) -> dict[str, TopicNoted]:
