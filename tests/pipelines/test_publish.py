@@ -439,6 +439,10 @@ def test_where_a_topic_got_partitions_no_clock_says_which_event_of_a_document_is
         assert last.seqno == 90 and not last.is_deletion
 
 
+def test_a_message_of_others_that_has_our_name_alone_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doubted(monkeypatch, message(0, 10)) == {}
+
+
 @pytest.fixture
 def begun(bucket: Node, topic: Topic) -> Iterator[Callable[[], Running]]:
     """Begins publications, which are stopped at the test's end."""

@@ -510,13 +510,15 @@ class PublishSink:
                 since = mark.ends
                 break
         names = self._format.NAMES
+        needed = {names.vbucket, names.seqno, names.op}
         floors = {part.vbucket: part.start_seqno for part in parts}
         # A partition is read in its order, whatever the clocks of producers said.
         results: dict[int, dict[tuple[Identity, int], Published]] = {vb: {} for vb in floors}
         for message in self._positions.events(self._noted.topics, since, marks[0].ends if marks else {}):
             fields = dict(message.headers() or ())
-            vb = int(fields.get(names.vbucket, b"-1")) if fields.get(names.name) == self._name else -1
-            if vb in results:
+            # Others may write into the topic, too, and a program that copies messages takes a part of the headers.
+            is_ours = fields.get(names.name) == self._name and needed <= fields.keys()
+            if is_ours and (vb := int(fields[names.vbucket])) in results:
                 identity = _identity(fields.get(names.collection, b""), message.key())
                 results[vb][identity, message.partition()] = Published.of(message, fields, names)
         return {vb: _above(known, floors[vb]) for vb, known in results.items()}
