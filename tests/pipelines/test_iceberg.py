@@ -507,7 +507,6 @@ def test_a_catalog_that_is_away_is_waited_for_and_no_batch_is_done_twice(
 
 @pytest.mark.parametrize(("more", "reason"), [
     ({"format": "delta"}, "given with --format iceberg"),
-    ({"format": ALONE, "collections": "all"}, "the name of one table"),
     ({"format": ALONE, "catalog": "tests"}, r"such as prod:shop\.orders"),
 ])  # fmt: skip
 def test_a_catalog_that_can_not_follow_is_refused_before_a_table_is_made(
