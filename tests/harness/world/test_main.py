@@ -17,7 +17,7 @@ def test_a_failure_is_told_with_how_to_run_it_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = WorldOutcome(plan_of(17, 30), "kept: a write is lost", trace="where")
-    monkeypatch.setattr(program, "run_seed", lambda *_: broken)
+    monkeypatch.setattr(program, "run_seed", lambda *_, times: broken)
     assert program.main(["--seed", "17", "--seeds", "1", "--operations", "30", "--as-it-is"]) == 1
     told = capsys.readouterr().out
     assert "kept: a write is lost" in told
@@ -26,7 +26,7 @@ def test_a_failure_is_told_with_how_to_run_it_again(
 
 def test_a_failure_is_made_smaller(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     broken = WorldOutcome(plan_of(17, 30), "kept: a write is lost")
-    monkeypatch.setattr(program, "run_seed", lambda *_: broken)
+    monkeypatch.setattr(program, "run_seed", lambda *_, times: broken)
     monkeypatch.setattr(program, "shrink", lambda outcome: ([0, 2], outcome))
     assert program.main(["--seed", "17", "--seeds", "1", "--operations", "30"]) == 1
     assert "--without 0,2" in capsys.readouterr().out
