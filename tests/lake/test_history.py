@@ -52,7 +52,7 @@ def test_each_version_ends_where_the_next_begins_and_what_was_lost_never_was(tmp
     first, second = sorted(versions, key=lambda version: int(version["valid_from"]))
     assert (bytes(first["value"]), bytes(second["value"])) == (b"won", b"later")
     assert (first["valid_to"], first["valid_to_time"]) == (second["valid_from"], second["valid_from_time"])
-    # A node that was killed gives CAS values up to five seconds ahead of its clock (decision 0166), some of which follow
+    # A killed node gives CAS values up to five seconds ahead of its clock (decision 0166), some of which follow
     # each other within a microsecond. The order is that of the seqnos.
     assert first["valid_from_time"] <= second["valid_from_time"] and second["valid_to"] is None
     (gone,) = [row for row in rows if bytes(row["key"]) == b"a4"]
