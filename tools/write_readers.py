@@ -72,10 +72,10 @@ def _names(cells: Iterable[Any], field: str) -> list[str]:
 
 def _cell(cells: list[Any], notes: list[str]) -> str:
     """Return the text of a cell: one outcome for all formats, or those of each."""
-    told = {FORMS[cell["form"]]: _outcome(cell, notes) for cell in cells}
-    if len(set(told.values())) == 1:
-        return next(iter(told.values()))
-    return "; ".join(f"{form}: {text}" for form, text in told.items()) or "–"
+    outcomes = {FORMS[cell["form"]]: _outcome(cell, notes) for cell in cells}
+    if len(set(outcomes.values())) == 1:
+        return next(iter(outcomes.values()))
+    return "; ".join(f"{form}: {text}" for form, text in outcomes.items()) or "–"
 
 
 def _outcome(cell: Any, notes: list[str]) -> str:
