@@ -40,6 +40,8 @@ def _put_off(world: World, step: Step) -> str:
     """Return the reason for which a step is left out, as it is counted; "" if it is not."""
     if step.fault is Fault.FAILOVER and world.damage.is_put_off(step.node):
         return "failovers put off"
+    if step.fault is Fault.FAILOVER and world.has_newest_map_alone(step.node):
+        return "failovers put off: nobody else has the newest map"
     if step.fault is Fault.REMOVE and world.damage.is_removal_put_off(step.node):
         return "removals put off"
     if step.fault is Fault.ORDERS_FAILOVER and world.damage.is_put_off_in_the_second_bucket(step.node):

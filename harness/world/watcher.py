@@ -23,6 +23,7 @@ from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
     from harness.world.machines import Machine
+    from headwater.wire.cluster_map import ClusterMap
 
 
 class Branches(Histories):
@@ -148,6 +149,7 @@ class Watcher:
         superseded: which nodes continued to serve though others owned, and when.
         ended: when the last process of each machine ended.
         branches: the content of every branch. observers: of each machine.
+        newest: the newest map with which a process has ended; None before the first.
     """
 
     def __init__(self, machines: Sequence[Machine], vbuckets: int, now: Callable[[], float]) -> None:
@@ -155,6 +157,7 @@ class Watcher:
         self.superseded: list[Interval] = []
         self.ended = [0.0] * len(machines)
         self.branches = Branches()
+        self.newest: ClusterMap | None = None
         self._machines, self._now = machines, now
         self._owned = {vb: Turns(vb, on_turn=self._on_turn) for vb in range(vbuckets)}
         owners: dict[int, Ownership] = dict(self._owned)
@@ -172,6 +175,9 @@ class Watcher:
     def gone(self, at: int) -> None:
         """Note that a process is about to end."""
         self.ended[at] = self._now()
+        known = self._machines[at].server.first.membership.map
+        if known is not None and (self.newest is None or known.version > self.newest.version):
+            self.newest = known
         self.observers[at].gone()
         for owned in self._owned.values():
             owned.actives.pop(self._machines[at].name, None)

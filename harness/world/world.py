@@ -250,6 +250,23 @@ class World:
         """Return the machines that operators are failing over or removing now."""
         return {address for operator, address in self._taking_out if not operator.is_over}
 
+    def has_newest_map_alone(self, node: int) -> bool:
+        """Return True if a failover of this machine must wait: no other member would be left that has the newest map.
+
+        Of two members, one that was failed over while it was paused or cut off must have heard of that before the other
+        is failed over to it (docs/howto/cluster.md): what that one acknowledged alone would be lost.
+        """
+        known, address = (self.newest_map(), self.watcher.newest), self.addresses[node]
+        newest = max(filter(None, known), key=lambda each: each.version, default=None)
+        # Of more members each that lives has the map by which one was failed over, before anybody is promoted.
+        if newest is None or address not in newest.servers or len(newest.servers) > 2:
+            return False
+        others = [each for at, each in enumerate(self.machines) if at != node and each.is_up]
+        maps = (each.server.first.membership.map for each in others)
+        is_known = any(each is not None and each.version == newest.version for each in maps)
+        # Each operator tries for a while: while one waits for a machine to die, another may take out the other one.
+        return not is_known or (len(newest.servers) == 2 and set(newest.servers) <= self.leaving | {address})
+
     def run(self, name: str, work: Callable[[], object]) -> Program:
         """Start a program, at a place of that name."""
         made = Program(self.schedule, self.network, name, work)  # type: ignore[arg-type]

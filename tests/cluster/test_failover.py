@@ -378,6 +378,16 @@ def test_the_first_map_without_the_dead_node_is_newer_than_one_that_it_may_have_
     assert min(each.rev for each in members.sent) > known.rev + OWN_MAPS_MAX
 
 
+def test_two_members_that_are_failed_over_to_each_other_get_maps_of_different_revisions():
+    """Each was alone when the other was taken out. With equal revisions neither would ever follow the other's map."""
+    known = a_map("AB").with_servers([A, B])
+    of_b = Out(known, FakeNode(A, "A", is_gone=True), FakeNode(B, "r"))
+    of_a = Out(known, FakeNode(A, "A"), FakeNode(B, "r", is_gone=True))
+    asyncio.run(Failover(of_b, [B], [A]).run())
+    asyncio.run(Failover(of_a, [A], [B]).run())
+    assert {each.version for each in of_a.sent}.isdisjoint(each.version for each in of_b.sent)
+
+
 def test_a_node_that_can_not_be_asked_and_lives_is_taken_out_only_where_that_is_accepted():
     """The node has another password by now, or speaks no TLS, and serves its clients all the same."""
     refuses = FakeNode(A, "A")

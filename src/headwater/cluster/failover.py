@@ -32,6 +32,7 @@ lack the changes that the other acknowledged alone. So step 6 sends it the map.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -591,8 +592,9 @@ class Failover:
         if plan.is_empty:
             return plan
         if plan.promotions or plan.shrunk:
-            # The dead may have been asked alone by a rebalance, in newer maps than all others have.
-            ahead = survey.latest_rev() + OWN_MAPS_MAX
+            # The dead may have been asked alone by a rebalance, in newer maps than all others have. And they may have
+            # failed these nodes over: two different maps with one revision would never agree, so the number is drawn.
+            ahead = survey.latest_rev() + OWN_MAPS_MAX + secrets.randbelow(OWN_MAPS_MAX)
             await self._members.send(plan.ownerless.after(ahead))
             failpoint("failover.ownerless")
             plan, survey = await self._chosen_now(plan, survey)
