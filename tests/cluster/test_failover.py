@@ -109,6 +109,15 @@ def test_a_member_that_waits_for_the_dead_one_itself_takes_over_only_by_force():
     assert plan_failover(left, [A], {}, force=True).after.servers == (B,)
 
 
+def test_a_member_that_stood_still_takes_over_the_other_only_by_force():
+    """B was failed over while it was paused; A went on alone, by a map that B has not heard of, and died."""
+    found = a_map("AB", "BA", servers=(A, B))
+    left = dead(found, A, B=replace(view(B, "r A", found), in_doubt=True))
+    with pytest.raises(ClusterError, match=r"node-b:11210 stood still .* node-a:11210 may have gone on alone"):
+        plan_failover(left, [A], {})
+    assert plan_failover(left, [A], {}, accept=[FailoverRefusal.MAJORITY]).after.servers == (B,)
+
+
 def test_half_of_the_members_take_over_when_one_of_them_serves():
     found = a_map("AB", "BA", servers=(A, B))
     assert plan_failover(dead(found, A, B=view(B, "r A", found)), [A], {}).after.servers == (B,)

@@ -67,6 +67,10 @@ def test_a_node_behind_its_fence_is_told():
     told = survey(LEVEL)
     fenced = {**told.nodes, B: replace(told.nodes[B], fenced="1 answer of 2")}
     assert status(Survey(LEVEL, fenced)).problems == ("node-b:11210 does not serve yet: 1 answer of 2",)
+    doubting = {**told.nodes, B: replace(told.nodes[B], in_doubt=True)}
+    assert status(Survey(LEVEL, doubting)).problems == (
+        "node-b:11210 stood still, and no majority has said since that it is still a member",
+    )
 
 
 def test_replicas_that_are_behind_are_only_remarked():

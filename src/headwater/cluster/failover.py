@@ -282,7 +282,8 @@ def _spread(
 
 
 def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Address]) -> None:
-    """Check that the survivors are a majority, or a half of which at least one node is not waiting behind its fence.
+    """Check that the survivors are a majority, or a half of which at least one node neither waits behind its fence nor
+    stood still.
 
     The other half may have continued without them, by a map that they do not have, and changes that it acknowledged
     then are only there.
@@ -295,10 +296,13 @@ def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Add
             f"{len(gone)} of {len(survey.map.servers)} members are dead: back together, they would serve again",
             f"start one of them first, or {FailoverRefusal.MAJORITY.option} if they never come back",
         )
-    serves = any(survey.nodes[node].answers and not survey.nodes[node].fenced for node in left)
-    if 2 * len(gone) == len(survey.map.servers) and not serves:
+    if 2 * len(gone) < len(survey.map.servers):
+        return
+    views = [survey.nodes[node] for node in left if survey.nodes[node].answers]
+    if not any(not view.fenced and not view.in_doubt for view in views):
+        how = "started anew" if all(view.fenced for view in views) else "stood still for a while"
         raise ClusterError(
-            f"{_names(left)} started anew and heard from no majority of {len(survey.map.servers)} members: "
+            f"{_names(left)} {how} and heard from no majority of {len(survey.map.servers)} members since: "
             f"{_names(gone)} may have gone on alone, and have what was written since",
             f"start one of those first, or {FailoverRefusal.MAJORITY.option} if they never come back",
         )

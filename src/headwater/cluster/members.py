@@ -284,6 +284,7 @@ class Members:
             damaged_batches=answers.number(cluster_stats.get("damaged_batches", "0"), "cluster damaged_batches"),
             fenced=_fence(cluster_stats),
             is_copy="copy_of" in cluster_stats,
+            in_doubt="in_doubt" in cluster_stats,
         )
 
     async def _seqnos(self, admin: NodeAdmin) -> dict[int, int] | None:

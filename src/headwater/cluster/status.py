@@ -178,8 +178,7 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
             )
         elif node.damaged_batches:
             yield f"{_unused_damage(node)}: headwater cluster rebalance --add NODE --remove {node.address}"
-        if node.fenced:
-            yield f"{node.address} does not serve yet: {node.fenced}"
+    yield from _waiting(members)
     yield from _no_members(survey)
     yield from _without_owner(survey)
     missing: dict[Address, list[int]] = {}
@@ -197,6 +196,15 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
             f" {_vbucket_names(sorted(survey.map.unknown))} must be to be promoted; type it again, or headwater cluster"
             " rebalance"
         )
+
+
+def _waiting(members: list[NodeView]) -> Iterator[str]:
+    """Yield a problem for each member that waits for the others' answers."""
+    for node in members:
+        if node.fenced:
+            yield f"{node.address} does not serve yet: {node.fenced}"
+        if node.in_doubt:
+            yield f"{node.address} stood still, and no majority has said since that it is still a member"
 
 
 def _no_members(survey: Survey) -> Iterator[str]:

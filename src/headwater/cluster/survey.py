@@ -85,6 +85,7 @@ class NodeView:
         is_refusal: True if it answered with this refusal.
         lives: True if it has the bucket although its state is unknown: it refused, or TLS failed.
         fenced: why it waits for its peers before it serves, in words; empty if it serves.
+        in_doubt: True if its process stood still, and no majority has answered since that it has no newer map.
         is_copy: True if it waits because the member whose map it has answers elsewhere.
     """
 
@@ -106,6 +107,7 @@ class NodeView:
     damaged_batches: int = 0
     error: str = ""
     fenced: str = ""
+    in_doubt: bool = False
     is_copy: bool = False
     is_refusal: bool = False
     lives: bool = False

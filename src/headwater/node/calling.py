@@ -170,6 +170,7 @@ async def keep_asking(
     failed: Callable[[Exception], None],
     backoff: Backoff,
     again_seconds: float = 0.0,
+    pausing: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
     """Send a request to another node again and again, until this task is cancelled.
 
@@ -178,6 +179,7 @@ async def keep_asking(
         failed: called with the OSError, TimeoutError or HeadwaterError of a failed attempt.
         backoff: the pauses after failed attempts; reset after a successful attempt.
         again_seconds: the longest pause after a successful attempt.
+        pausing: waits for so many seconds, or less.
     """
     again = Backoff(again_seconds, again_seconds)  # random pauses, so that the nodes of a cluster do not ask at once
     while True:
@@ -189,7 +191,7 @@ async def keep_asking(
         else:
             backoff.reset()
             pause = again.next_seconds()
-        await asyncio.sleep(pause)
+        await pausing(pause)
 
 
 async def _send(loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket, data: bytes) -> None:

@@ -55,3 +55,26 @@ def test_another_node_that_is_this_member_closes_it_for_good() -> None:
     fence = Fence(known(3), is_open=True)
     assert not fence.hear_own(alone=False) and not fence.is_open
     assert not fence.hear_own(alone=True) and not fence.hear(known(3).peers[0]) and not fence.is_open
+
+
+def test_after_a_standstill_it_stays_open_and_in_doubt_until_a_majority_has_answered() -> None:
+    fence, map_of_five = Fence(known(5), is_open=True), known(5)
+    fence.hear(map_of_five.peers[0])
+    fence.doubt()
+    assert fence.is_open and fence.in_doubt and fence.missing == 2
+    assert not fence.hear(map_of_five.peers[0]) and fence.in_doubt
+    assert not fence.hear(map_of_five.peers[1]) and not fence.in_doubt and fence.missing == 0
+
+
+def test_after_a_standstill_a_closed_one_needs_new_answers() -> None:
+    fence, map_of_five = Fence(known(5)), known(5)
+    fence.hear(map_of_five.peers[0])
+    fence.doubt()
+    assert not fence.hear(map_of_five.peers[1]) and not fence.is_open
+    assert fence.hear(map_of_five.peers[2]) and fence.is_open and not fence.in_doubt
+
+
+def test_without_others_there_is_no_doubt() -> None:
+    fence = Fence(known(1))
+    fence.doubt()
+    assert not fence.in_doubt

@@ -4,10 +4,15 @@
            --answers of a majority of the map's nodes, this one included, and none newer--> open
            --an operator's map--> open
     open   --another node answers at this node's address--> closed, until an operator's map after that
+           --this process stood still--> open, but in doubt, until a majority has answered as above
 
 An operator who promotes a replica first sends the new map to a majority of the nodes. Any two majorities have a node in
 common, so one of the nodes that answered would have the new map. With two nodes, both are needed for a majority: if the
 other one is lost, an operator must send a map. The fence does not depend on time.
+
+A process that stood still (SIGSTOP, a machine that was suspended) may have been taken for dead, and another node may
+own its vbuckets. It goes on serving, since it can't know that, but half of a cluster that is in doubt is no one to fail
+the other half over to (cluster/failover.py).
 """
 
 from __future__ import annotations
@@ -24,13 +29,17 @@ class Fence:
     Attributes:
         is_open: True if the node may serve the vbuckets that it has by the map.
         heard: the peers that have answered, and have no newer map.
+        in_doubt: True if others may have gone on without this node while it stood still.
         alone: True if no other node answers at this node's address, False if one does (own_address.py), None while this
             is unknown.
     """
 
-    def __init__(self, known: ClusterMap, *, is_open: bool = False, alone: bool | None = True) -> None:
+    def __init__(
+        self, known: ClusterMap, *, is_open: bool = False, alone: bool | None = True, in_doubt: bool = False
+    ) -> None:
         self.heard: set[Address] = set()
         self.alone = alone
+        self.in_doubt = in_doubt
         self._peers = frozenset(known.peers)
         # A majority that includes this node: it has a node in common with any majority that has a newer map.
         self._needed, members = majority_of(len(known.servers)), len(known.servers)
@@ -42,7 +51,13 @@ class Fence:
     @property
     def missing(self) -> int:
         """The number of answers still needed."""
-        return 0 if self.is_open else max(0, self._needed - 1 - len(self.heard))
+        return 0 if self.is_open and not self.in_doubt else max(0, self._needed - 1 - len(self.heard))
+
+    def doubt(self) -> None:
+        """Note that this process stood still: earlier answers count no more. Without other members nothing changes."""
+        if self._needed > 1:
+            self.heard.clear()
+            self.in_doubt = True
 
     def hear(self, peer: Address) -> bool:
         """Note that a peer has no newer map; return True if that opens the fence."""
@@ -51,6 +66,7 @@ class Fence:
             return False
         # A set, so that each peer counts once.
         self.heard.add(peer)
+        self.in_doubt = self.in_doubt and self.missing > 0
         return self._try()
 
     def hear_own(self, *, alone: bool) -> bool:

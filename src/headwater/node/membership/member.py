@@ -77,7 +77,7 @@ class Membership:
         self._taking = asyncio.Lock()
         self.following: Final = Following(server.replication, self._source)
         self.reconciler: Final = Reconciler(server, self.following)
-        self.peers: Final = Peers(lambda: server.loop, self._login, self.call, self._receive_map)
+        self.peers: Final = Peers(lambda: server.loop, self._login, self.call, self._receive_map, self._doubt)
         self.own: Final = OwnAddress(
             lambda: server.loop, self._login, self.call, server.is_client_there, self._own_told
         )
@@ -241,6 +241,13 @@ class Membership:
                 self._open()
         self.reconciler.look()
 
+    def _doubt(self, seconds: float) -> None:
+        """Note that this process stood still: the others may have taken it for dead, and have gone on."""
+        if self.fence is not None:
+            self.fence.doubt()
+        text = "this process stood still for %.1f s: the other members are asked whether they went on without it"
+        log.warning(text, seconds, extra=event("member.stood_still", seconds=round(seconds, 1)))
+
     def _own_told(self, config: bytes | None) -> None:
         """Handle the answer at this node's address: `config` is the map of another node; None if no other node
         answers.
@@ -318,10 +325,12 @@ class Membership:
         self.following.news(changes)
         if before is not None and (before.encrypted, before.tls_ports) != (map_.encrypted, map_.tls_ports):
             self.following.redial()
-        alone = True if self.fence is None else self.fence.alone
         # The new map needs new answers, but an open fence stays open: the vbuckets that the map takes away were fenced
         # above.
-        self.fence = Fence(map_, is_open=self.fence is None or self.fence.is_open, alone=alone)
+        fence = self.fence
+        self.fence = Fence(map_)
+        if fence is not None:
+            self.fence = Fence(map_, is_open=fence.is_open, alone=fence.alone, in_doubt=fence.in_doubt)
         self._server.cluster.take(map_.version, map_.text)
         self._watch(map_)
         # Last of all, because clients may use the map at once.
@@ -335,6 +344,7 @@ class Membership:
         """
         if self.fence is not None:
             self.fence.is_open = self.fence.alone = True
+            self.fence.in_doubt = False
         self.reconciler.serves = True
         self.reconciler.ask(self._bucket.fenced)
 

@@ -1,14 +1,17 @@
 """Request the maps of the other nodes, again and again, as long as the map contains these nodes.
 
 A node that does not answer gets another request soon, later ones at longer intervals; a node that has answered gets
-another request after a while. So a map that an orchestrator could not send to this node arrives nevertheless.
+another request after a while. So a map that an orchestrator could not send to this node arrives nevertheless. When this
+process stood still, all of them get a request at once: they may have gone on without this node.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from headwater.errors import RemoteProtocolError
@@ -24,6 +27,9 @@ ANSWER_SECONDS_MAX = 2.0
 RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 2.0
 ASK_AGAIN_SECONDS = 10.0
+BEAT_SECONDS = 1.0
+STOOD_STILL_SECONDS = 2.0
+"""A process that comes so late to its next beat stood still: operators may have taken it for dead."""
 FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON)
 
 
@@ -48,6 +54,7 @@ class Peers:
         login: returns this node's login.
         call: connects to a node.
         on_map: called with a node and the JSON of its map; an error that it raises is recorded as the node's problem.
+        stood_still: called with the seconds for which this process stood still, before the nodes are asked.
 
     Attributes:
         known: each node, with its last answer and its problem.
@@ -59,12 +66,16 @@ class Peers:
         login: Callable[[], Login],
         call: Callable[[Address], Awaitable[socket.socket | TlsSocket]],
         on_map: Callable[[Address, bytes], Awaitable[None]],
+        stood_still: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.known: dict[Address, MapPeer] = {}
         self._loop = loop
         self._login = login
         self._call = call
         self._on_map = on_map
+        self._stood_still = stood_still
+        self._at_once = asyncio.Event()
+        self._beat: asyncio.Task[None] | None = None
         self._tasks: dict[Address, asyncio.Task[None]] = {}
 
     def watch(self, addresses: Iterable[Address]) -> None:
@@ -76,6 +87,11 @@ class Peers:
         for address in [address for address in wanted if address not in self._tasks]:
             self.known[address] = MapPeer()
             self._tasks[address] = self._loop().create_task(self._ask_on(address, self.known[address]))
+        if wanted and self._beat is None:
+            self._beat = self._loop().create_task(self._watch_time())
+        elif not wanted and self._beat is not None:
+            self._beat.cancel()
+            self._beat = None
 
     def stop(self) -> None:
         """Stop requesting maps."""
@@ -92,7 +108,24 @@ class Peers:
         def failed(error: Exception) -> None:
             peer.problem = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"
 
-        await keep_asking(ask, failed, Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX), ASK_AGAIN_SECONDS)
+        backoff = Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
+        await keep_asking(ask, failed, backoff, ASK_AGAIN_SECONDS, pausing=self._pause)
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._at_once.wait()
+
+    async def _watch_time(self) -> None:
+        while True:
+            # A machine that was suspended may tell by its wall clock alone.
+            then, steady = time.time(), self._loop().time()
+            await asyncio.sleep(BEAT_SECONDS)
+            late = max(time.time() - then, self._loop().time() - steady) - BEAT_SECONDS
+            if late > STOOD_STILL_SECONDS:
+                self._stood_still(late)
+                self._at_once.set()
+                self._at_once.clear()
 
     async def _ask(self, address: Address) -> bytes:
         """Return the map of a node, as JSON."""

@@ -43,6 +43,8 @@ def stats(server: Services, membership: Membership) -> Iterable[tuple[str, str]]
 
 def _member(membership: Membership, now: float) -> Iterable[tuple[str, str]]:
     yield "answers_missing", str(membership.fence.missing if membership.fence is not None else 0)
+    if membership.fence is not None and membership.fence.in_doubt:
+        yield "in_doubt", "true"
     if membership.fence is not None and membership.fence.alone is False:
         yield "copy_of", str(membership.map.here if membership.map is not None else "")
     yield "following", str(len(membership.following.sources))

@@ -75,6 +75,7 @@ EVENTS: Mapping[str, str] = {
     "replica.whole": "a replica lacks nothing any more that it refused: it is here in newer versions, or comes anew",
     "replication.connected": "a producer is followed",
     "replication.failed": "a producer can't be followed; it is tried again",
+    "member.stood_still": "its process stood still for seconds; it asks whether the others went on without it",
     "map.taken": "a newer cluster map was taken over from another member",
     "map.moved": "a new cluster map gives vbuckets of this node to others",
     "member.copied": "this folder is a copy of a member's that is up; its vbuckets are not served here",
