@@ -30,6 +30,7 @@ class RestCatalogServer(ThreadingHTTPServer):
         namespaces: all that there are.
         is_away: True to answer 503.
         refuses: the number of requests to which it is answered before the server is back.
+        fails: the status of the answer to each request for a table, by its name in `tables`.
         loses: the number of answers that are lost, of commits that are done.
         commits: the updates of each commit, by their actions.
     """
@@ -42,6 +43,7 @@ class RestCatalogServer(ThreadingHTTPServer):
         self.namespaces: set[str] = set()
         self.is_away = False
         self.refuses = 0
+        self.fails: dict[str, int] = {}
         self.loses = 0
         self.commits: list[list[str]] = []
 
@@ -99,6 +101,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.is_away or self.server.refuses:
             self.server.refuses = max(0, self.server.refuses - 1)
             self._answer(503, {"error": {"message": "closed", "type": "Unavailable", "code": 503}})
+            return
+        named = _named(words[1], asked.get("name", words[-1])) if len(words) > 2 else ""
+        if (status := self.server.fails.get(named, 0)) != 0:
+            self._answer(status, {"error": {"message": "closed", "type": "Unavailable", "code": status}})
             return
         try:
             status, answer = self._done(method, words, asked, body)

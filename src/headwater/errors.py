@@ -54,6 +54,8 @@ __all__ = [
     "BadMessage",
     "BucketMadeAnew",
     "BucketNotFound",
+    "CatalogAway",
+    "CatalogRefused",
     "CertificateRefused",
     "ClusterError",
     "CollectionMadeAnew",
@@ -174,6 +176,10 @@ class ConnectionLost(TransportError):
 
     def __str__(self) -> str:
         return f"{self.peer}: {self.reason}"
+
+
+class CatalogAway(ConnectionLost):
+    """A catalog of Iceberg does not answer, or not as it should; the table in its folder is whole."""
 
 
 class TlsError(TransportError):
@@ -677,6 +683,12 @@ class TableChanged(TableError):
 class TableAway(TableError):
     """The table that was read is not at its place any more: no table is there, or another one, or an older state of it.
     Nothing was written; the table may come back, as a mount does.
+    """
+
+
+class CatalogRefused(TableError):
+    """A catalog of Iceberg refuses a table, or points elsewhere; the table in its folder is whole. `problem` has
+    the reason and the next step.
     """
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import Catalog, load_catalog
 
 from harness.nodes import diverge, until
 from harness.rest_catalog import RestCatalogServer, rest_server
 from headwater.errors import HeadwaterError, NoAccess, OptionError, TableError, UnknownCollection, UnknownScope
-from headwater.lake.iceberg import entry
+from headwater.lake.iceberg import catalogs, entry
 from headwater.lake.upkeep import Maintenance
 from headwater.pipelines import collections, tables
 from headwater.pipelines.collections import ChosenCollections, Tables, recorded
@@ -546,6 +547,95 @@ def test_a_mirror_that_is_slow_to_put_a_table_away_leaves_the_next_ones_in_the_c
     assert {"lake.shop.a", "lake.shop.a_changes"} <= catalog.tables.keys()
     assert in_catalog(catalog, "lake.shop.a") == {"k1": "again"} == held(tmp_path, "shop.a")
     assert entry.catalog_of(tables.open_table(place)[0].state) is not None
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_a_catalog_that_does_not_drop_a_table_holds_that_collection_alone(
+    status: int, shop: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    follow(shop, tmp_path, **NESTED)
+    becomes(shop, 3, a=AGAIN, b=B)
+    put_into(shop, AGAIN, "k1", value="again")
+    put_into(shop, B, "k1", value="later")
+    catalog.fails["lake.shop.a"] = status
+    with pytest.raises(HeadwaterError, match="catalog tests"):
+        follow(shop, tmp_path, **NESTED, retry_seconds=0)
+    assert held(tmp_path, "shop.a") == all_of("a")
+    assert in_catalog(catalog, "lake.shop.b") == all_of("b") | {"k1": "later"} == held(tmp_path, "shop.b")
+    catalog.fails.clear()
+    follow(shop, tmp_path, **NESTED)
+    assert in_catalog(catalog, "lake.shop.a") == {"k1": "again"} == held(tmp_path, "shop.a")
+
+
+def test_a_table_in_a_catalog_that_left_the_configuration_holds_that_collection_alone(
+    shop: Node, tmp_path: Path, catalog: RestCatalogServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow(shop, tmp_path, **NESTED)
+    becomes(shop, 3, a=AGAIN, b=B)
+    put_into(shop, B, "k1", value="later")
+
+    def renamed(name: str) -> Catalog:
+        if name == "tests":
+            raise ValueError("URI missing, please provide using --uri")
+        return load_catalog(name, type="rest", uri=catalog.url)
+
+    monkeypatch.setattr(catalogs, "load_catalog", renamed)
+    told: list[str] = []
+    asked = NESTED | {"catalog": "new:lake", "progress": lambda progress: told.append(progress.problem)}
+    with pytest.raises(HeadwaterError, match="URI missing"):
+        follow(shop, tmp_path, **asked, retry_seconds=0)
+    assert held(tmp_path, "shop.b") == all_of("b") | {"k1": "later"}
+    assert told[-1].startswith("shop.a is held up: catalog tests: ValueError: URI missing")
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_a_running_mirror_goes_on_without_the_table_that_a_catalog_holds_up(
+    status: int, shop: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    follow(shop, tmp_path, **NESTED)
+    catalog.fails["lake.shop.a"] = status
+    put_into(shop, A, "k1", value="held up")
+    told = [""]
+    running = Running(shop, tmp_path, **NESTED, progress=lambda progress: told.append(progress.problem))
+    try:
+        for value in ("one", "two"):
+            put_into(shop, B, "k1", value=value)
+            until(lambda: in_catalog(catalog, "lake.shop.b")["k1"] == value, "shop.b goes on")  # noqa: B023
+            until(lambda: told[-1].startswith("shop.a is held up: catalog tests"), "the reason is said")
+            assert in_catalog(catalog, "lake.shop.a") == all_of("a")
+        catalog.fails.clear()
+        until(lambda: in_catalog(catalog, "lake.shop.a")["k1"] == "held up", "shop.a goes on")
+        until(lambda: told[-1] == "", "nothing is held up")
+    finally:
+        running.stop()
+
+
+def test_a_mirror_of_which_all_tables_are_held_up_ends_as_that_of_one_table_does(
+    shop: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    asked: dict[str, Any] = NESTED | {"collections": "shop.a,shop.b", "once": False}
+    catalog.fails = {"lake.shop.a": 403, "lake.shop.b": 403}
+    with pytest.raises(HeadwaterError, match="ForbiddenError"):
+        follow(shop, tmp_path, **asked)
+    catalog.fails = {"lake.shop.a": 503, "lake.shop.b": 503}
+    with pytest.raises(HeadwaterError, match="catalog tests"):
+        follow(shop, tmp_path, **asked, retry_seconds=0.2)
+
+
+def test_a_run_to_the_end_that_waits_for_a_catalog_reads_the_other_collections_once(
+    shop: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    """Each batch of the others would renew its patience, and a busy bucket keep it from ever ending."""
+    catalog.fails["lake.shop.a"] = 503
+
+    def busy(progress: MirrorProgress) -> None:
+        put_into(shop, B, "k1", value=f"{progress.retries}")
+        if progress.retries == 2:
+            catalog.fails.clear()
+
+    progress = follow(shop, tmp_path, **NESTED, progress=busy)
+    assert (progress.retries, in_catalog(catalog, "lake.shop.a")) == (2, all_of("a"))
+    assert in_catalog(catalog, "lake.shop.b") == all_of("b") | {"k1": "0"}
 
 
 @pytest.mark.parametrize("named", ["", ":lake", "tests:", "tests:a..b"])

@@ -39,7 +39,9 @@ def test_of_others_one_line_is_told(error: Exception, told: str) -> None:
     assert str(reason(error)) == told
 
 
-@pytest.mark.parametrize("name", ["OptionError", "UnsupportedTable", "TableError", "AuthError", "CorruptStore"])
+@pytest.mark.parametrize(
+    "name", ["OptionError", "UnsupportedTable", "TableError", "CatalogRefused", "AuthError", "CorruptStore"]
+)
 def test_what_lasts_is_not_tried_again(name: str) -> None:
     assert not passes(StreamError(WRAPPED.format(name=name, text="x")))
     assert not passes(errors.OptionError("a", "b", "c"))
@@ -51,7 +53,9 @@ def test_a_path_that_can_not_be_is_not_tried_again() -> None:
     assert passes(OSError(28, "No space left on device"))
 
 
-@pytest.mark.parametrize("name", ["ConnectionLost", "DiskFull", "TableChanged", "NotMyVbucket", "TemporaryFailure"])
+@pytest.mark.parametrize(
+    "name", ["ConnectionLost", "CatalogAway", "DiskFull", "TableChanged", "NotMyVbucket", "TemporaryFailure"]
+)
 def test_what_may_pass_is_tried_again(name: str) -> None:
     assert passes(StreamError(WRAPPED.format(name=name, text="x")))
     assert passes(OSError(30, "Read-only file system"))

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import TableChanged, TableError
+from headwater.lake.iceberg.place import CatalogName
+from headwater.lake.layout import Formats
 from headwater.lake.shape import fields
 from headwater.pipelines.table import BEGINNING, CHANGES, DOCUMENTS, Table
 
@@ -30,3 +32,19 @@ def test_each_batch_is_planned_from_the_record_before(tmp_path: Path) -> None:
     assert (first.next(then.end).batch, second.refresh()) == (2, then)
     with pytest.raises(TableChanged, match="the table is at batch 1 by now"):
         second.commit(before, then.end, [])
+
+
+def test_a_table_that_gets_another_name_in_a_catalog_says_what_the_old_one_keeps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def named(name: str) -> None:
+        Table(tmp_path, "b", DOCUMENTS, fields(), formats=Formats.ICEBERG, catalog=CatalogName.parse(name))
+
+    named("old:shop.orders")
+    named("old:shop.orders")
+    assert not caplog.records
+    named("new:shop.orders")
+    assert caplog.messages == [
+        f"{tmp_path}: its name in a catalog becomes new:shop.orders, and the catalog old keeps shop.orders "
+        "as it is now: drop that there, without its files"
+    ]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headwater.client.collections import collection_id, parse_path, read_names, scope_id
-from headwater.errors import OptionError, TableAway, TableError
+from headwater.errors import HeadwaterError, OptionError, TableAway, TableError
 from headwater.lake.commit import Record, record_of
 from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.iceberg.place import OWN, CatalogFolder
@@ -33,6 +33,7 @@ from headwater.lake.store import TableStore
 from headwater.lake.upkeep import Maintenance
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.attempts import Attempts, attempts_of
+from headwater.pipelines.held import HeldTables, is_of_catalog
 from headwater.pipelines.job import engine_of
 from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.local import Folds
@@ -169,6 +170,7 @@ class Tables:
         manifest: CollectionsManifest,
         choice: ChosenCollections,
         whole: Callable[[str, str], CollectionsManifest],
+        held: HeldTables | None = None,
     ) -> list[str]:
         """Handle the tables of dropped collections; return the places that were removed or moved aside.
 
@@ -177,25 +179,45 @@ class Tables:
             choice: the chosen collections.
             whole: returns a manifest with all collections, or raises; called with the path of a collection that
                 `manifest` lacks, and its table's place.
+            held: the tables to leave alone; one that its catalog does not drop gets there. None: that is an error.
 
         Raises:
+            CatalogRefused, CatalogAway: a table's catalog does not drop it, without `held`.
             TableError: another bucket's table; or one on an object store that would have to be moved aside.
         """
         done = []
         if not is_url(self.folder):
             for scope in self._folders(""):
                 self._remove_moved(f"{self.folder}/{scope}")
-        for scope, name in self.known(choice).values():
-            place = self.place(scope, name)
-            gone = self._to_put_away(scope, name, manifest)
-            if gone is not None:
-                gone = self._to_put_away(scope, name, whole(f"{scope}.{name}", place))
-            elif manifest.collection(scope, name) is None and self._is_half_removed(scope, name):
-                done += self._remove_objects(place)
-            if gone is not None:
-                # Whoever names it goes on when he starts again, though nothing else tells of it any more.
-                store_of(self.folder).write(f"{TRACES}/{scope}.{name}", f"{gone:x}\n".encode())
-                done += self._put_away(place, gone)
+        for path, named in self.known(choice).items():
+            if held is not None and path in held:
+                continue
+            try:
+                done += self._settle(named, manifest, whole)
+            except HeadwaterError as error:
+                if held is None or not is_of_catalog(error):
+                    raise
+                held.hold(path, error)
+        return done
+
+    def _settle(
+        self,
+        named: tuple[str, str],
+        manifest: CollectionsManifest,
+        whole: Callable[[str, str], CollectionsManifest],
+    ) -> list[str]:
+        """Handle a table if its collection was dropped; as `settle`."""
+        scope, name = named
+        place, done = self.place(scope, name), list[str]()
+        gone = self._to_put_away(scope, name, manifest)
+        if gone is not None:
+            gone = self._to_put_away(scope, name, whole(f"{scope}.{name}", place))
+        elif manifest.collection(scope, name) is None and self._is_half_removed(scope, name):
+            done += self._remove_objects(place)
+        if gone is not None:
+            # Whoever names it goes on when he starts again, though nothing else tells of it any more.
+            store_of(self.folder).write(f"{TRACES}/{scope}.{name}", f"{gone:x}\n".encode())
+            done += self._put_away(place, gone)
         return done
 
     def _folders(self, below: str) -> Iterator[str]:
@@ -398,6 +420,7 @@ class CollectionsMirror:
         choice: the chosen collections.
         attempts: begins anew after failures that may pass.
         seen: for each collection the places of tables that this run has found or created; extended here.
+        level: the collections that a run to the end has brought up to date; extended here.
     """
 
     def __init__(
@@ -408,6 +431,7 @@ class CollectionsMirror:
         choice: ChosenCollections,
         attempts: Attempts[MirrorProgress],
         seen: dict[Mirrored, set[str]] | None = None,
+        level: set[Mirrored] | None = None,
     ) -> None:
         self._spark, self._job, self._tables, self._choice = spark, job, tables, choice
         self._options, self._attempts = retry_options(job), attempts
@@ -417,6 +441,8 @@ class CollectionsMirror:
         self._open: dict[Mirrored, _Table] = {}
         self._covered: dict[Mirrored, int] = {}
         self._hidden_at = float("-inf")
+        self._level = set[Mirrored]() if level is None else level
+        self._held = HeldTables()
 
     def run(self) -> None:
         """Bring the tables up to date, and keep them so unless the job runs once."""
@@ -446,19 +472,48 @@ class CollectionsMirror:
         def whole(path: str, table: str) -> CollectionsManifest:
             return nodes.manifest_to_drop_by(path, f"remove the table {table} yourself")
 
-        if self._tables.settle(manifest, self._choice, whole):
+        before = self._held.text
+        self._held.begin_round()
+        if self._tables.settle(manifest, self._choice, whole, self._held):
             self._attempts.batch_done()
         self._look_for_hidden(nodes, manifest)
         seen = nodes.observe(idle=True)
         for each in collections_now:
             if self._attempts.stop():
                 return
+            if each.path in self._held or each in self._level:
+                continue
             try:
                 self._follow(each, nodes, seen)
-            except Exception:  # Spark's own say in their text only what they are
-                if nodes.manifest().has(each.id):
+            except Exception as error:  # Spark's own say in their text only what they are
+                if not nodes.manifest().has(each.id):
+                    continue  # it was dropped meanwhile: the next round deals with it
+                if not is_of_catalog(error):
                     raise
-                # It was dropped meanwhile: the next round deals with it.
+                self._hold(each, error)
+            else:
+                self._level |= {each} if self._job.once else set()
+        self._held.end_round()
+        self._tell_held(before, collections_now)
+
+    def _hold(self, each: Mirrored, error: Exception) -> None:
+        """Leave a table alone for a while. It is closed: when it is opened again, it is published before anything else,
+        also without a new change.
+        """
+        self._held.hold(each.path, error)
+        self._close_table(each)
+
+    def _tell_held(self, before: str, collections_now: Sequence[Mirrored]) -> None:
+        """Report the tables that catalogs hold up, when they are others than before this round.
+
+        Raises:
+            HeadwaterError: nothing else is left to do: `Attempts` says whether that is waited for.
+        """
+        if self._held.text != before:
+            self._attempts.remark(self._held.text)
+        error = self._held.error
+        if error is not None and (self._job.once or all(each.path in self._held for each in collections_now)):
+            raise error
 
     def _look_for_hidden(self, nodes: SourceNodes, manifest: CollectionsManifest) -> None:
         """Report, at intervals, the tables that make no progress because their collection may be hidden from
@@ -511,12 +566,17 @@ class CollectionsMirror:
         self._covered[each] = changes_in(end)
         progress.batch, progress.changes = progress.batch + 1, sum(self._covered.values())
         progress.collection = each.path
-        self._attempts.batch_done(cared_for(table.maintenance))
+        self._attempts.batch_done(cared_for(table.maintenance) or self._held.text)
 
     def _close(self, keep: list[Mirrored] | None = None) -> None:
         for each in self._open.keys() - set(keep or ()):
-            end_upkeep(self._open.pop(each).maintenance, self._attempts)
-            self._covered.pop(each, None)
+            self._close_table(each)
+        for each in self._covered.keys() - set(keep or ()):
+            del self._covered[each]
+
+    def _close_table(self, each: Mirrored) -> None:
+        if (table := self._open.pop(each, None)) is not None:
+            end_upkeep(table.maintenance, self._attempts)
 
 
 def work(job: Mirror) -> MirrorProgress:
@@ -532,9 +592,9 @@ def work(job: Mirror) -> MirrorProgress:
     """
     choice = ChosenCollections.of(job.collections, job.scope)
     tables = Tables(job.to or "", job.bucket, "drop" if job.dropped == "drop" else "keep")
-    attempts, seen = attempts_of(job, MirrorProgress()), dict[Mirrored, set[str]]()
+    attempts, seen, level = attempts_of(job, MirrorProgress()), dict[Mirrored, set[str]](), set[Mirrored]()
     with session_of(job, "512m", settings=job.conf) as spark:
-        attempts.run(lambda: CollectionsMirror(spark, job, tables, choice, attempts, seen).run())
+        attempts.run(lambda: CollectionsMirror(spark, job, tables, choice, attempts, seen, level).run())
     return attempts.progress
 
 

@@ -20,6 +20,7 @@ _LASTING = (
     "OptionError",
     "UnsupportedTable",
     "TableError",
+    "CatalogRefused",
     "LedgerError",
     "SearchRefused",
     "PublishRefused",

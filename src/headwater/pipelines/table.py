@@ -6,6 +6,7 @@ lost, older or newer: the next batch is planned from the record.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -25,6 +26,8 @@ from headwater.lake.writer import TaskResult
 from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.tasks import SEED
 from headwater.spark.offsets import VERSION
+
+log: logging.Logger = logging.getLogger(__name__)
 
 BEGINNING: Mapping[str, Any] = {"v": VERSION, "vb": {}}
 _FORMAT = Mirror.typed("format")
@@ -120,9 +123,24 @@ class Table:
             iceberg.check_columns(self.store.root, self.log.state.fields)
             if CATALOG in wanted:
                 iceberg.check_catalogs(self.store.root)
+                self._tell_renamed(wanted[CATALOG])
             then = dict(self.log.state.properties) | dict(wanted)
             self.log.commit([{"metaData": self.log.state.metadata | {"configuration": then}}], "SET TBLPROPERTIES")
             self.log.refresh()
+
+    def _tell_renamed(self, name: str) -> None:
+        """Log which entry a catalog keeps when the table gets another name: nobody brings that up to date any more, and
+        drops it with the table.
+        """
+        before = iceberg.catalog_of(self.log.state)
+        if before is not None and str(before) != name:
+            kept = f"the catalog {before.catalog} keeps {before.dotted} as it is now"
+            log.warning(
+                "%s: its name in a catalog becomes %s, and %s: drop that there, without its files",
+                self.place,
+                name,
+                kept,
+            )
 
     def publish(self) -> None:
         """Bring the Iceberg table to the state of the log, if the table is published.

@@ -48,7 +48,7 @@ from pyiceberg.table.update import (
 )
 from requests import RequestException
 
-from headwater.errors import ConnectionLost, HeadwaterError, TableAway, TableChanged, TableError
+from headwater.errors import CatalogAway, CatalogRefused, HeadwaterError, TableAway, TableChanged
 from headwater.failpoints import failpoint
 from headwater.lake import freshness
 from headwater.lake.iceberg.metadata import MAIN
@@ -77,8 +77,8 @@ def follow(log: TableLog, named: CatalogName) -> None:
 
     Raises:
         TableAway: the table was moved or removed meanwhile.
-        TableError: the catalog refuses it, or has another table under this name.
-        ConnectionLost: the catalog does not answer; the next commit or start tries again.
+        CatalogRefused: the catalog refuses it, or has another table under this name.
+        CatalogAway: the catalog does not answer; the next commit or start tries again.
         TableChanged: other processes were first at each attempt.
     """
     if _reached.get(log) == (named, number := number_of(log)):
@@ -96,7 +96,7 @@ def difference(log: TableLog, named: CatalogName) -> str | None:
     """Return the problem of the catalog's table, in one line; None if there is none.
 
     Raises:
-        ConnectionLost: the catalog does not answer. TableError: it refuses the request.
+        CatalogAway: the catalog does not answer. CatalogRefused: it refuses the request.
     """
     with _own_errors(named):
         table = _loaded(_catalog(log, named), named)
@@ -113,7 +113,7 @@ def drop(log: TableLog, named: CatalogName) -> None:
     is a copy.
 
     Raises:
-        ConnectionLost: the catalog does not answer. TableError: it refuses the request.
+        CatalogAway: the catalog does not answer. CatalogRefused: it refuses the request.
     """
     with _own_errors(named):
         _drop(_catalog(log, named), named, log)
@@ -124,7 +124,7 @@ def metadata_location(log: TableLog, named: CatalogName) -> str:
     """Return the location of the metadata file to which the catalog points now; empty if it has no such table.
 
     Raises:
-        ConnectionLost: the catalog does not answer. TableError: it refuses the request.
+        CatalogAway: the catalog does not answer. CatalogRefused: it refuses the request.
     """
     with _own_errors(named):
         table = _loaded(_catalog(log, named), named)
@@ -151,7 +151,7 @@ def _followed(catalog: Catalog, named: CatalogName, log: TableLog) -> bool:
             _check_named(catalog, named, log)
         elif table.metadata.table_uuid != mine.table_uuid:
             problem = f"it has another table of this name, {table.metadata.table_uuid}: drop that, or give another name"
-            raise TableError(str(named), problem)
+            raise CatalogRefused(str(named), problem)
         elif isinstance(catalog, MetastoreCatalog):
             _point(catalog, table, mine, location)
         else:
@@ -178,7 +178,7 @@ def _check_named(catalog: Catalog, named: CatalogName, log: TableLog) -> None:
     except TableAway:
         try:
             _drop(catalog, named, log)
-        except TableError:
+        except CatalogRefused:
             # The folder that we registered a moment ago is gone, so nobody can load the table.
             with suppress(NoSuchTableError):
                 catalog.drop_table(named.identifier)
@@ -210,7 +210,7 @@ def _loaded(catalog: Catalog, named: CatalogName) -> Table | None:
         # Whether that folder is away for a moment or for good, nobody can tell from here.
         problem = f"the metadata that it points to is gone ({str(error).partition('. Detail')[0]})"
         advice = f"if the folder was moved, drop the table {named.dotted} there, without its files, and start again"
-        raise TableError(str(named), f"{problem}: {advice}") from None
+        raise CatalogRefused(str(named), f"{problem}: {advice}") from None
 
 
 def _newest(place: IcebergPlace) -> tuple[TableMetadata, str]:
@@ -315,7 +315,7 @@ def _updates(theirs: TableMetadata, mine: TableMetadata, added: list[Snapshot]) 
 
 @contextmanager
 def _own_errors(named: CatalogName) -> Iterator[None]:
-    """Convert errors of the catalogs' libraries: ConnectionLost for those that may pass, TableError for refusals."""
+    """Convert errors of the catalogs' libraries: CatalogAway for those that may pass, CatalogRefused for refusals."""
     try:
         yield
     except HeadwaterError:
@@ -327,5 +327,5 @@ def _own_errors(named: CatalogName) -> Iterator[None]:
         if isinstance(error, _REFUSALS) or "AccessDenied" in text:
             variable = f"PYICEBERG_CATALOG__{named.catalog.upper()}__URI"
             advice = f"see its entry {named.catalog} in .pyiceberg.yaml, or {variable}"
-            raise TableError(f"catalog {named.catalog}", f"{text}; {advice}") from error
-        raise ConnectionLost(f"catalog {named.catalog}", text) from error
+            raise CatalogRefused(f"catalog {named.catalog}", f"{text}; {advice}") from error
+        raise CatalogAway(f"catalog {named.catalog}", text) from error

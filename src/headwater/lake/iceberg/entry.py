@@ -54,7 +54,8 @@ def publish(log: TableLog) -> None:
     if any; the log is refreshed.
 
     Raises:
-        TableError: the table can't be published, or the catalog refuses it; the message has the reason.
+        TableError: the table can't be published; the message has the reason.
+        CatalogRefused, CatalogAway: the folder is up to date and the catalog that follows it is not.
         HeadwaterError, OSError: the publication failed, before or after its commit; the next call completes it.
     """
     if is_published(log.state):
@@ -83,7 +84,7 @@ def leave_catalog(log: TableLog) -> None:
     that has none stays as it is.
 
     Raises:
-        TableError: the catalog refuses it. ConnectionLost: the catalog does not answer.
+        CatalogRefused: the catalog refuses it. CatalogAway: the catalog does not answer.
         TableAway: another table lies here by now, or none; that one stays in the catalog.
     """
     named = catalog_of(log.state)
