@@ -475,7 +475,7 @@ class CollectionsMirror:
         before = self._held.text
         self._held.begin_round()
         if self._tables.settle(manifest, self._choice, whole, self._held):
-            self._attempts.batch_done()
+            self._attempts.batch_done(self._held.text)
         self._look_for_hidden(nodes, manifest)
         seen = nodes.observe(idle=True)
         for each in collections_now:

@@ -84,5 +84,5 @@ class HeldTables:
         """The error by which a mirror ends or begins anew; one that may pass before one that does not. None if no table
         is held up.
         """
-        found = (each.error for _, each in sorted(self._held.items()))
-        return min(found, key=lambda error: not passes(error), default=None)
+        reasons = (each.error for _, each in sorted(self._held.items()))
+        return min(reasons, key=lambda error: not passes(error), default=None)
