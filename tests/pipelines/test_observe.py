@@ -14,18 +14,18 @@ from typing import Any
 import polars as pl
 import pytest
 
-from harness.nodes import cluster, leave, put
+from harness.nodes import cluster, diverge, leave, put
 from headwater.errors import DataLoss, LedgerError, OptionError
 from headwater.failpoints import InjectedFault, armed
 from headwater.pipelines.jobs import ObserveProgress, Observer
-from headwater.pipelines.ledger_sink import LedgerAnswer
+from headwater.pipelines.ledger_sink import LedgerAnswer, LedgerTask
 from headwater.pipelines.observe import ObserveSink, WindowLook
 from headwater.pipelines.windows import Window, WindowRules, Windows
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset
 from headwater.testing.node import Node, node
 from tests.pipelines.buckets import create
-from tests.pipelines.support import missed
+from tests.pipelines.support import KEEP_TOMBSTONES, compact, missed
 
 ROOT = Path(__file__).parents[2]
 END = Offset({0: Position(0, 1, 2, 2, 2)})
@@ -138,6 +138,39 @@ def test_after_a_failover_that_lost_changes_only_what_is_new_is_counted(tmp_path
         done = go(first, **some)
         assert (done.rollbacks, done.changes) == (1, 3)
         assert sums([done.newest or {}]) == {"user:": (50, 0, 0), "order:": (3, 0, 0)}
+
+
+def test_a_document_whose_newer_version_a_failover_takes_back_was_counted(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that can't show the state of the plan any more sends a later one, and the batch goes that far: else it
+    would have half of a state, whose other half counts as looked at when the vbucket is read again.
+    """
+    names, whole, told = [f"user:{n}" for n in range(40)], LedgerTask.answer, list[int]()
+    with bucket.client() as client:
+        client.set_many((name, "1") for name in names)
+
+    def overtaken(task: LedgerTask) -> bytes:
+        with bucket.client() as client:
+            client.set_many((name, "2") for name in names[:20])
+        compact(bucket, 4, KEEP_TOMBSTONES)
+        return whole(task)
+
+    def lost() -> None:
+        with monkeypatch.context() as slow:
+            slow.setattr(LedgerTask, "answer", overtaken)
+            one_batch = {"stop": lambda: bool(told), "progress": lambda done: told.append(done.changes)}
+            go(bucket, once=False, since="earliest", checkpoint=tmp_path, **one_batch)
+
+    diverge(bucket, lost=lost)
+    done = go(bucket, checkpoint=tmp_path)
+    assert done.newest is not None and sums([done.newest]) == {"user:": (40, 0, 0)}
+    assert (told[0], done.changes) == (40, 0)
+
+
+def test_a_wait_for_copies_on_disk_is_refused_for_a_batch_may_end_within_a_snapshot(bucket: Node) -> None:
+    with pytest.raises(OptionError, match='option "minPersisted": "majority" is not an option of an observation'):
+        go(bucket, reading={"minPersisted": "majority"})
 
 
 def test_a_batch_that_is_done_again_and_closes_nothing_leaves_no_window_of_its_first_try(

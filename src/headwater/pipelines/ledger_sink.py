@@ -5,6 +5,9 @@
 Each change is looked at once, even after a crash: changes that a replay after a restart or a failover brings again are
 left out. A rollback takes nothing back, for the lost changes were written all the same; changes made after it are
 looked at as they come.
+
+A batch ends where the node has a state. One that ended within a snapshot would lack the documents whose newer versions
+lie above its end; if a failover took those away, the older ones would count as looked at when they come again.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -20,10 +23,11 @@ import pyarrow as pa
 
 from headwater.errors import TableChanged
 from headwater.pipelines.ledger import JobLedger, LedgerRecord, folder
+from headwater.pipelines.tasks import advanced, reached_rows
 from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, ranges
-from headwater.spark.reader import read
+from headwater.spark.reader import further, read
 from headwater.spark.settings import SourceSettings
 
 __all__ = ["ChangeLook", "LedgerAnswer", "LedgerSink"]
@@ -56,9 +60,10 @@ class LedgerTask:
     def answer(self) -> bytes:
         """Read the ranges and call the look with their batches; return the findings and counts as JSON."""
         unread: set[int] = set()
+        reached = further(self.settings)
         changes = 0
         rollbacks = sum(part.rollback for part in self.parts)
-        batches = read(self.settings, self.look.columns, self.parts, unread=unread, had=self.had)
+        batches = read(self.settings, self.look.columns, self.parts, unread=unread, reached=reached, had=self.had)
         if rollbacks:
             next(batches)  # a row for each of them
 
@@ -70,19 +75,20 @@ class LedgerTask:
 
         findings = self.look(counted())
         answer = {"findings": findings, "unread": sorted(unread), "changes": changes, "rollbacks": rollbacks}
-        return json.dumps(answer).encode()
+        return json.dumps({**answer, "reached": reached_rows(reached)}).encode()
 
 
 @dataclass(frozen=True)
 class LedgerAnswer:
     """The answer of a task: the findings of its look, the vbuckets that were not read as planned, changes and
-    rollbacks.
+    rollbacks; and (vbucket, vb uuid, seqno) of vbuckets that were read further than planned.
     """
 
     findings: Any
     unread: list[int]
     changes: int
     rollbacks: int
+    reached: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,8 @@ class LedgerSink:
         """
         if any(each.unread for each in written):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
-        self.bring(after, end, [each.findings for each in written])
+        reached = advanced(end, [place for each in written for place in each.reached])
+        self.bring(after, reached, [each.findings for each in written])
         return self.refresh()
 
     def bring(self, after: str, end: Mapping[str, Any], findings: Sequence[Any]) -> None:

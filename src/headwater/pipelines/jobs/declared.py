@@ -309,6 +309,25 @@ def session_settings(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]
     return settings
 
 
+def check_states(job: FollowingJob[Any], noun: str, effect: str) -> None:
+    """Check that the batches of a job end where the bucket has a state; with `minPersisted` one could end within a
+    snapshot.
+
+    Args:
+        noun: the job in the refusal, such as "a publication".
+        effect: the reason why the option is not needed.
+
+    Raises:
+        OptionError: the source has the option `minPersisted`.
+    """
+    from headwater.spark.settings import parse
+
+    wanted = parse(job.source_options(), streaming=True).min_persisted
+    if wanted is not None:
+        text = f"an option of {noun}, whose batches end where the bucket has a state: leave it out; {effect}"
+        raise OptionError("minPersisted", wanted, text)
+
+
 def losses_line(vbuckets: Sequence[int], effect: str = "so these were read again whole") -> list[str]:
     """Return a line about vbuckets in which deletions were missed, in a list; an empty list if there are none."""
     if not vbuckets:

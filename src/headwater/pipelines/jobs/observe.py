@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from headwater.options import SECONDS, option
-from headwater.pipelines.jobs.declared import FromNow, JobProgress, OnEngines, losses_line
+from headwater.pipelines.jobs.declared import FromNow, JobProgress, OnEngines, check_states, losses_line
 
 KINDS = ("stored", "deleted", "expired", "bytes")
 
@@ -72,6 +72,11 @@ class Observer(OnEngines[ObserveProgress], FromNow[ObserveProgress]):
     checkpoint: str | Path | None = option(None, "Go on from there, if ended, another time.", metavar="DIR")
     prefixes_max: int = 1000
     """Different prefixes of a window; what goes beyond is counted under `…`."""
+
+    def check(self) -> None:
+        """Check each option. Raises OptionError."""
+        super().check()
+        check_states(self, "an observation", "a change that a failover takes back was made, and stays counted")
 
     def line(self, progress: ObserveProgress) -> str:
         """Return a line for each prefix of the windows that a batch closed, and one for their hot keys."""

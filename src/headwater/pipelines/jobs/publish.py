@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater.errors import OptionError
 from headwater.options import option
-from headwater.pipelines.jobs.declared import JobProgress, OnEngines, losses_line
+from headwater.pipelines.jobs.declared import JobProgress, OnEngines, check_states, losses_line
 
 if TYPE_CHECKING:
     from headwater.pipelines.kafka import KafkaTarget
@@ -119,16 +119,8 @@ class Publish(OnEngines[PublishProgress]):
         """Check each option, the address of the topic, and that the library is installed. Raises OptionError."""
         super().check()
         _ = self.target
-        self._check_states()
-
-    def _check_states(self) -> None:
-        """Refuse what lets a batch end within a snapshot: of a change that a later one replaced nobody would know."""
-        from headwater.spark.settings import parse
-
-        wanted = parse(self.source_options(), streaming=True).min_persisted
-        if wanted is not None:
-            text = "an option of a publication, whose batches end where the bucket has a state: leave it out"
-            raise OptionError("minPersisted", wanted, f"{text}; what a failover takes back is undone")
+        # Of a change that a later one replaced within a snapshot nobody would know.
+        check_states(self, "a publication", "what a failover takes back is undone")
 
     @property
     def target(self) -> KafkaTarget:
