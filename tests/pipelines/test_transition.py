@@ -184,6 +184,29 @@ def test_a_move_that_no_run_noted_and_whose_target_lost_it_holds_up_no_other(
     assert contents(owner, one, other) == before
 
 
+def test_a_note_of_an_earlier_move_hides_no_later_one_that_was_refused(three: Three, tmp_path: Path) -> None:
+    """The vbucket went there, came back, and goes there again: the note says nothing of the last move."""
+    owner, one, _ = three
+    asked: dict[str, Any] = {"engine": "local", "workers": 0, "vbuckets": [0]}
+    there = Transition([endpoint(owner)], [endpoint(one)], tmp_path / "there", **asked)
+    back = Transition([endpoint(one)], [endpoint(owner)], tmp_path / "back", **asked, delete=True)
+    before = contents(owner)
+    assert (there.run().moved, back.run().moved) == (1, 1)
+
+    def point(name: str) -> None:
+        if name == "transition.answered":
+            lose(one, 0)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MoveError, match="vbucket 0: the new owner has not"):
+        patch.setattr(transition, "failpoint", point)
+        there.run()
+    with pytest.raises(MoveError, match="vbucket 0: the new owner has not"):
+        there.run()
+    assert MoveJournal(tmp_path / "there").rows() == []
+    set_state(owner, 0, State.ACTIVE)
+    assert contents(owner, one) == before
+
+
 @pytest.mark.parametrize("delete", [False, True])
 def test_a_target_that_loses_one_of_a_batch_holds_up_no_other(delete: bool, three: Three, tmp_path: Path) -> None:
     """The good moves of its batch and of later pairs of nodes are noted, and later batches moved."""

@@ -119,6 +119,13 @@ class MoveJournal:
         with closing(self._connected()) as base, base:
             base.executemany(_INSERT, rows)
 
+    def forget(self, vbuckets: Iterable[int]) -> None:
+        """Remove the rows of vbuckets that are to be moved: a row says that the last move was checked, and this one is
+        not yet.
+        """
+        with closing(self._connected()) as base, base:
+            base.executemany("DELETE FROM moves WHERE vbucket = ?", [(vb,) for vb in vbuckets])
+
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows, by vbucket."""
         with closing(self._connected()) as base:
@@ -367,6 +374,7 @@ class _Transition:
             TransitionTask(pair.source, pair.target, tuple(vbuckets[: self._job.at_once]), self._job.patience_seconds)
             for pair, vbuckets in pairs.items()
         ]
+        self._journal.forget(vb for task in tasks for vb in task.vbuckets)
         began = time.monotonic()
         answers = [json.loads(answer) for answer in self._run(tasks)]
         failpoint("transition.answered")
