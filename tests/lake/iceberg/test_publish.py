@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyiceberg.table import StaticTable
 
 from headwater.errors import CorruptStore, TableAway, UnsupportedTable
 from headwater.failpoints import InjectedFault, armed
-from headwater.lake import upkeep
+from headwater.lake import freshness, upkeep
 from headwater.lake.iceberg import entry, manifests, metadata, publish
 from headwater.lake.iceberg.manifests import Content, EntryStatus
 from headwater.lake.iceberg.place import FOLDER, OWN, IcebergPlace, place_of
@@ -171,6 +172,47 @@ def test_vectors_of_as_many_rows_that_are_others_are_told_apart(tmp_path: Path) 
     entry.publish(table.log)
     check(table)
     assert "k3" in table.held() and "k4" not in table.held()
+
+
+def test_versions_that_change_no_row_push_out_no_snapshot(tmp_path: Path) -> None:
+    """A quiet mirror moves its time once a minute; a state that a reader holds stays readable."""
+    table = published(tmp_path)
+    table.take(("a", 0, 1, "one"), ("b", 0, 2, "one"))
+    table.take(("a", 0, 3, None))
+    before = current(table)[0]["snapshots"]
+    pinned = before[-2]["snapshot-id"]
+    for minute in range(metadata.SNAPSHOTS_MAX + 1):
+        ended = replace(table.record, end={"completeUntil": (1_700_000_000 + 60 * minute) * 10**9})
+        assert table.log.commit([ended.to_action()], "MIRROR")
+        entry.publish(table.log)
+    after = current(table)[0]
+    assert after["properties"][freshness.PROPERTY] == "2023-11-14T22:33:20.000Z" and after["snapshots"] == before
+    check(table)
+    table.take(("b", 0, 4, "two"))
+    check(table)
+    assert [each["snapshot-id"] for each in current(table)[0]["snapshots"][:-1]] == [
+        each["snapshot-id"] for each in before
+    ]
+    rows = StaticTable.from_metadata(f"{tmp_path}/{FOLDER}").scan(selected_fields=("key", "value"), snapshot_id=pinned)
+    assert sorted(rows.to_arrow()["value"].to_pylist()) == [b"one", b"one"]
+
+
+def test_a_snapshot_that_another_writer_makes_current_is_replaced_though_no_row_changed_since(tmp_path: Path) -> None:
+    """The version that the metadata notes is of our snapshot."""
+    table = published(tmp_path)
+    table.take(("a", 0, 1, "one"))
+    table.take(("a", 0, 2, "two"))
+    assert table.log.commit([table.record.to_action()], "MIRROR")
+    entry.publish(table.log)
+    head = head_of(table)
+    first = (head.metadata or {})["snapshots"][-2]["snapshot-id"]
+    refs = {"main": {"snapshot-id": first, "type": "branch"}}
+    back = (head.metadata or {}) | {"current-snapshot-id": first, "refs": refs}
+    (tmp_path / file_of(head.number + 1)).write_bytes(metadata.encode(back))
+    (tmp_path / HINT).write_text(str(head.number + 1))
+    assert by_pyiceberg(table.place) == {b"a": b"one"}
+    entry.publish(anew(table).log)
+    check(table)
 
 
 def test_columns_that_are_added_have_numbers_and_old_files_have_nulls(tmp_path: Path) -> None:

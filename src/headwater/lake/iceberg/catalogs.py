@@ -221,12 +221,13 @@ def _newest(place: IcebergPlace) -> tuple[TableMetadata, str]:
 
 def _is_shown(table: Table, mine: TableMetadata, location: str) -> bool:
     """Return True if a catalog's table is the folder's: it points to the same file or, in a REST catalog, has its
-    snapshots.
+    snapshots and its time.
     """
     theirs = table.metadata
     snapshots = [{each.snapshot_id for each in both.snapshots} for both in (theirs, mine)]
     same = (theirs.table_uuid, theirs.location) == (mine.table_uuid, mine.location)
     same = same and snapshots[0] == snapshots[1] and theirs.current_snapshot_id == mine.current_snapshot_id
+    same = same and theirs.properties.get(freshness.PROPERTY) == mine.properties.get(freshness.PROPERTY)
     return table.metadata_location == location or (same and not isinstance(table.catalog, MetastoreCatalog))
 
 
@@ -304,7 +305,7 @@ def _updates(theirs: TableMetadata, mine: TableMetadata, added: list[Snapshot]) 
     if freshness.PROPERTY in theirs.properties and freshness.PROPERTY not in mine.properties:
         yield RemovePropertiesUpdate(removals=[freshness.PROPERTY])
     yield from (AddSnapshotUpdate(snapshot=each) for each in added)
-    if mine.current_snapshot_id is not None:
+    if mine.current_snapshot_id not in (None, theirs.current_snapshot_id):
         branch = {"ref-name": MAIN, "type": "branch", "snapshot-id": mine.current_snapshot_id}
         yield SetSnapshotRefUpdate.model_validate(branch)
     kept = {each.snapshot_id for each in mine.snapshots}

@@ -20,6 +20,10 @@ MAIN: Final = "main"
 VERSION, TABLE = "headwater.delta-version", "headwater.delta-table"
 """The names in a snapshot's summary of the version and the id of the Delta table that it shows."""
 
+SHOWN: Final = "headwater.shown"
+"""The property with the current snapshot's id and the version of the Delta table that it shows by now: versions that
+change no row, such as those that move only the time, get no snapshot, or they would push out those that do."""
+
 GC_ENABLED: Final = "gc.enabled"
 """The property by which Iceberg's own upkeep refuses to remove files (expire_snapshots, remove_orphan_files, DROP ...
 PURGE): which files are needed is the log's to say."""
@@ -137,9 +141,21 @@ def version_of(metadata: Metadata) -> tuple[str, int] | None:
     it."""
     snapshot = current_snapshot(metadata)
     summary: Mapping[str, str] = snapshot["summary"] if snapshot else {}
-    if TABLE not in summary or not summary.get(VERSION, "").isdigit():
+    if snapshot is None or TABLE not in summary or not summary.get(VERSION, "").isdigit():
         return None
-    return summary[TABLE], int(summary[VERSION])
+    number, _, later = metadata["properties"].get(SHOWN, "").partition(" ")
+    # Another writer that makes a snapshot current keeps the property, which is of ours.
+    is_of_it = number == str(snapshot["snapshot-id"]) and later.isdigit()
+    return summary[TABLE], int(later if is_of_it else summary[VERSION])
+
+
+def with_version(metadata: Metadata, version: int, now_ms: int, before: str | None) -> Metadata:
+    """Return metadata whose current snapshot shows another version of the Delta table, which has the same rows.
+
+    Args: as of `with_snapshot`.
+    """
+    changed = with_property(metadata, SHOWN, f"{metadata['current-snapshot-id']} {version}")
+    return _dated(changed, metadata, max(now_ms, metadata["last-updated-ms"]), before)
 
 
 def with_snapshot(metadata: Metadata, snapshot: dict[str, Any], now_ms: int, before: str | None) -> Metadata:
@@ -165,6 +181,7 @@ def with_snapshot(metadata: Metadata, snapshot: dict[str, Any], now_ms: int, bef
         "snapshots": [*metadata["snapshots"], whole],
         "snapshot-log": log,
     }
+    changed = with_property(changed, SHOWN, None)
     kept = changed["snapshots"][-SNAPSHOTS_MAX:]
     return _dated(_of_snapshots(changed, kept), metadata, now_ms, before)
 

@@ -9,7 +9,8 @@ Files that a killed process left are found by their age (`unneeded`).
 
 A publication compares the files that the newest manifests list with those of the log, and writes the difference,
 whatever its cause: a batch, a fold, a RESTORE, a commit of Spark, several versions at once, or a snapshot of another
-writer, which is replaced. So it needs no memory, and may be repeated.
+writer, which is replaced. So it needs no memory, and may be repeated. Where there is no difference the metadata notes
+the version, and gets no snapshot.
 
 The order of reads makes it safe with several processes: first the newest metadata, then the log. A process that has
 read an older log has also read older metadata, and can create no file behind that any more.
@@ -378,13 +379,27 @@ class _Publication:
         dead = self._of_vectors(wanted, schema or {})
         failpoint("iceberg.manifests_written")
         loaded = [*data, *dead]
-        snapshot = self._snapshot_of(loaded)
+        now_ms = int(time.time() * 1000)
         before = uri(self._store, self._place.file_of(self._head.number)) if self._head.number else None
-        then = metadata.with_snapshot(with_columns, snapshot, int(time.time() * 1000), before)
+        if self._changes_no_row(with_columns):
+            then = metadata.with_version(with_columns, self._state.version, now_ms, before)
+        else:
+            then = metadata.with_snapshot(with_columns, self._snapshot_of(loaded), now_ms, before)
         # As late as possible before the metadata names them.
         self._check_written()
         sources = self._sources_of(loaded)
         return MetadataHead(self._head.number + 1, metadata.encode(then), then, self._head.hinted, loaded, sources)
+
+    def _changes_no_row(self, with_columns: Metadata) -> bool:
+        """Return True if the current snapshot has the rows and the columns of this version: no manifest was written.
+
+        A quiet mirror commits its time once a minute. With a snapshot each, the few that are kept would be those of the
+        last minutes, and whoever reads an older state would lose it.
+        """
+        snapshot = metadata.current_snapshot(self._before)
+        if snapshot is None or self._written or (metadata.version_of(self._before) or ("",))[0] != self._state.id:
+            return False
+        return bool(snapshot.get("schema-id") == with_columns["current-schema-id"])
 
     def _complete_until(self) -> str | None:
         return None if self._put_back else freshness.complete_text_of(self._state.records.get(DOMAIN))
