@@ -54,6 +54,17 @@ def test_a_durable_write_under_way_holds_the_time_up() -> None:
     assert complete.problem.startswith("vbucket 1 has a durable write under way")
 
 
+def test_durable_writes_that_come_and_go_hold_nothing_up() -> None:
+    """Of a bucket with many of them each look meets some: a metric that said so would flap."""
+    complete = seen(Completeness(), NOON, {0: 1, 1: 1})
+    for after in range(1, 4):
+        under_way = NOON + after * SECOND - 1
+        seen(complete, NOON + after * SECOND, {0: 1, 1: 1}, exceptions={1: under_way})
+        assert (complete.problem, complete.until({0: 1, 1: 1})) == ("", under_way)
+    seen(complete, NOON + 4 * SECOND, {0: 1, 1: 1}, exceptions={1: under_way})
+    assert complete.problem.startswith("vbucket 1 has a durable write under way")
+
+
 def test_a_silent_node_stops_the_time_and_is_left_alone_for_a_while() -> None:
     complete = seen(Completeness(), NOON, {0: 1, 1: 1})
     complete.look(ClocksHeld(problem="n2 holds no clock"), {0: 1, 1: 1}, range(2), 7.0)
