@@ -15,6 +15,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from harness.nodes import diverge, until
 from harness.rest_catalog import RestCatalogServer, rest_server
 from headwater.errors import HeadwaterError, NoAccess, OptionError, TableError, UnknownCollection, UnknownScope
+from headwater.failpoints import armed
 from headwater.lake.iceberg import catalogs, entry
 from headwater.lake.upkeep import Maintenance
 from headwater.pipelines import collections, tables
@@ -547,6 +548,29 @@ def test_a_mirror_that_is_slow_to_put_a_table_away_leaves_the_next_ones_in_the_c
     assert {"lake.shop.a", "lake.shop.a_changes"} <= catalog.tables.keys()
     assert in_catalog(catalog, "lake.shop.a") == {"k1": "again"} == held(tmp_path, "shop.a")
     assert entry.catalog_of(tables.open_table(place)[0].state) is not None
+
+
+@pytest.mark.parametrize("dropped", ["keep", "drop"])
+def test_a_collection_that_is_made_again_behind_a_publication_that_was_cut_off_begins_anew(
+    dropped: str, shop: Node, tmp_path: Path, catalog: RestCatalogServer
+) -> None:
+    """The old table's log is a version ahead of what readers of Iceberg see when it is put away."""
+    follow(shop, tmp_path, **NESTED)
+    put_into(shop, A, "k1", value="later")
+    with armed("iceberg.before_commit=eio"), pytest.raises(HeadwaterError, match="injected"):
+        follow(shop, tmp_path, **NESTED | {"collections": "shop.a", "retry_seconds": 0})
+    assert held(tmp_path, "shop.a")["k1"] == "later" and in_catalog(catalog, "lake.shop.a") == all_of("a")
+    becomes(shop, 2, b=B)
+    becomes(shop, 3, a=AGAIN, b=B)
+    put_into(shop, AGAIN, "k1", value="again")
+    follow(shop, tmp_path, **NESTED, dropped=dropped)
+    assert in_catalog(catalog, "lake.shop.a") == {"k1": "again"} == held(tmp_path, "shop.a")
+    aside = tmp_path / "shop" / f"a.dropped-{A:x}"
+    assert aside.exists() is (dropped == "keep")
+    if dropped == "keep":
+        entry.publish(tables.open_table(str(aside))[0])
+        assert by_pyiceberg(aside)[b"k1"] == b"later"
+        assert in_catalog(catalog, "lake.shop.a") == {"k1": "again"}
 
 
 @pytest.mark.parametrize("status", [403, 503])

@@ -14,10 +14,13 @@ import duckdb
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from polars import scan_delta
+from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
 from harness.nodes import diverge
-from headwater.errors import OptionError
+from harness.rest_catalog import rest_server
+from headwater import failpoints
+from headwater.errors import CatalogAway, OptionError
 from headwater.lake.log import TableLog
 from headwater.lake.places import store_of
 from headwater.lake.shape import TYPE_CHANGES, WIDENING
@@ -25,7 +28,7 @@ from headwater.pipelines.mirror import mirror
 from headwater.pipelines.tables import fold
 from headwater.testing.node import Node, node
 from tests.battery import few_of
-from tests.lake.iceberg.support import for_linux, iceberg_of, queried
+from tests.lake.iceberg.support import configure, for_linux, iceberg_of, queried
 from tests.lake.support import restore
 
 FORMS: list[dict[str, Any]] = [{}, {"format": "delta,iceberg"}, {"format": "iceberg"}, {"copy_on_write": True}]
@@ -171,6 +174,33 @@ def test_a_failover_takes_back_the_rows_and_leaves_the_column_wide(
 
 
 @for_linux
+@for_linux
+def test_a_catalog_that_is_away_while_a_column_gets_wider_has_the_type_and_the_rows_later(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, form = tmp_path / "t", {"format": "iceberg", "catalog": "tests:shop.t"}
+
+    def kind_in_catalog() -> str:
+        return str(server.metadata("t").schema().find_type("n"))
+
+    with rest_server() as server:
+        configure(monkeypatch, "tests", type="rest", uri=server.url)
+        run(bucket, place, **form)
+        put(bucket, {"n": 1 << 40}, first=6)
+        monkeypatch.setitem(failpoints.ACTIONS, "leave", lambda name: setattr(server, "is_away", True))
+        with failpoints.armed("iceberg.before_catalog=leave"), pytest.raises(CatalogAway):
+            run(bucket, place, **form, retry_seconds=0)
+        check(bucket, place, form)
+        assert (kinds(place)["n"], kind_in_catalog()) == ("long", "int")
+        server.is_away = False
+        put(bucket, {"n": 1 << 41}, first=7)
+        run(bucket, place, **form)
+        assert kind_in_catalog() == "long"
+        table = load_catalog("tests", type="rest", uri=server.url).load_table("shop.t")
+        rows = table.scan(selected_fields=("key", "n", "x", "_rest")).to_arrow().to_pylist()
+        assert as_documents([(row["key"], row["n"], row["x"], row["_rest"]) for row in rows]) == documents(bucket)
+
+
 def test_a_table_that_was_put_back_to_before_it_was_widened_is_widened_again(bucket: Node, tmp_path: Path) -> None:
     place = tmp_path / "t"
     run(bucket, place)
