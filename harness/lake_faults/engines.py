@@ -25,6 +25,9 @@ from harness.lake_faults.judge import Wrong
 from harness.processes import descendants, end_with_all_its_own, is_stopped, lives
 from headwater import failpoints
 from headwater.errors import HeadwaterError
+from headwater.lake.iceberg import entry
+from headwater.lake.log import TableLog
+from headwater.lake.store import TableStore
 from headwater.pipelines.mirror import MirrorProgress, mirror
 
 if TYPE_CHECKING:
@@ -66,6 +69,30 @@ def mirror_and_die(url: str, place: Path, points: str, options: Mapping[str, Any
         mirror(None, url, place, once=True, workers=0, retry_seconds=0, **options)
 
 
+def leave_and_die(place: Path, points: str, rest: str) -> None:
+    """Take a table out of its catalog, or die at the armed failpoint. `rest` is the address of the catalog."""
+    failpoints.arm(points)
+    log = TableLog(TableStore(place))
+    log.refresh()
+    with configured(rest), suppress(HeadwaterError):
+        entry.leave_catalog(log)
+
+
+def run_and_wait(points: str, target: Callable[..., None], *given: Any) -> None:
+    """Run a function in a forked process that may be killed at a failpoint.
+
+    Raises:
+        Wrong: it does not end.
+    """
+    _CONTEXT.set_forkserver_preload(["headwater.pipelines.mirror", "headwater.pipelines.tasks"])
+    process = _CONTEXT.Process(target=target, args=given)
+    process.start()
+    process.join(PATIENCE_SECONDS)
+    if process.is_alive():
+        process.kill()
+        raise Wrong(f"a process that was to meet {points} did not end in {PATIENCE_SECONDS:.0f} s")
+
+
 class WithoutSpark:
     """Mirrors on the local engine, in this very process where nothing has to die."""
 
@@ -77,14 +104,8 @@ class WithoutSpark:
 
     def die(self, url: str, place: Path, points: str, options: Mapping[str, Any], random: Random) -> None:
         """Run a mirror in a forked process that is killed at one of its steps."""
-        _CONTEXT.set_forkserver_preload(["headwater.pipelines.mirror", "headwater.pipelines.tasks"])
         rest = os.environ.get(REST, "")
-        process = _CONTEXT.Process(target=mirror_and_die, args=(url, place, points, dict(options), rest))
-        process.start()
-        process.join(PATIENCE_SECONDS)
-        if process.is_alive():
-            process.kill()
-            raise Wrong(f"a mirror that was to meet {points} did not end in {PATIENCE_SECONDS:.0f} s")
+        run_and_wait(points, mirror_and_die, url, place, points, dict(options), rest)
 
     armed = staticmethod(failpoints.armed)
 

@@ -121,30 +121,48 @@ def of_catalog(table: Any) -> list[dict[str, Any]]:
     return list(table.scan(selected_fields=COLUMNS).to_arrow().to_pylist())
 
 
-def check_snapshots(log: Path, place: Path) -> int:
+class SnapshotCounts(NamedTuple):
+    """The snapshots that were compared with their versions, and those whose versions can't be read any more."""
+
+    compared: int
+    skipped: int
+
+
+def check_snapshots(log: Path, place: Path) -> SnapshotCounts:
     """Compare each snapshot of a table of Iceberg with the version of the log that it names; return how many there are.
 
-    Versions of which files were vacuumed, or that a checkpoint has replaced, can't be read any more, and are left out.
+    Versions of which files were vacuumed, or that a checkpoint has replaced, can't be read any more, and are left out;
+    the newest is none of these.
 
     Raises:
-        Wrong: one has other rows than its version.
+        Wrong: one has other rows than its version, or the newest was not compared.
     """
     from pyiceberg.table import StaticTable  # noqa: PLC0415
 
-    table, count = StaticTable.from_metadata(str(place)), 0
+    table = StaticTable.from_metadata(str(place))
+    newest, compared, skipped = table.metadata.current_snapshot_id, set[int](), 0
     for snapshot in table.metadata.snapshots:
-        if snapshot.summary is None:
-            raise Wrong(f"snapshot {snapshot.snapshot_id} names no version")
-        version = int(snapshot.summary["headwater.delta-version"] or 0)
+        version = _version_of(snapshot, table.metadata.properties.get("headwater.shown", ""))
         try:
             its = pl.read_delta(str(log), version=version, columns=["key", "seqno"])
-        except Exception:  # noqa: S112 -- delta-rs says in many ways that a version is gone
+        except Exception:  # delta-rs says in many ways that a version is gone
+            skipped += 1
             continue
         mine = table.scan(selected_fields=("key", "seqno"), snapshot_id=snapshot.snapshot_id).to_arrow()
         if sorted(map(_bare, mine.to_pylist())) != sorted(map(_bare, its.to_dicts())):
             raise Wrong(f"snapshot {snapshot.snapshot_id} has other rows than version {version} of the log")
-        count += 1
-    return count
+        compared.add(snapshot.snapshot_id)
+    if newest is not None and newest not in compared:
+        raise Wrong(f"the version of the newest snapshot can't be read: {len(compared)} compared, {skipped} left out")
+    return SnapshotCounts(len(compared), skipped)
+
+
+def _version_of(snapshot: Any, shown: str) -> int:
+    """Return the version of the log that a snapshot shows; later ones with the same rows are named in a property."""
+    if snapshot.summary is None:
+        raise Wrong(f"snapshot {snapshot.snapshot_id} names no version")
+    number, _, later = shown.partition(" ")
+    return int(later if number == str(snapshot.snapshot_id) else snapshot.summary["headwater.delta-version"] or 0)
 
 
 def _bare(row: Mapping[str, Any]) -> tuple[bytes, int]:

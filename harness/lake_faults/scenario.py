@@ -60,6 +60,7 @@ OF_CATALOGS = {
     "catalog_loses_answers": 3,
     "commit_through_the_catalog": 2,
     "drop_from_the_catalog": 1,
+    "leave_the_catalog": 2,
 }
 BY_SPARK = {"optimize_by_spark": 3, "delete_by_spark": 1}
 PAIR = {"take_over": 1, "cut": 3, "fail_over": 2}
@@ -115,7 +116,7 @@ PROFILES_OF_ICEBERG = (
     Profile(
         "a catalog, mirrors that die, replicas promoted",
         USUAL | OF_CATALOGS | DEATHS | RETURNING | {"two_mirrors": 2, "optimize": 1, "vacuum": 1},
-        ("write", "go_back", "catalog_is_away", "catalog_loses_answers", "mirror"),
+        ("write", "go_back", "catalog_is_away", "catalog_loses_answers", "leave_the_catalog", "mirror"),
         catalog=True,
     ),
     Profile("Iceberg on Spark writes too", USUAL | BY_ICEBERG | DEATHS, ("write", *BY_ICEBERG)),

@@ -27,7 +27,15 @@ import pyarrow.parquet as pq
 from harness import nodes
 from harness.lake_faults import judge
 from harness.lake_faults.catalog import RestCatalog
-from harness.lake_faults.engines import ELSEWHERE, PATIENCE_SECONDS, Engine, OnSpark, WithoutSpark
+from harness.lake_faults.engines import (
+    ELSEWHERE,
+    PATIENCE_SECONDS,
+    Engine,
+    OnSpark,
+    WithoutSpark,
+    leave_and_die,
+    run_and_wait,
+)
 from harness.lake_faults.strangers import CATALOG, IcebergOnSpark, Refused
 from harness.nodes import HandMade
 from harness.processes import descendants, is_stopped
@@ -67,6 +75,8 @@ POINTS_OF_ICEBERG = tuple(
     f"iceberg.{point}" for point in ("vectors_written", "manifests_written", "before_commit", "after_commit")
 )
 POINTS_OF_CATALOGS = ("iceberg.before_catalog", "iceberg.after_catalog")
+POINT_OF_LEAVING = "iceberg.left_catalog"
+"""The failpoint of a process that takes a table out of its catalog; no mirror of a single table passes it."""
 POINTS_OF_FOLDS = ("after_fold", "checkpointed")
 POINTS_OF_PROCESSES = tuple(
     f"{point}={action}"
@@ -614,6 +624,15 @@ class World:
         if self.catalog and self.catalog.server.tables.pop(self.place.name, None):
             self.told("the catalog has lost the table")
 
+    def leave_the_catalog(self) -> None:
+        """Let another process take the table out of the catalog, as the mirror of a dropped collection does. It may be
+        killed before the table forgets its name there. The next mirror registers the table anew.
+        """
+        if self.catalog and self._log() is not None:
+            point = self.random.choice((f"{POINT_OF_LEAVING}=kill", f"{POINT_OF_LEAVING}=kill", ""))
+            run_and_wait(point, leave_and_die, self.place, point, self.catalog.server.url)
+            self.told(f"the table leaves its catalog{', ' * bool(point)}{point}")
+
     def _some_files(self, log: TableLog) -> list[DataFile]:
         files = list(log.state.files.values())
         return self.random.sample(files, min(len(files), self.random.randint(1, 4)))
@@ -666,10 +685,11 @@ class World:
             judge.compare(judge.of_rows(read(iceberg_of(self.place, self.form))), bucket)
         changes = iceberg_of(Path(f"{self.place}_changes"), self.form)
         judge.check_rows(judge.by_pyiceberg(changes, judge.LOGGED), bucket)
-        count = judge.check_snapshots(self.place, iceberg_of(self.place, self.form))
+        counts = judge.check_snapshots(self.place, iceberg_of(self.place, self.form))
         if self.catalog:
             judge.compare(judge.of_rows(judge.of_catalog(self.catalog.load(self.place))), bucket)
-        self.told(f"{count} snapshots are versions of the log")
+        all_of_them = counts.compared + counts.skipped
+        self.told(f"{counts.compared} of {all_of_them} snapshots are versions of the log")
 
 
 def iceberg_of(place: Path, form: str) -> Path:

@@ -8,14 +8,16 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
+import polars as pl
 import pytest
 
 from harness.lake_faults import judge
 from harness.lake_faults.catalog import RestCatalog, rest_catalog
 from harness.lake_faults.engines import WithoutSpark
 from harness.lake_faults.strangers import IcebergOnSpark
-from harness.lake_faults.world import BOTH, ICEBERG, VBUCKETS, World, iceberg_of, nodes_of
+from harness.lake_faults.world import BOTH, ICEBERG, POINT_OF_LEAVING, VBUCKETS, World, iceberg_of, nodes_of
 from harness.nodes import cluster
+from headwater.lake.iceberg.place import CATALOG
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
 from headwater.testing.node import node
@@ -108,11 +110,48 @@ def test_a_snapshot_that_is_no_version_of_the_log_is_noticed(published: World) -
     published.write()
     published.mirror()
     place = iceberg_of(published.place, published.form)
-    assert judge.check_snapshots(published.place, place) > 1
+    assert judge.check_snapshots(published.place, place).compared > 1
     (metadata,) = sorted(place.glob("metadata/v*.metadata.json"))[-1:]
     metadata.write_text(re.sub(r'(headwater.delta-version":\s*")\d+', r"\g<1>0", metadata.read_text()))
     with pytest.raises(judge.Wrong, match="has other rows than version 0"):
         judge.check_snapshots(published.place, place)
+
+
+def test_snapshots_of_which_no_version_can_be_read_are_counted_and_not_taken_for_right(
+    published: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published.write()
+    published.mirror()
+    place, read = iceberg_of(published.place, published.form), pl.read_delta
+    newest = TableLog(TableStore(published.place)).refresh().version
+
+    def only(log: str, version: int, columns: list[str]) -> pl.DataFrame:
+        if version != newest:
+            raise FileNotFoundError(log)
+        return read(log, version=version, columns=columns)
+
+    monkeypatch.setattr(pl, "read_delta", only)
+    counts = judge.check_snapshots(published.place, place)
+    assert counts.compared == 1 and counts.skipped > 0
+    newest = -1
+    with pytest.raises(judge.Wrong, match=f"0 compared, {counts.skipped + 1} left out"):
+        judge.check_snapshots(published.place, place)
+
+
+def test_a_process_that_dies_while_the_table_leaves_its_catalog_costs_nothing(
+    published: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for point in (f"{POINT_OF_LEAVING}=kill", ""):
+        monkeypatch.setattr(published.random, "choice", lambda points, point=point: point)
+        published.leave_the_catalog()
+        log = published._log()
+        assert not catalog_of(published).server.tables.get("table") and log is not None
+        assert (CATALOG in log.state.properties) is bool(point)
+        monkeypatch.undo()
+        published.write()
+        published.mirror()
+        assert "table" in catalog_of(published).server.tables
+    published.check()
 
 
 def test_a_catalog_that_shows_another_state_is_noticed(published: World, monkeypatch: pytest.MonkeyPatch) -> None:
