@@ -8,6 +8,9 @@ Each change is logged once. The log is committed before the table, so after a cr
 batch ahead (pipelines/changelog.py); after a failover a vbucket may be read again from an older point that is certainly
 held. In both cases changes that the log already has are left out. A change is identified by its vbucket and seqno among
 the rows that count; the vb uuid would not do, for nodes forget old branches of their failover log.
+
+A log may have three more columns (lake/versions.py), with what each change replaced. They are null in rows from before
+the log had them, in rollback rows, and in the rows of a base.
 """
 
 from __future__ import annotations
@@ -22,16 +25,23 @@ from numpy.typing import NDArray
 from headwater.lake.files import DataWriter, NewFile
 from headwater.lake.layout import OF_DELTA, TableLayout
 from headwater.lake.log import TableState
-from headwater.lake.shape import CHANGES, arrow_schema, delta_field
+from headwater.lake.shape import CHANGES, arrow_schema, delta_field, delta_type
 from headwater.lake.store import TableStore
+from headwater.lake.versions import BEFORES
 
 ROLLBACK = "rollback"
 _NONE = np.zeros(0, np.int64)
 
 
-def fields() -> list[dict[str, Any]]:
-    """Return the columns of a change log."""
-    return [delta_field(name, kind) for name, kind in CHANGES.items()]
+def fields(*, befores: bool = False) -> list[dict[str, Any]]:
+    """Return the columns of a change log; with `befores` those of what a change replaced as well."""
+    kinds = CHANGES | ({name: delta_type(kind) for name, kind in BEFORES.items()} if befores else {})
+    return [delta_field(name, kind) for name, kind in kinds.items()]
+
+
+def has_befores(state: TableState) -> bool:
+    """Return True if a change log has the columns of what a change replaced."""
+    return BEFORES.keys() <= {column["name"] for column in state.fields}
 
 
 class ChangeWriter:
@@ -43,6 +53,7 @@ class ChangeWriter:
         known: seqnos that are in the log already, by vbucket.
         floors: for vbuckets that were rolled back, the seqno they returned to; the log has the changes up to it.
         layout: of the log's table.
+        befores: True for a log with the columns of what a change replaced.
     """
 
     def __init__(
@@ -52,8 +63,10 @@ class ChangeWriter:
         known: Mapping[int, NDArray[np.int64]],
         floors: Mapping[int, int],
         layout: TableLayout = OF_DELTA,
+        *,
+        befores: bool = False,
     ) -> None:
-        self._out = DataWriter(store, arrow_schema(fields()), layout.label("changes"))
+        self._out = DataWriter(store, arrow_schema(fields(befores=befores)), layout.label("changes"))
         self._number, self._known, self._floors = number, known, floors
 
     def take(self, batch: pa.RecordBatch, *, always: bool = False) -> None:
@@ -63,9 +76,15 @@ class ChangeWriter:
         if not always and not (fresh := self._fresh(batch)).all():
             batch = batch.filter(pa.array(fresh))
         if batch.num_rows:
-            numbers = pa.array(np.full(batch.num_rows, self._number, np.int64))
-            columns = [batch.column(name) for name in self._out.schema.names[:-1]]
-            self._out.add(pa.RecordBatch.from_arrays([*columns, numbers], schema=self._out.schema))
+            arrays = [self._column(column, batch) for column in self._out.schema]
+            self._out.add(pa.RecordBatch.from_arrays(arrays, schema=self._out.schema))
+
+    def _column(self, column: pa.Field[Any], batch: pa.RecordBatch) -> Any:
+        if column.name == "batch":
+            return pa.array(np.full(batch.num_rows, self._number, np.int64))
+        if column.name in BEFORES and column.name not in batch.schema.names:
+            return pa.nulls(batch.num_rows, column.type)
+        return batch.column(column.name)
 
     def close(self) -> list[NewFile]:
         """Return the files that were written."""

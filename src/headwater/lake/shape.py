@@ -65,6 +65,13 @@ def delta_field(name: str, kind: Any, comment: str = "") -> dict[str, Any]:
     return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
 
 
+def delta_type(kind: str | Mapping[str, str]) -> Any:
+    """Return Delta's type for a type in Spark, or for the columns of a struct."""
+    if isinstance(kind, str):
+        return _DELTA.get(kind, kind)
+    return {"type": "struct", "fields": [delta_field(name, delta_type(inner)) for name, inner in kind.items()]}
+
+
 def fields(key: str = "binary") -> list[dict[str, Any]]:
     """Return the columns of a new table; `key` is the keys' type, `binary` or `string`."""
     kinds = {"key": key}

@@ -46,6 +46,7 @@ class ChangeLog(Table):
     Args:
         place: a path or file: url.
         bucket: name of the bucket.
+        befores: True to let the log have what each change replaced, from then on.
         vectors: as of `Table`. The log's rows never die, but readers check the features of a table.
         formats, catalog, making, seen: as of `Table`.
     """
@@ -55,13 +56,14 @@ class ChangeLog(Table):
         place: str | Path,
         bucket: str,
         *,
+        befores: bool = False,
         vectors: bool = True,
         formats: Formats = Formats.DELTA,
         catalog: CatalogName | None = None,
         making: Making = Making.CLEAR,
         seen: set[str] | None = None,
     ) -> None:
-        columns = changes.fields()
+        columns = changes.fields(befores=befores)
         super().__init__(
             place,
             bucket,
@@ -73,7 +75,12 @@ class ChangeLog(Table):
             making=making,
             seen=seen,
         )
-        self.add_missing(changes.fields())
+        self.add_missing(columns)
+
+    @property
+    def has_befores(self) -> bool:
+        """True if the log has what each change replaced."""
+        return changes.has_befores(self.log.state)
 
     def append(
         self,
@@ -140,7 +147,7 @@ class ChangeLog(Table):
     def _put_right(
         self, table: Table, after: str, then: Record, whole: frozenset[int], void: Mapping[int, int]
     ) -> None:
-        writer = ChangeWriter(self.store, then.batch, {}, {})
+        writer = ChangeWriter(self.store, then.batch, {}, {}, befores=self.has_befores)
         try:
             writer.take(_rollbacks(void), always=True)
             for batch in _base(table, whole):

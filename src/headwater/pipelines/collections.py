@@ -535,7 +535,7 @@ class CollectionsMirror:
         highs = nodes.collection_seqnos(each.id)
         if not self._job.once and not table.has_news(highs, seen):
             return
-        options = self._options | {"collections": each.path}
+        options = self._options | table.sink.source_options | {"collections": each.path}
         workers = self._job.workers
         # A few changes are read in this process: starting workers for each collection would take longer than reading.
         small = workers is None and table.backlog(highs) < TASK_CHANGES

@@ -80,7 +80,7 @@ def _mirror(job: Mirror, spark: SparkSession | None) -> MirrorProgress:
             apart = stack.enter_context(closing(Folds())) if spark is None and job.workers != 0 else None
             batches = _Batches(attempts, sink, sink.maintenance(apart) if job.upkeep else [])
             stack.callback(batches.close)
-            engine = engine_of(spark, sink, chosen, job.workers, attempts.watch)
+            engine = engine_of(spark, sink, chosen | sink.source_options, job.workers, attempts.watch)
             engine.follow(
                 once=job.once,
                 interval_seconds=job.interval_seconds,
@@ -165,6 +165,7 @@ def sink_of(
         place,
         bucket,
         changelog=f"{place}{CHANGES}" if job.changelog else None,
+        befores=job.before,
         form=_form(job),
         copy_on_write=job.copy_on_write,
         quarantine=job.quarantine,

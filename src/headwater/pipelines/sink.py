@@ -60,6 +60,7 @@ class TableSink(Table):
         place: the place of the table.
         bucket: the name of its bucket.
         changelog: the place of the change log; None for none.
+        befores: True to let the change log have what each change replaced, from then on.
         form: the form of its documents; None for the one it has, PLAIN for a new table.
         copy_on_write: True if a new table has no deletion vectors: files that lose rows are rewritten.
         formats: the formats of all tables, as of `Table`.
@@ -80,6 +81,7 @@ class TableSink(Table):
         bucket: str,
         *,
         changelog: str | Path | None = None,
+        befores: bool = False,
         form: TableForm | None = None,
         copy_on_write: bool = False,
         quarantine: bool = False,
@@ -108,17 +110,15 @@ class TableSink(Table):
             )
         self.form: TableForm = form_of(self.log.state.fields)
         self._check_form(form)
-        if quarantine and not self.form.reads_json:
-            options = " or ".join(Mirror.typed(each.option) for each in FORMS if each.reads_json)
-            reason = "every document fits a table that does not read JSON, so it has no quarantine"
-            raise TableError(self.place, f"{reason}: mirror with {options}, or without {_QUARANTINE}")
+        if quarantine:
+            self._check_quarantine()
         self._begin_features(widen=widen, row_ids=row_ids)
         self.refresh()
         kept = quarantine or self.record.quarantine is not None
         self.quarantine: QuarantineTable | None = QuarantineTable(self, making, seen) if kept else None
         self._make_readable()
         self._level_quarantine()
-        self.changes: ChangeLog | None = self._change_log(changelog, making, seen) if changelog else None
+        self.changes: ChangeLog | None = self._change_log(changelog, befores, making, seen) if changelog else None
         if self.changes:
             self.changes.level(self)
         for each in (self, self.changes, self.quarantine):
@@ -131,12 +131,13 @@ class TableSink(Table):
         if row_ids:
             lineage.begin(self.log)
 
-    def _change_log(self, place: str | Path, making: Making, seen: set[str] | None) -> ChangeLog:
+    def _change_log(self, place: str | Path, befores: bool, making: Making, seen: set[str] | None) -> ChangeLog:
         """Return the change log at a place, published as the table is."""
         state = self.log.state
         return ChangeLog(
             place,
             self.bucket,
+            befores=befores,
             vectors=state.vectors,
             formats=iceberg.formats_of(state),
             catalog=iceberg.neighbour_in_catalog(state, CHANGES),
@@ -152,6 +153,12 @@ class TableSink(Table):
         else:
             sentence, advice = wanted.absent, f"without {Mirror.typed(wanted.option)}"
         raise TableError(self.place, f"{sentence}: mirror {advice}, or elsewhere")
+
+    def _check_quarantine(self) -> None:
+        if not self.form.reads_json:
+            options = " or ".join(Mirror.typed(each.option) for each in FORMS if each.reads_json)
+            reason = "every document fits a table that does not read JSON, so it has no quarantine"
+            raise TableError(self.place, f"{reason}: mirror with {options}, or without {_QUARANTINE}")
 
     def _make_readable(self) -> None:
         """Change an older release's table to a schema that all readers accept, and write a checkpoint, since some
@@ -208,6 +215,11 @@ class TableSink(Table):
     def changelog(self) -> str | None:
         """The place of the change log; None without one."""
         return self.changes.place if self.changes else None
+
+    @property
+    def source_options(self) -> dict[str, str]:
+        """The options of the source that the tables need, whatever the job says: a log keeps its columns."""
+        return {"before": "true"} if self.changes and self.changes.has_befores else {}
 
     def opening(self) -> TableOpening:
         """Return the opening by which another process opens the same table."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from headwater.errors import TableAway, TableChanged
 from headwater.failpoints import failpoint
-from headwater.lake.changes import ChangeWriter, known
+from headwater.lake.changes import ChangeWriter, has_befores, known
 from headwater.lake.commit import record_of
 from headwater.lake.forms import form_of
 from headwater.lake.index import Indexes
@@ -24,6 +24,7 @@ from headwater.lake.log import AWAY, TableLog, TableState
 from headwater.lake.places import store_of
 from headwater.lake.quarantine import QuarantineShape
 from headwater.lake.shape import CHANGES, SOURCE, TableShape
+from headwater.lake.versions import BEFORES
 from headwater.lake.widening import widenings_of
 from headwater.lake.writer import Aside, Portion, TaskResult, write
 from headwater.spark.columns import RowMaker
@@ -256,9 +257,8 @@ def _wholes(task: MirrorTask) -> list[Range]:
 class _Logging:
     """The writer of the change log's part of a task: rollback rows first, then every change that the log lacks."""
 
-    names = tuple(CHANGES)[:-1]
-
     def __init__(self, task: MirrorTask) -> None:
+        self.names: tuple[str, ...] = tuple(CHANGES)[:-1] + (tuple(BEFORES) if task.settings.before else ())
         place, table = cast("tuple[str, str]", task.neighbours.changelog)
         view = view_of(place, table)
         record = record_of(place, view.log.state)
@@ -274,7 +274,9 @@ class _Logging:
         }
         seen = known(view.store, view.log.state, again)
         floors = {part.vbucket: part.start_seqno for part in self._back}
-        self._writer = ChangeWriter(view.store, record.batch + 1, seen, floors, view.log.state.layout)
+        state = view.log.state
+        befores = has_befores(state)
+        self._writer = ChangeWriter(view.store, record.batch + 1, seen, floors, state.layout, befores=befores)
 
     def tap(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield batches unchanged, after logging them."""

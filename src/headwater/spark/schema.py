@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwater.errors import OptionError
+from headwater.lake.versions import VERSION
 from headwater.wire.event_columns import EVENT_COLUMNS
 
 COLUMNS: dict[str, tuple[str, str]] = {each.name: (each.spark, each.meaning) for each in EVENT_COLUMNS if each.spark}
@@ -25,12 +26,9 @@ OF_COLLECTIONS: dict[str, tuple[str, str]] = {
 }
 """Additional columns if the options choose collections; they come last."""
 
-_VERSION = {"seqno": "bigint", "rev_seqno": "bigint", "cas": "bigint", "flags": "bigint", "expiry": "bigint"}
-_VERSION |= {"datatype": "int", "value": "binary"}
-
 
 def _struct(value_format: str) -> str:
-    kinds = _VERSION | {"value": value_format}
+    kinds = VERSION | {"value": value_format}
     return f"struct<{','.join(f'{name}:{kind}' for name, kind in kinds.items())}>"
 
 

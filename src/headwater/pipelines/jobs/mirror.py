@@ -105,6 +105,10 @@ class Mirror(OnEngines[MirrorProgress]):
         None, "The table's name in a catalog of Spark's session: catalog.schema.name.", metavar="NAME"
     )
     changelog: bool = option(False, "Keep every change as a row, too, in a table named DIR_changes.")
+    history: bool = option(False, "With --changelog: keep every version that the nodes still have, not only the last.")
+    before: bool = option(
+        False, "With --changelog: keep with every version what it replaced; the bucket keeps a history."
+    )
     upkeep: bool = option(True, "Fold small files and remove old ones on the way.", flag="upkeep/--no-upkeep")
     unfold: bool = option(False, "Unfold JSON documents into columns.")
     json: bool = option(False, "The name that --unfold had.", hidden=True)
@@ -140,6 +144,11 @@ class Mirror(OnEngines[MirrorProgress]):
         metavar="NAME=VALUE", many=True, read=session_settings,
     )  # fmt: skip
 
+    def source_options(self) -> dict[str, str]:
+        """Return the options of the source, with the versions that the change log keeps."""
+        versions = {name: "true" for name in ("history", "before") if getattr(self, name)}
+        return {**versions, **super().source_options()}
+
     @property
     def by_collection(self) -> bool:
         """Return True if each collection has a table of its own."""
@@ -164,6 +173,10 @@ class Mirror(OnEngines[MirrorProgress]):
             raise OptionError("dropped", self.dropped, "given with --collections or --scope")
         if self.table is None and self.to is None:
             raise OptionError("to", "", "the table's folder or url; or give its name in a catalog, with --table")
+        for name in ("history", "before"):
+            if getattr(self, name) and not self.changelog:
+                text = "given with --changelog: the table has the last version of each document alone"
+                raise OptionError(name, "true", text)
         if self.widen and not (self.unfold or self.json):
             raise OptionError("widen", "true", "given with --unfold: other tables have no columns of documents")
         if self.catalog is not None:
