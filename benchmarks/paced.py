@@ -67,7 +67,7 @@ class Paced:
 
     def _follow(self, engine: Engine) -> None:
         try:
-            engine.follow(once=False, interval_seconds=0, done=self._done, stop=lambda: self._ending)
+            engine.follow(once=False, interval_seconds=0, on_batch=self._done, stop=lambda: self._ending)
         except Exception as error:
             self._failure = repr(error)
             self._stands.release()

@@ -175,7 +175,7 @@ class Observer:
     def held(self, vb: int, collection: int = 0) -> Held:
         """Return the durable newest versions of a collection that a vbucket has here."""
         found: dict[bytes, tuple[int, Change]] = {}
-        with self.host.store.view(vb, shown=np.array([collection], np.uint64)) as view:
+        with self.host.store.view(vb, choice=np.array([collection], np.uint64)) as view:
             while not view.nothing:
                 document = StoredDocument.decode(view.next_frame(), durable=True)
                 found[document.key] = (document.seqno, change_of(document))

@@ -42,10 +42,10 @@ def replace_closed() -> None:
     error of the system then, not an empty document or a lost result; stderr takes all and shows nothing."""
     for number, name, flags in ((0, "stdin", os.O_WRONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
-            opened = os.open(os.devnull, flags)
-            if opened != number:  # some file has taken its number
-                os.dup2(opened, number, inheritable=True)
-                os.close(opened)
+            descriptor = os.open(os.devnull, flags)
+            if descriptor != number:  # some file has taken its number
+                os.dup2(descriptor, number, inheritable=True)
+                os.close(descriptor)
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - as Python's own
 
 

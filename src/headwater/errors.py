@@ -105,8 +105,8 @@ class HeadwaterError(Exception):
 class ProtocolError(HeadwaterError):
     """The peer or the caller broke the rules of the protocol; `problem` says how."""
 
-    def __init__(self, problem: str, *more: object) -> None:
-        super().__init__(problem, *more)
+    def __init__(self, problem: str, *details: object) -> None:
+        super().__init__(problem, *details)
         self.problem = problem
 
     def __str__(self) -> str:
@@ -474,7 +474,7 @@ class DataLoss(RollbackRequired):
         self.args: tuple[Any, ...] = (self.purged, requested)
 
     def __str__(self) -> str:
-        vbuckets = _some([f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())])
+        vbuckets = _first_names([f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())])
         return (
             f"data loss: deletions were purged before they were read, in vbuckets {vbuckets}; reading went on from "
             f"seqno {self.requested}. Read them again from the beginning and drop what they no longer have: so do "
@@ -498,9 +498,9 @@ class HistoryChanged(HeadwaterError):
 
     def __str__(self) -> str:
         failed_over = [str(vb) for vb in self.vbuckets if vb not in self.purged]
-        purged = [f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())]
-        reasons = [f"a failover changed the history of vbucket {_some(failed_over)}"] if failed_over else []
-        reasons += [f"deletions were purged in vbucket {_some(purged)}"] if purged else []
+        purge_texts = [f"{vb} (to seqno {seqno})" for vb, seqno in sorted(self.purged.items())]
+        reasons = [f"a failover changed the history of vbucket {_first_names(failed_over)}"] if failed_over else []
+        reasons += [f"deletions were purged in vbucket {_first_names(purge_texts)}"] if purge_texts else []
         return f"{', '.join(reasons)} after this read was planned: read again"
 
 
@@ -626,8 +626,10 @@ class DiskFull(StorageError):
     def __str__(self) -> str:
         need = f"no room for {self.needed_bytes} more bytes" if self.needed_bytes else "no room left"
         free = f", {self.free_bytes} are free" if self.free_bytes is not None else ""
-        then = "and start again, or choose a folder on another disk" if self.starting else "writing resumes by itself"
-        return f"{self.path}: {need}{free}; free some space{' ' if self.starting else ', '}{then}"
+        next_step = (
+            "and start again, or choose a folder on another disk" if self.starting else "writing resumes by itself"
+        )
+        return f"{self.path}: {need}{free}; free some space{' ' if self.starting else ', '}{next_step}"
 
 
 class StoreLocked(StorageError):
@@ -771,7 +773,7 @@ def hide_logins(text: str) -> str:
     return _WORD.sub(_without_login, text) if "://" in text else text
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """Return the first ten of some names, and the number of the others."""
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
@@ -813,8 +815,8 @@ class OptionError(HeadwaterError, ValueError):
         self.allowed: str = allowed
 
     def __str__(self) -> str:
-        shown = f'"{self.value}"' if isinstance(self.value, str) else repr(self.value)
-        return f'option "{self.name}": {shown} is not {self.allowed}'
+        value_text = f'"{self.value}"' if isinstance(self.value, str) else repr(self.value)
+        return f'option "{self.name}": {value_text} is not {self.allowed}'
 
 
 class InvariantBroken(HeadwaterError):

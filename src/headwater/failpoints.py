@@ -191,8 +191,8 @@ def arm(text: str) -> None:
     """
     points = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        name, _, what = entry.partition("=")
-        action, _, count = what.partition("@")
+        name, _, setting = entry.partition("=")
+        action, _, count = setting.partition("@")
         if name not in FAILPOINTS or action not in ACTIONS or not (count or "1").isdigit() or count == "0":
             allowed = f"NAME=ACTION[@n] with ACTION one of {', '.join(ACTIONS)}, NAME one of {', '.join(FAILPOINTS)}"
             raise OptionError("HEADWATER_FAILPOINTS", entry, allowed)

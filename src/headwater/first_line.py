@@ -81,7 +81,7 @@ class _Hook:
     """A `sys.excepthook` in front of the former one."""
 
     def __init__(self, before: Shower) -> None:
-        self._before = before
+        self._earlier_hook = before
 
     def __call__(self, kind: type[BaseException], error: BaseException, calls: Calls) -> None:
         line = first_line(error)
@@ -90,7 +90,7 @@ class _Hook:
         if line is not None and hasattr(sys, "ps1"):  # somebody types, and can ask for the rest
             print("(the whole: import traceback; traceback.print_last())", file=sys.stderr)
         else:
-            self._before(kind, error, calls)
+            self._earlier_hook(kind, error, calls)
 
 
 def show_in(shell: Any) -> None:
@@ -127,8 +127,8 @@ def _in_ipython(
         shell.display_pub.publish(_folded_text(hide_logins("".join(format_exception(kind, error, calls)))))
 
 
-def _folded_text(whole: str) -> dict[str, str]:
+def _folded_text(text: str) -> dict[str, str]:
     """Return a folded text for a notebook; a program without HTML shows where the text is."""
-    title = f"Python and Java behind it, {len(whole.splitlines())} lines"
-    folded = f"<details><summary>{title}</summary><pre>{escape(whole)}</pre></details>"
+    title = f"Python and Java behind it, {len(text.splitlines())} lines"
+    folded = f"<details><summary>{title}</summary><pre>{escape(text)}</pre></details>"
     return {"text/plain": f"({title}: %tb)", "text/html": folded}

@@ -24,8 +24,8 @@ def make_folder(folder: Path, mode: int = USUAL_MODE, *, above: int = USUAL_MODE
         mode: of the folder, less the umask.
         above: of those above it.
     """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    for each in reversed(missing):
+    missing_folders = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing_folders):
         each.mkdir(mode if each == folder else above, exist_ok=True)
         with contextlib.suppress(PermissionError):  # who may make a name in a folder need not be allowed to read it
             sync_folder(each.parent)
@@ -35,8 +35,8 @@ def make_folder(folder: Path, mode: int = USUAL_MODE, *, above: int = USUAL_MODE
 
 def sync_folder(folder: Path) -> None:
     """Return once the names in a folder are on the disk."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)

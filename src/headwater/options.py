@@ -137,8 +137,8 @@ class Option:
     @property
     def camel(self) -> str:
         """Its name among Spark's options."""
-        head, *rest = self.field.split("_")
-        return self.text or head + "".join(map(str.capitalize, rest))
+        head, *words = self.field.split("_")
+        return self.text or head + "".join(map(str.capitalize, words))
 
     def parse(self, text: str, name: str = "") -> Any:
         """Return the value that a text means.
@@ -177,8 +177,8 @@ class Option:
             return True
         if self.choices:
             return value in self.choices
-        most = inf if self.most is None else self.most
-        return self.least is None or value is None or self.least <= value <= most
+        upper_bound = inf if self.most is None else self.most
+        return self.least is None or value is None or self.least <= value <= upper_bound
 
     def of_file(self, value: Any) -> Any:
         """Return a value as a TOML file has it; durations and sizes may be texts there. Raises as `parse`."""
@@ -212,26 +212,26 @@ def option(default: Any, about: str, **more: Any) -> Any:
     Args:
         default: ... for one that must be given; a list or a dict is copied.
     """
-    declared: dict[str, Any] = {"metadata": {"option": {"about": about, **more}}, "repr": not more.get("secret")}
+    arguments: dict[str, Any] = {"metadata": {"option": {"about": about, **more}}, "repr": not more.get("secret")}
     if default is ...:
-        return field(**declared)
+        return field(**arguments)
     if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), **declared)
-    return field(default=default, **declared)
+        return field(default_factory=lambda: type(default)(default), **arguments)
+    return field(default=default, **arguments)
 
 
 @cache
-def options_of(declared: type) -> tuple[Option, ...]:
+def options_of(kind: type) -> tuple[Option, ...]:
     """Return the options that a dataclass declares, in the order of their fields."""
     return tuple(
         Option(each.name, _default(each), **{"kind": _kind(str(each.type)), **each.metadata["option"]})
-        for each in fields(declared)
+        for each in fields(kind)
         if "option" in each.metadata
     )
 
 
-def _default(declared: Any) -> Any:
-    default = declared.default if declared.default_factory is MISSING else declared.default_factory()
+def _default(field_: Any) -> Any:
+    default = field_.default if field_.default_factory is MISSING else field_.default_factory()
     if default is MISSING:
         return ...
     return str(default) if isinstance(default, Path) else default

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import headwater
 
-__all__ = ["SPANS", "Told", "begin", "past", "span"]
+__all__ = ["SPANS", "SpanAttributes", "begin", "past", "span"]
 
 SPANS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "batch": (
@@ -47,7 +47,7 @@ SPANS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 Value = str | int | float | bool
 
 
-class Told(Protocol):
+class SpanAttributes(Protocol):
     """A span that is under way."""
 
     @property
@@ -100,7 +100,7 @@ def _tracer() -> Any:
     return trace.get_tracer("headwater", headwater.__version__)
 
 
-def span(name: str, *, began: float | None = None, **attributes: Value) -> AbstractContextManager[Told]:
+def span(name: str, *, began: float | None = None, **attributes: Value) -> AbstractContextManager[SpanAttributes]:
     """Return a context that is a span, below the one that is current. An exception that leaves it is noted on it.
 
     Args:
@@ -115,9 +115,9 @@ def span(name: str, *, began: float | None = None, **attributes: Value) -> Abstr
 @contextmanager
 def _current(tracer: Any, name: str, began: float | None, attributes: Mapping[str, Value]) -> Iterator[_Span]:
     with tracer.start_as_current_span(name, start_time=None if began is None else int(began * 1e9)) as span_:
-        described = _Span(span_)
-        described.tell(**attributes)
-        yield described
+        span = _Span(span_)
+        span.tell(**attributes)
+        yield span
 
 
 def past(name: str, began: float, ended: float, **attributes: Value) -> None:
@@ -144,21 +144,21 @@ def begin(environment: Mapping[str, str] = os.environ) -> str:
 
     Returns: why that can't be, in words for a user; nothing if all is well.
     """
-    wanted = _wanted(environment)
-    if wanted == "none":
+    exporter = _wanted_exporter(environment)
+    if exporter == "none":
         return ""
-    if wanted not in _EXPORTERS:
+    if exporter not in _EXPORTERS:
         message = "is not known here: otlp, console or none; others by opentelemetry-instrument"
-        return f"no traces: OTEL_TRACES_EXPORTER={wanted} {message}"
+        return f"no traces: OTEL_TRACES_EXPORTER={exporter} {message}"
     try:
-        _provide(wanted)
+        _provide(exporter)
     except ImportError as error:
         package = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
         return f"no traces: the environment asks for them, and {error.name} is missing: pip install {package}"
     return ""
 
 
-def _wanted(environment: Mapping[str, str]) -> str:
+def _wanted_exporter(environment: Mapping[str, str]) -> str:
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return "none"
     has_endpoint = any(environment.get(name) for name in ENDPOINTS)
@@ -187,7 +187,7 @@ def _provide(exporter: str) -> None:
         processor: Any = BatchSpanProcessor(OTLPSpanExporter())
     else:
         processor = SimpleSpanProcessor(ConsoleSpanExporter(out=sys.stderr))
-    own = Resource({SERVICE_NAME: "headwater"})
-    provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()))
+    resource = Resource({SERVICE_NAME: "headwater"})
+    provider = TracerProvider(resource=resource.merge(OTELResourceDetector().detect()))
     provider.add_span_processor(processor)  # what is left is sent when the process ends
     trace.set_tracer_provider(provider)

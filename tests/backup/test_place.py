@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headwater.backup.place import BackupPlace, Folder, Hashed, place_of
+from headwater.backup.place import BackupPlace, Folder, HashingFile, place_of
 from headwater.errors import BackupError, OptionError
 
 
@@ -58,7 +58,7 @@ def test_a_file_that_was_not_finished_gets_no_name(place: BackupPlace) -> None:
 
 def test_what_goes_through_is_measured_and_hashed(tmp_path: Path) -> None:
     with (tmp_path / "f").open("wb") as out:
-        hashed = Hashed(out)
+        hashed = HashingFile(out)
         hashed.write(b"ab")
         hashed.write(memoryview(b"c"))
         assert (hashed.tell(), hashed.writable()) == (3, True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headwater.backup.archive import Archive, folder
-from headwater.backup.create import Choice, _Begun, _Run
+from headwater.backup.create import Choice, _Run, _UnfinishedBackup
 from headwater.backup.manifest import MANIFEST, BackupFile, BackupPart, sealed
 from headwater.backup.place import Folder
 from headwater.errors import BackupError, RollbackRequired
@@ -45,9 +45,9 @@ def place(tmp_path: Any) -> Unlocked:
 
 
 @pytest.fixture
-def begun(place: Unlocked) -> _Begun:
+def begun(place: Unlocked) -> _UnfinishedBackup:
     """The backup of a run that has noted its first part."""
-    begun = _Begun(ID, [], "now", run="aaaaaaaa")
+    begun = _UnfinishedBackup(ID, [], "now", run="aaaaaaaa")
     a_run(place)._mark(begun)
     place.write(folder(ID, FILE), b"rows")
     part = BackupPart({0: 0}, {0: END}, (BackupFile(FILE, 1, 4, "00"),), {})
@@ -56,29 +56,33 @@ def begun(place: Unlocked) -> _Begun:
     return begun
 
 
-def roll_back(place: Unlocked, begun: _Begun) -> None:
+def roll_back(place: Unlocked, begun: _UnfinishedBackup) -> None:
     a_run(place)._roll_back(begun, {0: END}, LOST)
 
 
-def take_over(place: Unlocked) -> _Begun:
+def take_over(place: Unlocked) -> _UnfinishedBackup:
     taken = a_run(place)._resumed(ID, [])
     assert taken is not None
     return taken
 
 
-def test_a_part_that_is_read_again_goes_with_its_files(place: Unlocked, begun: _Begun) -> None:
+def test_a_part_that_is_read_again_goes_with_its_files(place: Unlocked, begun: _UnfinishedBackup) -> None:
     roll_back(place, begun)
     assert place.names(folder(ID)) == ["begun.json"] and begun.parts == []
 
 
-def test_a_run_that_finds_a_rollback_leaves_the_parts_of_who_has_taken_over(place: Unlocked, begun: _Begun) -> None:
+def test_a_run_that_finds_a_rollback_leaves_the_parts_of_who_has_taken_over(
+    place: Unlocked, begun: _UnfinishedBackup
+) -> None:
     taken = take_over(place)
     with pytest.raises(BackupError, match="another run has taken this backup over"):
         roll_back(place, begun)
     assert [note for note, _ in taken.parts] == [NOTE] and {NOTE, FILE} <= set(place.names(folder(ID)))
 
 
-def test_who_takes_over_before_a_note_is_gone_keeps_the_files_that_it_names(place: Unlocked, begun: _Begun) -> None:
+def test_who_takes_over_before_a_note_is_gone_keeps_the_files_that_it_names(
+    place: Unlocked, begun: _UnfinishedBackup
+) -> None:
     taken = []
 
     def before(path: str) -> None:
@@ -92,7 +96,7 @@ def test_who_takes_over_before_a_note_is_gone_keeps_the_files_that_it_names(plac
 
 
 def test_a_backup_that_another_run_has_finished_stays_where_the_first_collection_came_meanwhile(
-    place: Unlocked, begun: _Begun, monkeypatch: pytest.MonkeyPatch
+    place: Unlocked, begun: _UnfinishedBackup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run read the default collection alone, and stood still; it would begin again with all of them."""
     there = iter([False, True])
@@ -105,7 +109,7 @@ def test_a_backup_that_another_run_has_finished_stays_where_the_first_collection
     assert {MANIFEST, FILE} <= set(place.names(folder(ID)))
 
 
-def finish(place: Unlocked, begun: _Begun) -> None:
+def finish(place: Unlocked, begun: _UnfinishedBackup) -> None:
     """Let the run that has the backup now finish it, with a file of its own and those that it read notes of."""
     files = [file.path for _, part in begun.parts for file in part.files]
     place.write(folder(ID, OWN), b"more rows")
@@ -123,7 +127,7 @@ def is_whole(place: Unlocked) -> bool:
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_who_takes_over_while_an_unfinished_backup_is_removed_and_finishes_it_loses_nothing(
-    nth: int, place: Unlocked, begun: _Begun, monkeypatch: pytest.MonkeyPatch
+    nth: int, place: Unlocked, begun: _UnfinishedBackup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first collection came; the run stands still in the midst of removing what it had read of the default one."""
     there, removals = iter([False, True]), count(1)
@@ -146,13 +150,13 @@ def test_who_takes_over_while_an_unfinished_backup_is_removed_and_finishes_it_lo
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_who_has_read_the_mark_before_a_backup_of_another_choice_is_removed_loses_nothing(
-    nth: int, place: Unlocked, begun: _Begun
+    nth: int, place: Unlocked, begun: _UnfinishedBackup
 ) -> None:
     removals = count(1)
 
     def before(_: str) -> None:
         if next(removals) == nth:
-            late = _Begun(ID, [], "now")
+            late = _UnfinishedBackup(ID, [], "now")
             a_run(place)._mark(late)
             late.parts = list(a_run(place)._noted(ID))
             finish(place, late)
@@ -164,12 +168,12 @@ def test_who_has_read_the_mark_before_a_backup_of_another_choice_is_removed_lose
 
 
 def test_what_who_takes_over_is_writing_is_no_leftover(
-    place: Unlocked, begun: _Begun, monkeypatch: pytest.MonkeyPatch
+    place: Unlocked, begun: _UnfinishedBackup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of two that take over stands still between the notes and the look for files that none names."""
     sweep, taken = _Run._sweep, []
 
-    def late(self: _Run, mine: _Begun) -> None:
+    def late(self: _Run, mine: _UnfinishedBackup) -> None:
         monkeypatch.setattr(_Run, "_sweep", sweep)
         taken.append(take_over(place))
         place.write(folder(ID, OWN), b"more rows")
@@ -182,7 +186,9 @@ def test_what_who_takes_over_is_writing_is_no_leftover(
     assert is_whole(place)
 
 
-def test_a_backup_of_another_choice_is_taken_over_before_it_is_removed(place: Unlocked, begun: _Begun) -> None:
+def test_a_backup_of_another_choice_is_taken_over_before_it_is_removed(
+    place: Unlocked, begun: _UnfinishedBackup
+) -> None:
     """Its run writes the manifest behind the look for one, and asks whose the backup is once more."""
     asked = []
 
@@ -196,7 +202,7 @@ def test_a_backup_of_another_choice_is_taken_over_before_it_is_removed(place: Un
     assert folder(ID, FILE) in asked and ID not in place.names("backups")
 
 
-def test_a_backup_that_is_finished_when_it_is_taken_over_stays(place: Unlocked, begun: _Begun) -> None:
+def test_a_backup_that_is_finished_when_it_is_taken_over_stays(place: Unlocked, begun: _UnfinishedBackup) -> None:
     run = a_run(place, Choice(vbuckets=(0,)))
     write = place.write
 
@@ -210,7 +216,7 @@ def test_a_backup_that_is_finished_when_it_is_taken_over_stays(place: Unlocked, 
     assert {MANIFEST, FILE} <= set(place.names(folder(ID)))
 
 
-def test_a_backup_that_was_to_be_removed_is_never_gone_on_with(place: Unlocked, begun: _Begun) -> None:
+def test_a_backup_that_was_to_be_removed_is_never_gone_on_with(place: Unlocked, begun: _UnfinishedBackup) -> None:
     def killed(path: str) -> None:
         raise KeyboardInterrupt
 
@@ -221,11 +227,11 @@ def test_a_backup_that_was_to_be_removed_is_never_gone_on_with(place: Unlocked, 
     assert a_run(place, Choice(vbuckets=(0,)))._resumed(ID, []) is None
 
 
-def note_of(run: _Begun, number: int = 0) -> str:
+def note_of(run: _UnfinishedBackup, number: int = 0) -> str:
     return f"part-{number:05d}-{run.run}.json"
 
 
-def write_note(place: Unlocked, run: _Begun) -> None:
+def write_note(place: Unlocked, run: _UnfinishedBackup) -> None:
     """Write a note of vbucket 0 by a run, with its file."""
     file = f"00000-00000-{run.run}.parquet"
     place.write(folder(ID, file), b"rows")
@@ -235,7 +241,7 @@ def write_note(place: Unlocked, run: _Begun) -> None:
 
 def test_who_goes_on_does_not_count_what_another_run_had_noted_under_the_same_name(place: Unlocked) -> None:
     """Two runs begin within a second: the first reads the default collection alone, the second all of them."""
-    first, second = _Begun(ID, [], "now"), _Begun(ID, [], "now")
+    first, second = _UnfinishedBackup(ID, [], "now"), _UnfinishedBackup(ID, [], "now")
     a_run(place)._mark(first)
     write_note(place, first)
     a_run(place)._mark(second)
@@ -246,7 +252,7 @@ def test_who_goes_on_does_not_count_what_another_run_had_noted_under_the_same_na
 
 def test_a_note_that_comes_behind_a_takeover_never_counts(place: Unlocked) -> None:
     """The run that was taken over had looked at the mark before, and writes its note when the other has read them."""
-    first = _Begun(ID, [], "now")
+    first = _UnfinishedBackup(ID, [], "now")
     a_run(place)._mark(first)
     second = take_over(place)
     write_note(place, first)
@@ -255,7 +261,7 @@ def test_a_note_that_comes_behind_a_takeover_never_counts(place: Unlocked) -> No
 
 
 def test_who_is_killed_while_it_takes_over_costs_no_note(
-    place: Unlocked, begun: _Begun, monkeypatch: pytest.MonkeyPatch
+    place: Unlocked, begun: _UnfinishedBackup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_note(place, begun)
 
@@ -263,7 +269,7 @@ def test_who_is_killed_while_it_takes_over_costs_no_note(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Run, "_noted", killed)
+        patched.setattr(_Run, "_noted_parts", killed)
         with pytest.raises(KeyboardInterrupt):
             take_over(place)
     assert [note for note, _ in take_over(place).parts] == [note_of(begun)]

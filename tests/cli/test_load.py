@@ -14,7 +14,7 @@ from pyarrow import parquet
 from headwater import testing
 from headwater.cli.failures import CommandError
 from headwater.cli.load import DOCUMENTS_PER_CALL, Load, _stored_rows
-from headwater.cli.load import _refused as said_of_refused
+from headwater.cli.load import _refusal_text as said_of_refused
 from headwater.cli.readers import InputDocument
 from headwater.client import Durability, bulk, connect, writes
 from headwater.client.bulk import BulkWriter

@@ -17,7 +17,7 @@ from headwater.client.changes import (
     ScopeCreated,
     ScopeDropped,
 )
-from headwater.client.collections import CollectionNames, Streamed
+from headwater.client.collections import CollectionNames, StreamedCollections
 from headwater.client.drainer import Handout
 from headwater.client.progress import Positions
 from headwater.kernels.columns import Arena
@@ -128,7 +128,7 @@ class Reader:
     def read(self, frames: list[bytes]) -> None:
         coverage = self.start.coverage
         assert coverage is not None
-        streamed = Streamed(coverage, CollectionNames(self.manifest))
+        streamed = StreamedCollections(coverage, CollectionNames(self.manifest))
         drain = Drain(
             Arena(value_bytes=4096, with_ids=True),
             "node:1",

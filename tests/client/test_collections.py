@@ -11,7 +11,7 @@ from headwater.client.collections import (
     CollectionName,
     CollectionNames,
     Collections,
-    Streamed,
+    StreamedCollections,
     check_start,
     covering,
     manifest_of,
@@ -81,20 +81,23 @@ def test_names_come_from_the_manifest_and_from_events_and_never_go() -> None:
 
 
 def test_a_newer_manifest_takes_away_what_is_gone_and_an_older_one_does_not() -> None:
-    streamed = Streamed(Coverage(12, collections=(8, 9)), CollectionNames(MANIFEST))
-    assert not streamed.look_at(CollectionsManifest(11, (DEFAULT,)))
+    streamed = StreamedCollections(Coverage(12, collections=(8, 9)), CollectionNames(MANIFEST))
+    assert not streamed.apply_manifest(CollectionsManifest(11, (DEFAULT,)))
     less = CollectionsManifest(13, (DEFAULT, Scope(8, "shop", (Collection(9, "carts", 60),))))
-    assert streamed.look_at(less)
+    assert streamed.apply_manifest(less)
     assert (streamed.dropped, streamed.is_over) == ((8,), False)
     assert json.loads(streamed.value()) == {"uid": "c", "collections": ["9"]}
-    assert streamed.look_at(CollectionsManifest(14, (DEFAULT,)))
+    assert streamed.apply_manifest(CollectionsManifest(14, (DEFAULT,)))
     assert (streamed.dropped, streamed.is_over) == ((8, 9), True)
 
 
 def test_a_scope_is_over_when_it_is_gone_and_the_bucket_never() -> None:
-    of_scope, whole = Streamed(Coverage(12, scope=8), CollectionNames()), Streamed(Coverage(12), CollectionNames())
+    of_scope, whole = (
+        StreamedCollections(Coverage(12, scope=8), CollectionNames()),
+        StreamedCollections(Coverage(12), CollectionNames()),
+    )
     for streamed, is_over in ((of_scope, True), (whole, False)):
-        assert streamed.look_at(CollectionsManifest(13, (DEFAULT,))) == is_over == streamed.is_over
+        assert streamed.apply_manifest(CollectionsManifest(13, (DEFAULT,))) == is_over == streamed.is_over
         assert streamed.dropped == ()
 
 

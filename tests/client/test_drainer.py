@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from headwater.client import Deletion, Mutation, SnapshotMarker, StreamEnd
-from headwater.client.collections import CollectionNames, Streamed
-from headwater.client.drainer import Drainer, Pace, Unassigned
+from headwater.client.collections import CollectionNames, StreamedCollections
+from headwater.client.drainer import Drainer, Pace, UnassignedVbucket
 from headwater.client.losses import ReadAgain
 from headwater.client.mapwatch import REFRESH_SECONDS
 from headwater.client.options import DrainOptions
@@ -443,7 +443,7 @@ def test_while_a_map_is_asked_for_nothing_wakes_for_the_vbuckets_that_wait_for_i
     """
     drainer = object.__new__(Drainer)
     drainer._steward, drainer._watch, drainer._workers = Task(iter(())), Task(iter(())), {}
-    drainer._unassigned = {0: Unassigned(1.0, None)}
+    drainer._unassigned = {0: UnassignedVbucket(1.0, None)}
     drainer.options, drainer._gate, drainer._bounded, drainer._linger_until = DrainOptions(), None, False, None
     drainer._watch.wait = Ready()
     drainer._steward.wait = Ready((), 9.0)
@@ -465,7 +465,7 @@ def test_all_nodes_are_asked_for_a_missing_bucket_as_seldom_as_for_the_map() -> 
     drainer.clock, drainer._refreshed_at, drainer._assign = clock, float("-inf"), lambda _: None
     drainer.cluster = SimpleNamespace(was_emptied=was_emptied, deadline=lambda: 10.0, refresh=lambda: iter(()))
     missing = BucketNotFound("select bucket")
-    drainer._unassigned = {vb: Unassigned(clock.now, missing, stale_map=True) for vb in range(3)}
+    drainer._unassigned = {vb: UnassignedVbucket(clock.now, missing, stale_map=True) for vb in range(3)}
     rounds = drainer._house()
     for _ in range(5):
         next(rounds)
@@ -543,7 +543,7 @@ WITHOUT_A_DELETION = purged_marker(61, 90, 70) + change(80, key=b"\x00later")
 def told_of_a_loss(**options):
     """A drain of the whole bucket that has been given seqno 60 when a snapshot begins in which the deletions up to 70
     are purged."""
-    whole = Streamed(Coverage(1), CollectionNames())
+    whole = StreamedCollections(Coverage(1), CollectionNames())
     options = DrainOptions(map_poll_seconds=None, **options)
     drainer = Drainer(seeds.cluster("127.0.0.1:1"), {0: HELD}, {}, options, whole)
     drainer._pace = Pace(0.0, 0.0, 1.0)

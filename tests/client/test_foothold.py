@@ -23,7 +23,7 @@ def test_a_place_begins_where_its_position_is() -> None:
 
 def test_a_snapshot_is_entered_and_left() -> None:
     place = Foothold(Position.beginning(0))
-    place.occur(Marked(HERE, 1, 5, 1))
+    place.apply_event(Marked(HERE, 1, 5, 1))
     place.move(3, 1, 5)
     assert numbers(place) == (3, 0, 5)
     place.move(5, 1, 5)
@@ -39,13 +39,13 @@ def test_a_snapshot_that_was_cut_short_widens_the_range() -> None:
 
 def test_events_without_a_change_move_it_too_and_an_end_does_not() -> None:
     place = Foothold(Position.beginning(0))
-    place.occur(Advanced(HERE, 4, (1, 4)))
+    place.apply_event(Advanced(HERE, 4, (1, 4)))
     assert numbers(place) == (4, 0, 4)
-    place.occur(Advanced(HERE, 6))
-    place.occur(Ended(HERE, 0))
+    place.apply_event(Advanced(HERE, 6))
+    place.apply_event(Ended(HERE, 0))
     assert place.last == 6
-    place.occur(Boundary(HERE, goes_on=True))
-    place.occur(Marked(HERE, 0, ENDLESS, 0))
+    place.apply_event(Boundary(HERE, goes_on=True))
+    place.apply_event(Marked(HERE, 0, ENDLESS, 0))
     assert numbers(place) == (6, 6, 6)
 
 
@@ -57,7 +57,7 @@ def test_it_stands_where_the_decoder_stands(snapshots) -> None:
         start, end = seqno + 1, seqno + count + gap
         feed(drain, marker(start, end))
         if is_told:
-            place.occur(Marked(HERE, start, end, 1))
+            place.apply_event(Marked(HERE, start, end, 1))
         for seqno in range(start, start + count):
             feed(drain, change(seqno))
             place.move(seqno, start, end)

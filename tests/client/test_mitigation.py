@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from headwater.client.mitigation import ROW_BYTES, Cut, Gate
+from headwater.client.mitigation import ROW_BYTES, Gate, StreamCut
 from headwater.client.routing import Address, ClusterMap
 from headwater.kernels.batches import SCHEMA
 from headwater.protocol.dcp.consumer_stream import ConsumerStream
@@ -199,7 +199,7 @@ def test_what_is_held_of_a_stream_that_is_cut_off_never_comes_and_the_place_is_b
 
 def test_a_cut_among_changes_takes_those_before_it_and_leaves_those_behind():
     gate = opened()
-    gate.take(rows((0, 1, 1, 1), (1, 1, 1, 1), (0, 1, 1, 1), (0, 2, 2, 2)), [(2, Cut(stream(0)))], 0.0)
+    gate.take(rows((0, 1, 1, 1), (1, 1, 1, 1), (0, 1, 1, 1), (0, 2, 2, 2)), [(2, StreamCut(stream(0)))], 0.0)
     for vbucket in (0, 1):
         say(gate, vbucket, a=9, b=9, c=9)
     assert released(gate) == [(0, 1), (0, 2), (1, 1)]

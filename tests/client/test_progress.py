@@ -12,25 +12,25 @@ def vbucket_at(seqno: int = 0) -> VBucketProgress:
 
 def test_failing_again_and_again_is_one_trouble_with_growing_delays():
     one = vbucket_at()
-    assert [one.stumble(now) for now in (100.0, 101.0, 103.0)] == [1.0, 2.0, 4.0] and one.trouble_since == 100.0
+    assert [one.note_failure(now) for now in (100.0, 101.0, 103.0)] == [1.0, 2.0, 4.0] and one.trouble_since == 100.0
 
 
 def test_coming_on_by_a_change_ends_a_trouble():
     one = vbucket_at()
-    one.stumble(100.0)
+    one.note_failure(100.0)
     one.position = Position(0, 1, 1, 1, 1)
-    assert one.stumble(150.0) == 1.0 and one.trouble_since == 150.0
+    assert one.note_failure(150.0) == 1.0 and one.trouble_since == 150.0
 
 
 def test_a_stream_that_held_for_a_while_had_no_trouble():
     one = vbucket_at()
-    one.stumble(100.0)
+    one.note_failure(100.0)
     one.opened_at = 101.0
-    assert one.stumble(101.0 + STEADY_SECONDS) == 1.0 and one.trouble_since == 101.0 + STEADY_SECONDS
+    assert one.note_failure(101.0 + STEADY_SECONDS) == 1.0 and one.trouble_since == 101.0 + STEADY_SECONDS
 
 
 def test_a_stream_that_broke_at_once_is_the_same_trouble():
     one = vbucket_at()
-    one.stumble(100.0)
+    one.note_failure(100.0)
     one.opened_at = 101.0
-    assert one.stumble(101.1) == 2.0 and one.trouble_since == 100.0
+    assert one.note_failure(101.1) == 2.0 and one.trouble_since == 100.0

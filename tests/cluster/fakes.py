@@ -98,8 +98,8 @@ class FakeNode:
         self._do("keep_history", seconds, size)
         self.kept = seconds, size
 
-    async def lease(self, operator, *, again=False):
-        self._hear("lease", again)
+    async def lease(self, operator, *, is_renewal=False):
+        self._hear("lease", is_renewal)
         self.operators.append(operator)
 
     async def release(self, *, over=False):

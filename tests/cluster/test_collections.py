@@ -23,10 +23,10 @@ from headwater.cluster.collections import (
     current,
     drop_everywhere,
     make,
-    outrank,
     refuse_joining,
     refuse_older,
     removal,
+    send_newer_manifest,
 )
 from headwater.cluster.members import Members
 from headwater.errors import ClusterError
@@ -244,7 +244,7 @@ def test_an_id_that_a_former_member_gave_to_another_collection_is_the_clusters()
         async def joins(members: Members, seeds: list[Address]) -> None:
             admins = [members.admin(each) for each in (*seeds, *at(two))]
             await refuse_joining(admins[:1], admins[1:], former=at(two))
-            await outrank(members, seeds, at(two))
+            await send_newer_manifest(members, seeds, at(two))
 
         on(one, joins)
         both = [on(node, lambda members, seeds: members.admin(seeds[0]).manifest()) for node in (one, two)]

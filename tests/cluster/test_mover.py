@@ -8,7 +8,7 @@ import pytest
 from headwater.cluster import mover as module
 from headwater.cluster.admin import Endpoint, Operator
 from headwater.cluster.mover import Mover, MoveStage
-from headwater.cluster.patience import Held
+from headwater.cluster.patience import CopyPosition
 from headwater.cluster.proxied import Limits
 from headwater.cluster.proxy import Side
 from headwater.errors import AuthError, Busy, ClusterError, ConnectionLost, MoveError, OptionError
@@ -86,7 +86,7 @@ class World:
             raise LOST
 
     async def held(self, vb):
-        return Held(0xAB, self.holds)
+        return CopyPosition(0xAB, self.holds)
 
     async def let_go(self, vb):
         self.log.append(f"let go {vb}")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.cluster.patience import Held, Patience
+from headwater.cluster.patience import CopyPosition, Patience
 
 OLD, NEW = 0xAA, 0xBB
 
 
-def holds(seqno: int, uuid: int = OLD) -> Held:
-    return Held(uuid, seqno)
+def holds(seqno: int, uuid: int = OLD) -> CopyPosition:
+    return CopyPosition(uuid, seqno)
 
 
-def gains(*attempts: Held | None, passed: bool = True) -> list[bool]:
+def gains(*attempts: CopyPosition | None, passed: bool = True) -> list[bool]:
     """Whether each failed attempt at copying gained something, by what the target held after it."""
     patience = Patience(10.0, 0.0)
     return [patience.failed(1.0, held, passed=passed) for held in attempts]

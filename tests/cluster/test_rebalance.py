@@ -535,7 +535,7 @@ def test_a_question_that_hangs_or_fails_neither_holds_up_nor_fails_a_hand_over_o
 
     async def work():
         members = Heard(owner, one, two, found=found)
-        narrowing, handing_over = await asked_together(members, found, lambda run: run._owned(1))
+        narrowing, handing_over = await asked_together(members, found, lambda run: run._publish_owner(1))
         owner.is_gone = is_gone
         if is_gone:
             members.hears.set()
@@ -653,7 +653,7 @@ def test_the_copy_that_is_to_take_over_is_not_promoted_before_it_has_received_wh
             plan_failover(left, [A], {})
         owner.held, target.held, target.high = {}, {0: State.ACTIVE}, {0: 10}
         owner.high = {}
-        await run._owned(move.vbucket)
+        await run._publish_owner(move.vbucket)
 
     run._hand_over = hand_over
     final = asyncio.run(run.run())
@@ -668,7 +668,7 @@ def test_a_replica_that_lacks_what_the_owners_had_must_catch_up_once_the_old_own
     members = FakeMembers(FakeNode(A, "d", seqnos=[40]), Late(B, "r", seqnos=[10]), target)
     run = Rebalance(members, [A], remove=[A])
     run._publisher, run._moves = Publisher(members, found), {0: Move(0, (A, B), (C, B))}
-    asyncio.run(run._owned(0))
+    asyncio.run(run._publish_owner(0))
     left = {"A": view(A, "", found, error="refused"), "B": view(B, "r", found, seqnos=[10])}
     without = plan_failover(survey(members.sent[-1], **left, C=view(C, "A", found, seqnos=[40])), [A], {}).after
     assert without.copies(0) == (C, B)

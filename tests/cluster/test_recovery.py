@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.cluster.answers import HAS_GAP, IS_DAMAGED
-from headwater.cluster.recovery import Action, Seen, Situation, decide
+from headwater.cluster.recovery import Action, CopyState, Situation, decide
 from headwater.wire.vbucket import State
 
 LOG = ((0xA1, 10), (0xA0, 0))
@@ -15,7 +15,7 @@ OTHER_LOG = ((0xB1, 10), (0xA0, 0))
 
 
 def seen(state, seqno=20, log=LOG, flaw=""):
-    return Seen(state, seqno, log, flaw)
+    return CopyState(state, seqno, log, flaw)
 
 
 def action(source, target, **more):
@@ -106,7 +106,7 @@ def test_a_hand_over_from_elsewhere_is_not_finished():
 
 STATES = st.sampled_from([None, *State])
 COPIES = st.none() | st.builds(
-    Seen, STATES, st.integers(0, 3), st.sampled_from([LOG, OTHER_LOG]), st.sampled_from(["", IS_DAMAGED, HAS_GAP])
+    CopyState, STATES, st.integers(0, 3), st.sampled_from([LOG, OTHER_LOG]), st.sampled_from(["", IS_DAMAGED, HAS_GAP])
 )
 
 

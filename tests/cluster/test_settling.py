@@ -6,7 +6,7 @@ import json
 import pytest
 
 from headwater.client.routing import Address
-from headwater.cluster.patience import Held
+from headwater.cluster.patience import CopyPosition
 from headwater.cluster.settling import Settling
 from headwater.errors import ConnectionLost, MoveError
 from headwater.wire.vbucket import State
@@ -177,13 +177,13 @@ def test_what_the_target_holds_is_told_as_far_as_it_can_be_asked():
     async def held(target):
         return await Settling(FakeNode(A, "A"), target).held(VB)
 
-    assert asyncio.run(held(FakeNode(B, "r", seqnos=[7]))) == Held(0xAB, 7)
+    assert asyncio.run(held(FakeNode(B, "r", seqnos=[7]))) == CopyPosition(0xAB, 7)
     assert asyncio.run(held(FakeNode(B, is_gone=True))) is None
 
 
 def test_asking_what_the_target_holds_sets_nothing_for_it_may_just_be_becoming_active():
     target = FakeNode(B, "p", seqnos=[7])
-    assert asyncio.run(Settling(FakeNode(A, "d"), target).held(VB)) == Held(0xAB, 7)
+    assert asyncio.run(Settling(FakeNode(A, "d"), target).held(VB)) == CopyPosition(0xAB, 7)
     assert target.calls == []
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from headwater.console import desk
-from headwater.console.lookout import Said
+from headwater.console.lookout import TimedAnswer
 from headwater.node.reporting.log_lines import JsonLine, OneLine
 
 NOON = 1_767_355_200.0  # 2 January 2026, 12 o'clock, UTC
@@ -49,10 +49,10 @@ def test_a_key_has_no_control_characters_and_an_end() -> None:
 
 
 def test_an_answer_that_is_old_says_since_when_and_why() -> None:
-    assert desk.staleness(Said("x", NOON), NOON) == ""
-    told = desk.staleness(Said("x", NOON, "it hung up"), NOON + 61)
+    assert desk.staleness(TimedAnswer("x", NOON), NOON) == ""
+    told = desk.staleness(TimedAnswer("x", NOON, "it hung up"), NOON + 61)
     assert told == "No answer now: it hung up. What stands here was said at 2026-01-02T12:00:00Z, 1 min 1 s ago."
-    assert desk.staleness(Said(None, 0.0, "it hung up"), NOON) == "There is no answer yet: it hung up."
+    assert desk.staleness(TimedAnswer(None, 0.0, "it hung up"), NOON) == "There is no answer yet: it hung up."
 
 
 def test_a_right_in_one_collection_is_enough_to_be_offered_what_needs_it() -> None:

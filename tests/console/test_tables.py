@@ -77,7 +77,9 @@ def test_seqnos_that_went_back_are_no_negative_lag() -> None:
     held = {0: Position(0, 1, 9, 9, 9), 1: Position(1), 2: Position(2)}
     known = heads({0: 4, 1: 3, 2: None})
     assert tables.behind(held, known) == {0: 0, 1: 3, 2: None}
-    assert (head := known[0]) and not head.has_left(held[0]), "the seqno was asked for before the table's last batch"
+    assert (head := known[0]) and not head.is_on_lost_branch(held[0]), (
+        "the seqno was asked for before the table's last batch"
+    )
 
 
 @pytest.mark.parametrize(

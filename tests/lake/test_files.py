@@ -33,7 +33,7 @@ def test_the_log_is_told_count_and_bounds(tmp_path: Path) -> None:
     stats = json.loads(file.to_add()["stats"])
     assert (stats["numRecords"], stats["tightBounds"]) == (3, True)
     assert (stats["minValues"], stats["maxValues"]) == ({"vbucket": 3, "seqno": 20}, {"vbucket": 7, "seqno": 90})
-    assert json.loads(file.to_add(whole=False)["stats"])["tightBounds"] is False
+    assert json.loads(file.to_add(is_whole=False)["stats"])["tightBounds"] is False
 
 
 def test_a_task_without_rows_writes_no_file_and_a_failed_one_leaves_none(tmp_path: Path) -> None:

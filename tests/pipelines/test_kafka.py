@@ -12,7 +12,7 @@ import pytest
 
 from headwater.errors import OptionError, PublishRefused
 from headwater.pipelines.jobs import Publish
-from headwater.pipelines.kafka import KafkaTarget, Mark, Noted, TopicNoted, slot_of
+from headwater.pipelines.kafka import KafkaTarget, Mark, PublicationState, TopicState, slot_of
 from headwater.pipelines.ledger import LedgerRecord
 
 BUCKET = "couchbase://127.0.0.1:11210/orders"
@@ -87,16 +87,16 @@ def test_what_is_no_property_is_named(tmp_path: Path) -> None:
 
 def test_what_a_batch_notes_is_read_back() -> None:
     end = {"v": 1, "vb": {"7": ["00a1b2c3d4e5f607", 9]}}
-    noted = Noted(
-        LedgerRecord("orders", end, 3), {"topic": "t"}, {"t": TopicNoted("id", ("eu.carts",))}, {"7": 4}, (12.5, 2)
+    noted = PublicationState(
+        LedgerRecord("orders", end, 3), {"topic": "t"}, {"t": TopicState("id", ("eu.carts",))}, {"7": 4}, (12.5, 2)
     )
-    assert Noted.read(noted.text()) == noted
+    assert PublicationState.read(noted.text()) == noted
 
 
 def test_positions_of_an_earlier_version_have_topics_without_ids() -> None:
-    known = json.loads(zlib.decompress(Noted(LedgerRecord("orders", {}, 3)).text()))
+    known = json.loads(zlib.decompress(PublicationState(LedgerRecord("orders", {}, 3)).text()))
     written = zlib.compress(json.dumps({**known, "topics": ["t"]}).encode())
-    assert Noted.read(written).topics == {"t": TopicNoted("", ())}
+    assert PublicationState.read(written).topics == {"t": TopicState("", ())}
 
 
 def test_positions_among_the_events_are_refused() -> None:
@@ -105,10 +105,10 @@ def test_positions_among_the_events_are_refused() -> None:
 
 
 def test_positions_of_a_later_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = Noted(LedgerRecord("orders", {}, 3)).text()
+    written = PublicationState(LedgerRecord("orders", {}, 3)).text()
     monkeypatch.setattr("headwater.pipelines.kafka.FORMAT", 0)
     with pytest.raises(PublishRefused, match="positions are of format 1, and this version writes 0"):
-        Noted.read(written)
+        PublicationState.read(written)
 
 
 def test_of_each_power_of_two_the_newest_mark_is_kept() -> None:

@@ -79,7 +79,7 @@ def mirror(url: str, place: Path, workers: int = 0, json: str | None = None, **o
     told = Told()
     sink = TableSink(place, OnEngines(url).bucket, form=UNFOLDED if json is not None else PLAIN)
     engine = LocalEngine(sink, parse({"url": url, **options}, streaming=True), workers)
-    engine.follow(once=True, interval_seconds=0, done=told.note, stop=lambda: False)
+    engine.follow(once=True, interval_seconds=0, on_batch=told.note, stop=lambda: False)
     return told
 
 
@@ -266,7 +266,7 @@ def test_it_is_told_when_there_was_nothing_to_do(bucket: Node, tmp_path: Path) -
         client.set("a", b"v")
     told, calm = Told(), list[int]()
     asked: dict[str, Any] = {"once": True, "interval_seconds": 0, "stop": lambda: False}
-    engine_of(bucket, tmp_path).follow(**asked, done=told.note, calm=lambda: calm.append(told.batches))
+    engine_of(bucket, tmp_path).follow(**asked, on_batch=told.note, on_calm=lambda: calm.append(told.batches))
     assert calm == [told.batches] != [0]
 
 
@@ -277,7 +277,7 @@ def test_a_deletion_that_was_purged_between_plan_and_read_is_no_document_for_eve
         client.set_many((f"a{i}", b"v") for i in range(60))
     engine = engine_of(bucket, tmp_path)
     runs = iter([False, True])  # one batch, and no look at the node after it
-    engine.follow(once=True, interval_seconds=0, done=lambda *_: None, stop=lambda: next(runs))
+    engine.follow(once=True, interval_seconds=0, on_batch=lambda *_: None, stop=lambda: next(runs))
     bucket.kill()
     bucket.restart()
     with bucket.client() as client:
@@ -291,7 +291,7 @@ def test_a_deletion_that_was_purged_between_plan_and_read_is_no_document_for_eve
         return run(tasks)
 
     engine._workers.run = late  # type: ignore[method-assign]
-    engine.follow(once=True, interval_seconds=0, done=lambda *_: None, stop=lambda: False)
+    engine.follow(once=True, interval_seconds=0, on_batch=lambda *_: None, stop=lambda: False)
     assert table(tmp_path) == documents(bucket)
 
 
@@ -316,7 +316,7 @@ class Running:
         self._thread.start()
 
     def _run(self) -> None:
-        self.engine.follow(once=False, interval_seconds=0.05, done=self._done, stop=lambda: self._stop)
+        self.engine.follow(once=False, interval_seconds=0.05, on_batch=self._done, stop=lambda: self._stop)
 
     def _done(self, written: list[TaskResult], end: Mapping[str, Any]) -> None:
         with self._moved:
@@ -396,7 +396,7 @@ def test_a_run_that_died_before_its_commit_is_done_again_and_leaves_files_that_n
     sink = engine.sink
     sink.commit = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
-        engine.follow(once=True, interval_seconds=0, done=lambda *_: None, stop=lambda: False)
+        engine.follow(once=True, interval_seconds=0, on_batch=lambda *_: None, stop=lambda: False)
     assert len(list(tmp_path.glob("*.parquet"))) == 2
     mirror(bucket.url, tmp_path)
     assert table(tmp_path) == documents(bucket)
@@ -418,7 +418,7 @@ def test_an_optimize_by_somebody_else_during_a_batch_makes_it_look_up_anew(bucke
         return commit(*arguments)
 
     sink.commit = late  # type: ignore[method-assign]
-    engine.follow(once=True, interval_seconds=0, done=lambda *_: None, stop=lambda: False)
+    engine.follow(once=True, interval_seconds=0, on_batch=lambda *_: None, stop=lambda: False)
     assert len(times) == 3  # refused, repeated, and the settled offset
     assert table(tmp_path) == documents(bucket)
 
@@ -601,7 +601,7 @@ def test_a_crash_between_change_log_and_table_leaves_no_change_twice(bucket: Nod
         engine = LocalEngine(sink, parse({"url": bucket.url}, streaming=True), 0)
         sink.log.commit = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign, assignment]
         with pytest.raises(KeyboardInterrupt):
-            engine.follow(once=True, interval_seconds=0, done=lambda *_: None, stop=lambda: False)
+            engine.follow(once=True, interval_seconds=0, on_batch=lambda *_: None, stop=lambda: False)
         assert pl.read_delta(str(tmp_path / "t_changes")).height == 60
         client.set_many((f"a{i}", b"w") for i in range(50, 70))
     run_mirror(None, bucket.url, tmp_path / "t", once=True, changelog=True)

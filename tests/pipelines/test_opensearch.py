@@ -171,12 +171,12 @@ def test_a_deletion_that_is_refused_fails_the_batch_whatever_the_status(served: 
 
 def test_an_index_that_is_gone_is_not_made_anew_with_batches_missing(served: Served) -> None:
     client, index = served
-    known = client.prepare(written=3)
+    known = client.prepare(batches=3)
     assert known == client.check(known)
     index.uuid = None
     gone = "index orders is gone, and the batches that were in it are not: look at the address, or index anew"
     with pytest.raises(SearchRefused, match=gone):
-        client.prepare(written=3)
+        client.prepare(batches=3)
     with pytest.raises(SearchRefused, match=gone):
         client.check(known)
     assert index.uuid is None

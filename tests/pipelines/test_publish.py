@@ -23,7 +23,7 @@ from harness.kafka import Broker, open_broker
 from harness.nodes import diverge
 from headwater.errors import ConnectionLost, LedgerError, OptionError, PublishRefused
 from headwater.pipelines.jobs import Publish, PublishProgress
-from headwater.pipelines.kafka import KafkaPositions, KafkaTarget, KafkaWriter, Noted, TopicNoted
+from headwater.pipelines.kafka import KafkaPositions, KafkaTarget, KafkaWriter, PublicationState, TopicState
 from headwater.pipelines.ledger import LedgerRecord
 from headwater.pipelines.publish import PublishAnswer, PublishSink
 from headwater.spark.offsets import Offset
@@ -388,7 +388,7 @@ class Late(KafkaWriter):
 
 
 def test_a_topic_that_the_broker_does_not_know_for_a_moment_is_not_taken_for_dropped() -> None:
-    noted = {"changes": TopicNoted("id", ("_default._default",))}
+    noted = {"changes": TopicState("id", ("_default._default",))}
     assert Late().ensure(noted) == noted
 
 
@@ -398,8 +398,8 @@ class Kept:
     def __init__(self, *messages: Any) -> None:
         self._messages = messages
 
-    def load(self) -> Noted:
-        return Noted(LedgerRecord("default", {}, 0), topics={"changes": TopicNoted()})
+    def load(self) -> PublicationState:
+        return PublicationState(LedgerRecord("default", {}, 0), topics={"changes": TopicState()})
 
     def marks(self) -> list[Any]:
         return []

@@ -10,7 +10,7 @@ import pytest
 from headwater.client import WriteWithMeta
 from headwater.errors import BucketMadeAnew, CollectionMadeAnew, NoAccess, RollbackRequired
 from headwater.pipelines import restore as restoring
-from headwater.pipelines.restore import Restored, restore, send_again
+from headwater.pipelines.restore import RestoreCounts, restore, send_again
 from headwater.spark.settings import parse, parse_write
 from headwater.testing.node import Node, node
 from tests.client.test_made_anew import make, make_anew, url
@@ -25,7 +25,7 @@ def pair(request: Any) -> Iterator[tuple[Node, Node]]:
         yield source, target
 
 
-def go(source: Node, target: Node, ends: dict[int, int]) -> Restored:
+def go(source: Node, target: Node, ends: dict[int, int]) -> RestoreCounts:
     reading = parse({"url": source.url, "retrySeconds": "5", "xattrs": "true"})
     return restore(reading, parse_write({"url": target.url, "withMeta": "true", "retrySeconds": "5"}), ends)
 
@@ -47,11 +47,11 @@ def test_the_copy_becomes_what_the_source_is_whatever_its_revisions_say(pair: tu
     with target.client() as client:
         assert client.write_many(lost) == {}
     told = go(source, target, seqnos(source))
-    assert told == Restored(forced=40, removed=11)
+    assert told == RestoreCounts(forced=40, removed=11)
     held = state(target)
     assert {key: held[key] for key in state(source)} == state(source)
     assert {held[key][0] for key in held.keys() - state(source).keys()} == {"Deletion"}
-    assert go(source, target, seqnos(source)) == Restored()  # a second time changes nothing
+    assert go(source, target, seqnos(source)) == RestoreCounts()  # a second time changes nothing
 
 
 def test_the_targets_own_records_of_transactions_stay(pair: tuple[Node, Node]) -> None:
@@ -60,7 +60,7 @@ def test_the_targets_own_records_of_transactions_stay(pair: tuple[Node, Node]) -
     for each in pair:
         with each.client() as client:
             client.set_many((f"_txn:atr-{n}", each.address) for n in range(8))
-    assert go(source, target, seqnos(source)) == Restored()
+    assert go(source, target, seqnos(source)) == RestoreCounts()
     with target.client() as client:
         assert client.get("_txn:atr-3").value == target.address.encode()
 
@@ -69,7 +69,7 @@ def test_what_the_source_writes_next_wins_against_what_was_removed(pair: tuple[N
     source, target = pair
     with target.client() as client:
         assert client.write_many([WriteWithMeta("k", "lost", 0, 0, cas=2**62, rev_seqno=99)]) == {}
-    assert go(source, target, seqnos(source)) == Restored(removed=1)
+    assert go(source, target, seqnos(source)) == RestoreCounts(removed=1)
     with source.client() as client:
         cas = client.set("k", "new")
     with target.client() as client:
@@ -112,7 +112,7 @@ def test_a_failover_in_the_middle_of_a_comparison_begins_it_anew(
 
     whole = restoring._differing
     monkeypatch.setattr(restoring, "_differing", differing)
-    assert go(source, target, seqnos(source)) == Restored(forced=20)
+    assert go(source, target, seqnos(source)) == RestoreCounts(forced=20)
     assert refusals == [] and documents(target) == documents(source)
 
 
@@ -158,7 +158,7 @@ def test_other_vbuckets_are_left_alone(pair: tuple[Node, Node]) -> None:
         client.set_many((f"k{i}", "theirs") for i in range(40))
     with source.client() as client:
         mine = {f"k{i}".encode() for i in range(40) if client.vbucket_of(f"k{i}") == 2}
-    assert go(source, target, {2: 0}) == Restored(removed=len(mine))
+    assert go(source, target, {2: 0}) == RestoreCounts(removed=len(mine))
     assert {key for key, told in state(target).items() if told[0] == "Mutation"} == {
         b"k%d" % i for i in range(40)
     } - mine
@@ -182,13 +182,13 @@ def test_each_collection_of_the_copy_becomes_that_of_the_source_and_others_are_l
         ends = client.seqnos("all")
     reading = parse({"url": source.url, "retrySeconds": "5", "xattrs": "true", "collections": "all"})
     writing = parse_write({"url": target.url, "withMeta": "true", "retrySeconds": "5"})
-    assert restore(reading, writing, ends) == Restored(forced=25, removed=12)
+    assert restore(reading, writing, ends) == RestoreCounts(forced=25, removed=12)
     held, expected = state_by_collection(target), state_by_collection(source)
     assert {place: held[place] for place in expected} == expected
     others = {place: told[0] for place, told in held.items() if place not in expected}
     assert {kind for (path, _), kind in others.items() if path != "theirs.alone"} == {"Deletion"}
     assert [kind for (path, _), kind in others.items() if path == "theirs.alone"] == ["Mutation"] * 12
-    assert restore(reading, writing, ends) == Restored()
+    assert restore(reading, writing, ends) == RestoreCounts()
 
 
 def test_nothing_is_called_level_by_a_user_who_is_shown_a_part_of_the_source() -> None:
@@ -247,17 +247,17 @@ def test_a_repair_whose_collection_is_made_again_behind_the_comparison_ends(monk
         with source.client() as client:
             place = client.collection("shop.a")
             place.set_many((f"k{i}", "v") for i in range(6))
-            assert restore(reading, writing, client.seqnos("all")) == Restored(forced=6)
+            assert restore(reading, writing, client.seqnos("all")) == RestoreCounts(forced=6)
             place.set("late", "v")
             ends = client.seqnos("all")
-        compare = restoring._held
+        compare = restoring._copy_documents
 
         def late(*arguments: Any) -> Any:
             held = compare(*arguments)
             becomes(target, 2, a=10, b=9)
             return held
 
-        monkeypatch.setattr(restoring, "_held", late)
+        monkeypatch.setattr(restoring, "_copy_documents", late)
         with pytest.raises(CollectionMadeAnew, match=r"shop\.a .* had id 0x8, and has 0xa"):
             restore(reading, writing, ends)
 

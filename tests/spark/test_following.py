@@ -43,7 +43,7 @@ def write(two: HandMade, name: str, count: int = 100) -> None:
 def planned(settings: SourceSettings, start: Offset) -> tuple[Offset, list[Any], str]:
     """The end of a batch, its partitions, and where the tasks begin to look."""
     nodes = SourceNodes(settings)
-    end = plan(start, nodes.observe(whole=True))
+    end = plan(start, nodes.observe(all_owners=True))
     url = nodes.known().url
     nodes.close()
     return end, pack(ranges(start, end), 2), url

@@ -19,7 +19,7 @@ from headwater.testing.node import Node
 def collector(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The calls of Python's collector, which are not made."""
     calls: list[str] = []
-    garbage._once.cache_clear()
+    garbage._run_once.cache_clear()
     monkeypatch.setattr(gc, "collect", lambda: calls.append("collect"))
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
     return calls

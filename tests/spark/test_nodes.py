@@ -106,8 +106,8 @@ def test_a_vbucket_of_a_cluster_that_nobody_owns_is_missed_by_who_wants_the_whol
     del client.vbuckets[1]
     assert list(SourceNodes(settings(), lambda _: client).observe()) == [0, 2, 3]
     with pytest.raises(NotMyVbucket, match=r"1 of 4 vbuckets, the first is 1, have no active node in the cluster map"):
-        SourceNodes(settings(), lambda _: client).observe(whole=True)
-    assert list(SourceNodes(settings(vbuckets="2,3"), lambda _: client).observe(whole=True)) == [2, 3]
+        SourceNodes(settings(), lambda _: client).observe(all_owners=True)
+    assert list(SourceNodes(settings(vbuckets="2,3"), lambda _: client).observe(all_owners=True)) == [2, 3]
 
 
 def test_who_wants_the_whole_of_a_node_of_its_own_that_has_some_vbuckets_is_told_how_many_are_missing() -> None:
@@ -116,8 +116,8 @@ def test_who_wants_the_whole_of_a_node_of_its_own_that_has_some_vbuckets_is_told
     assert list(SourceNodes(settings(), lambda _: client).observe()) == [0, 2]
     told = r"2 of 4 vbuckets, the first is 1, have no active node in the cluster map 1\.7, which names n0:11210 alone"
     with pytest.raises(NotMyVbucket, match=told):
-        SourceNodes(settings(), lambda _: client).observe(whole=True)
-    assert list(SourceNodes(settings(vbuckets="0,2"), lambda _: client).observe(whole=True)) == [0, 2]
+        SourceNodes(settings(), lambda _: client).observe(all_owners=True)
+    assert list(SourceNodes(settings(vbuckets="0,2"), lambda _: client).observe(all_owners=True)) == [0, 2]
 
 
 def test_the_nodes_that_are_known_are_handed_on_to_the_tasks() -> None:

@@ -46,7 +46,7 @@ def test_an_idle_vbucket_becomes_complete_when_another_moves() -> None:
 def test_a_lost_branch_is_rolled_back_and_replaced_in_one_batch() -> None:
     start, held = Offset({0: Position(0, 0xA, 250, 100, 260)}), HeldPoints()
     held.record({0: Position(0, 0xA, 100, 0, 100)}, {0: history(150)})
-    end = plan(start, {0: history(300, ((0xB, 200), (0xA, 0)))}, held=held, changes_max=10)
+    end = plan(start, {0: history(300, ((0xB, 200), (0xA, 0)))}, held_points=held, changes_max=10)
     assert end.rollbacks == {0}
     assert ranges(start, end) == [Range(0, 0xB, 100, 250, 300, rollback=True)]
 
@@ -165,7 +165,7 @@ class Replay(RuleBasedStateMachine):
     def plan(self, limit: int | None) -> None:
         seen = self.node.seen()
         self.held.record(self.start.positions, seen)
-        end = plan(self.start, seen, held=self.held, changes_max=limit)
+        end = plan(self.start, seen, held_points=self.held, changes_max=limit)
         self.end = None if end is self.start else Offset.from_json(json.loads(json.dumps(end.to_json())))
 
     @precondition(lambda self: self.end is not None)
@@ -232,7 +232,7 @@ def test_a_version_that_was_left_out_and_came_back_alive_is_delivered(memory: bo
         held.record(first.positions, node.seen())
     only.fail_over(lost=1)
     held.record(first.positions, node.seen())
-    second = plan(first, node.seen(), held=held)
+    second = plan(first, node.seen(), held_points=held)
     assert second.rollbacks == {0}  # from 0 again: a deletion might have been purged before that is read
     assert fold(rows + node.batch(first, second)) == node.truth() == {(0, "a"): 1, (0, "b"): 2}
 
@@ -250,11 +250,11 @@ def test_the_end_of_an_earlier_batch_is_no_safe_place_by_itself() -> None:
     only.write("a")
     rows = node.batch(Offset(), first)
     held.record(first.positions, node.seen())
-    second = plan(first, node.seen(), held=held)
+    second = plan(first, node.seen(), held_points=held)
     rows += node.batch(first, second)
     assert fold(rows) == {(0, "a"): 3, (0, "b"): 2}
     only.fail_over(lost=1)
     held.record(second.positions, node.seen())
-    third = plan(second, node.seen(), held=held)
+    third = plan(second, node.seen(), held_points=held)
     assert [(part.start_seqno, part.rollback) for part in ranges(second, third)] == [(0, True)]
     assert fold(rows + node.batch(second, third)) == node.truth() == {(0, "a"): 1, (0, "b"): 2}

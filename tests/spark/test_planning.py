@@ -38,11 +38,11 @@ class Seen:
         self.complete, self.clock = Completeness(), 0
 
     def observe(
-        self, *, whole: bool = False, idle: bool = False, resting: Collection[int] = ()
+        self, *, all_owners: bool = False, idle: bool = False, resting: Collection[int] = ()
     ) -> dict[int, BranchHistory]:
         self.asked.append(idle)
         self.resting.append(set(resting))
-        self.wholes.append(whole)
+        self.wholes.append(all_owners)
         if self.clock:
             self.complete.look(ClocksHeld(self.clock, self.clock), {0: self.high}, [0], 0.0)
         return {0: BranchHistory(self.log, self.high, persisted_seqno=self.persisted)}

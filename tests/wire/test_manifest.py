@@ -290,9 +290,9 @@ def test_names_and_ids_are_told_apart_without_comparing_each_with_all() -> None:
 def test_more_than_may_be_are_refused_before_one_of_them_is_read() -> None:
     wrong = [{"no": "scope"}] * 5
     with pytest.raises(ManifestRefused, match="0 collections in 5 scopes; 4 of each are allowed"):
-        CollectionsManifest.decode(json.dumps({"uid": "1", "scopes": wrong}).encode(), most=4)
+        CollectionsManifest.decode(json.dumps({"uid": "1", "scopes": wrong}).encode(), count_max=4)
     filled = [{"uid": "8", "name": "s", "collections": ["no collection"] * 5}]
     with pytest.raises(ManifestRefused, match="5 collections in 1 scopes; 4 of each are allowed"):
-        CollectionsManifest.decode(json.dumps({"uid": "1", "scopes": filled}).encode(), most=4)
+        CollectionsManifest.decode(json.dumps({"uid": "1", "scopes": filled}).encode(), count_max=4)
     with pytest.raises(ManifestRefused, match="None can't name a scope"):
-        CollectionsManifest.decode(json.dumps({"uid": "1", "scopes": wrong}).encode(), most=5)
+        CollectionsManifest.decode(json.dumps({"uid": "1", "scopes": wrong}).encode(), count_max=5)

@@ -74,7 +74,7 @@ class Archive:
     """A place with backups in it.
 
     Args:
-        known: the same place as it was read before: unchanged manifests are not parsed again. None for none.
+        earlier: the same place as it was read before: unchanged manifests are not parsed again. None for none.
 
     Attributes:
         backups: finished backups, oldest first.
@@ -83,9 +83,11 @@ class Archive:
         removing: backups that are being removed, of which files may be left.
     """
 
-    def __init__(self, place: BackupPlace, known: Archive | None = None) -> None:
+    def __init__(self, place: BackupPlace, earlier: Archive | None = None) -> None:
         self.place = place
-        self._known = {} if known is None else {known.digests[name]: known.backups[name] for name in known.backups}
+        self._earlier_backups = (
+            {} if earlier is None else {earlier.digests[name]: earlier.backups[name] for name in earlier.backups}
+        )
         self.backups: dict[str, BackupManifest] = {}
         self.digests: dict[str, str] = {}
         self.problems: list[str] = []
@@ -100,31 +102,35 @@ class Archive:
         self._load(names)
 
     def _load(self, names: Iterable[str]) -> None:
-        known = self.index.backups if self.index else {}
+        indexed_backups = self.index.backups if self.index else {}
         removing = set(self.index.removing) if self.index else set[str]()
-        there = sorted({*names, *known})
+        all_names = sorted({*names, *indexed_backups})
         # Half of one that is removed may be gone already: it must count neither as a backup nor as one that is damaged.
-        problems = {name: problem for name in there if name not in removing and (problem := self._read(name, known))}
+        problems = {
+            name: problem
+            for name in all_names
+            if name not in removing and (problem := self._read(name, indexed_backups))
+        }
         # Looked up behind the manifests: of one that was removed while we read, the note was there before.
-        removed = {name for name in self.place.names(REMOVED) if is_backup_name(name)}
-        for name in removed:
+        removed_names = {name for name in self.place.names(REMOVED) if is_backup_name(name)}
+        for name in removed_names:
             self.backups.pop(name, None)
             self.digests.pop(name, None)
-        self.unfinished = [name for name in self.unfinished if name not in removed]
-        self.removing = tuple(sorted(removing | removed.intersection(names)))
-        self.problems += [problem for name, problem in problems.items() if name not in removed]
+        self.unfinished = [name for name in self.unfinished if name not in removed_names]
+        self.removing = tuple(sorted(removing | removed_names.intersection(names)))
+        self.problems += [problem for name, problem in problems.items() if name not in removed_names]
 
-    def _read(self, name: str, known: Mapping[str, str]) -> str:
+    def _read(self, name: str, digests: Mapping[str, str]) -> str:
         """Read a backup's manifest; return the fault of the backup, "" for none."""
         path = f"{BACKUPS}/{name}/{MANIFEST}"
         try:
             data = self.place.read(path)
             sha256 = digest(data)
             # The index says by the SHA-256 that these are the bytes that were written.
-            is_sound = sha256 == known.get(name)
-            manifest = self._known.get(sha256) or BackupManifest.from_bytes(data, path, is_sound=is_sound)
+            is_sound = sha256 == digests.get(name)
+            manifest = self._earlier_backups.get(sha256) or BackupManifest.from_bytes(data, path, is_sound=is_sound)
         except FileNotFoundError:
-            if name in known:
+            if name in digests:
                 return f"{path}: the file is missing"
             self.unfinished.append(name)
             return ""
@@ -132,7 +138,7 @@ class Archive:
             return str(error)
         # A manifest that the index does not know yet is of a run that died before it entered it; it counts by its
         # own checksum.
-        if sha256 != known.get(name, sha256) or manifest.id != name:
+        if sha256 != digests.get(name, sha256) or manifest.id != name:
             return f"{path}: it is another manifest than the index names"
         self.backups[name], self.digests[name] = manifest, sha256
         return ""
@@ -149,17 +155,17 @@ class Archive:
             BackupError: there is no such backup, or one that it needs is missing or damaged.
         """
         chain: list[BackupManifest] = []
-        wanted, sha256 = backup, self.digests.get(backup, "")
-        while wanted:
-            manifest = self.backups.get(wanted)
+        name, sha256 = backup, self.digests.get(backup, "")
+        while name:
+            manifest = self.backups.get(name)
             # The child knows its parent by the SHA-256, so another backup under the same name can't take its place in
             # the chain.
-            if manifest is None or self.digests[wanted] != sha256:
-                known = "" if chain else f"; there are {', '.join(self.backups) or 'none'}"
-                needed = f", which {chain[-1].id} goes on from," if chain else ""
-                raise BackupError(self.place.name, f"backup {wanted}{needed} is not there, or damaged{known}")
+            if manifest is None or self.digests[name] != sha256:
+                choices = "" if chain else f"; there are {', '.join(self.backups) or 'none'}"
+                reason = f", which {chain[-1].id} goes on from," if chain else ""
+                raise BackupError(self.place.name, f"backup {name}{reason} is not there, or damaged{choices}")
             chain.append(manifest)
-            wanted, sha256 = manifest.parent, manifest.parent_sha256
+            name, sha256 = manifest.parent, manifest.parent_sha256
         return chain[::-1]
 
     def enter(self) -> None:
@@ -187,13 +193,15 @@ class Archive:
             BackupError: with the first problem.
         """
         if self.problems:
-            more = f" ({len(self.problems)} problems in all: headwater backup verify)" if len(self.problems) > 1 else ""
-            raise BackupError(self.place.name, f"{self.problems[0]}{more}")
+            others = (
+                f" ({len(self.problems)} problems in all: headwater backup verify)" if len(self.problems) > 1 else ""
+            )
+            raise BackupError(self.place.name, f"{self.problems[0]}{others}")
 
 
-def fresh_id(kind: str, taken: Iterable[str]) -> str:
+def fresh_id(kind: str, names: Iterable[str]) -> str:
     """Return a name for a backup that begins now; it sorts behind all that are taken."""
-    moment, newest = datetime.now(UTC).strftime(MOMENT), max(taken, default="")
+    moment, newest = datetime.now(UTC).strftime(MOMENT), max(names, default="")
     name = f"{moment}-{kind}"
     if name > newest:
         return name

@@ -54,88 +54,88 @@ def chosen_of(manifests: Manifests, names: Iterable[str] | None) -> frozenset[st
     """
     if names is None:
         return None
-    known = {path for manifest in manifests for path in paths_of(manifest)}
-    chosen = frozenset(str(CollectionPath.parse(name.strip())) for name in names)
-    for name in sorted(chosen - known):
-        raise OptionError("collections", name, f"a collection of these backups: {', '.join(sorted(known))}")
-    return chosen
+    existing = {path for manifest in manifests for path in paths_of(manifest)}
+    paths = frozenset(str(CollectionPath.parse(name.strip())) for name in names)
+    for name in sorted(paths - existing):
+        raise OptionError("collections", name, f"a collection of these backups: {', '.join(sorted(existing))}")
+    return paths
 
 
-def live(manifest: CollectionsManifest | None, chosen: frozenset[str] | None) -> dict[int, CollectionPath]:
+def live(manifest: CollectionsManifest | None, choice: frozenset[str] | None) -> dict[int, CollectionPath]:
     """Return, by the id of a collection, the collection that its rows are written to.
 
     Without a choice, collections that servers create themselves are left out.
 
     Args:
         manifest: the collections at the end of a backup; None for the default one alone.
-        chosen: the chosen collections; None for all.
+        choice: the chosen collections; None for all.
     """
     return {
         each.id: CollectionPath(scope.name, each.name)
         for scope, each in (manifest or EMPTY).each_collection()
-        if (scope.name != OWN_OF_SERVERS if chosen is None else f"{scope.name}.{each.name}" in chosen)
+        if (scope.name != OWN_OF_SERVERS if choice is None else f"{scope.name}.{each.name}" in choice)
     }
 
 
-def routed(batch: pa.RecordBatch, upto: NDArray[np.int64], routes: Mapping[int, Live]) -> pa.RecordBatch:
+def routed(batch: pa.RecordBatch, backup_counts: NDArray[np.int64], routes: Mapping[int, Live]) -> pa.RecordBatch:
     """Return the rows whose collections exist at the point that is restored, with columns for the names of scope and
     collection.
 
     Args:
         batch: rows of a backup with all collections.
-        upto: for each vbucket the number of backups of the chain that are restored.
+        backup_counts: for each vbucket the number of backups of the chain that are restored.
         routes: for each such number the collections that existed then.
     """
-    counts = upto[batch.column("vbucket").to_numpy()]
+    counts = backup_counts[batch.column("vbucket").to_numpy()]
     pairs = counts << 32 | batch.column("collection_id").to_numpy()
-    distinct, where = np.unique(pairs, return_inverse=True)
+    distinct, places = np.unique(pairs, return_inverse=True)
     paths = [routes[pair >> 32].get(pair & 0xFFFF_FFFF) for pair in distinct.tolist()]
     # The default collection is written with bare keys: any bucket takes those.
-    named = [None if path == DEFAULT_PATH else path for path in paths]
-    batch = _with(batch, "scope", [path.scope if path else None for path in named], where)
-    batch = _with(batch, "collection", [path.collection if path else None for path in named], where)
+    names = [None if path == DEFAULT_PATH else path for path in paths]
+    batch = _with(batch, "scope", [path.scope if path else None for path in names], places)
+    batch = _with(batch, "collection", [path.collection if path else None for path in names], places)
     # Rows of a collection that no longer existed at the point stay away: its id is never given again.
-    kept = np.array([path is not None for path in paths], np.bool_)[where]
-    return batch if kept.all() else batch.filter(pa.array(kept))
+    is_routed = np.array([path is not None for path in paths], np.bool_)[places]
+    return batch if is_routed.all() else batch.filter(pa.array(is_routed))
 
 
-def _with(batch: pa.RecordBatch, name: str, words: list[str | None], where: NDArray[Any]) -> pa.RecordBatch:
-    column: Any = pa.array(words, pa.string()).take(pa.array(where))
+def _with(batch: pa.RecordBatch, name: str, words: list[str | None], places: NDArray[Any]) -> pa.RecordBatch:
+    column: Any = pa.array(words, pa.string()).take(pa.array(places))
     return batch.set_column(batch.schema.get_field_index(name), name, column)
 
 
 # --------------------------------------------------------------------------- what a bucket lacks
 
 
-def lacking(client: Client, backups: Sequence[BackupManifest], chosen: frozenset[str] | None) -> list[Lacking]:
+def lacking(client: Client, backups: Sequence[BackupManifest], choice: frozenset[str] | None) -> list[Lacking]:
     """Return the scopes and collections of backups, older first, that a bucket does not have.
 
     Raises:
         BackupError: its nodes do not know collections.
         TransportError, StatusError: no node answered.
     """
-    wanted = _wanted(backups, chosen)
-    if not wanted:
+    required = _required_collections(backups, choice)
+    if not required:
         return []
-    there = client.manifest(UID_MAX)
+    manifest = client.manifest(UID_MAX)
     # A uid of 0 says either that there never was a collection, or that the node knows none.
-    if not there.uid and not knows_collections(client):
-        names = ", ".join(str(each.path) for each in wanted)
+    if not manifest.uid and not knows_collections(client):
+        names = ", ".join(str(each.path) for each in required)
         problem = f"it knows no collections, and the backup has {names}; --collections {DEFAULT_PATH} restores the rest"
         raise BackupError("the bucket to restore into", problem)
-    return [each for each in wanted if not each.path.is_in(there)]
+    return [each for each in required if not each.path.is_in(manifest)]
 
 
-def _wanted(backups: Sequence[BackupManifest], chosen: frozenset[str] | None) -> list[Lacking]:
+def _required_collections(backups: Sequence[BackupManifest], choice: frozenset[str] | None) -> list[Lacking]:
     lacking_by_path: dict[CollectionPath, Lacking] = {}
     for backup in backups:
         if (manifest := backup.collections) is None:
             continue
-        for number, path in live(manifest, chosen).items():
+        for number, path in live(manifest, choice).items():
             if path != DEFAULT_PATH:
-                kept = manifest.by_id()[number][1]
-                lacking_by_path[path] = Lacking(path, kept.max_ttl, kept.history if backup.has_histories else None)
-        for scope in manifest.scopes if chosen is None else ():
+                entry = manifest.by_id()[number][1]
+                lacking_by_path[path] = Lacking(path, entry.max_ttl, entry.history if backup.has_histories else None)
+        for scope in manifest.scopes if choice is None else ():
             if not scope.collections and scope.name not in (DEFAULT, OWN_OF_SERVERS):
                 path = CollectionPath(scope.name)
                 lacking_by_path[path] = Lacking(path)

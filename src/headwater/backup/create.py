@@ -129,7 +129,7 @@ def create(
 
 
 @dataclass
-class _Begun:
+class _UnfinishedBackup:
     """An unfinished backup: its id, the chain that it continues, the id of this run, and the parts read so far."""
 
     id: str
@@ -174,12 +174,12 @@ class _Run:
     def run(self) -> BackupManifest:
         """Read the bucket, and finish the backup."""
         self._reads_all = self._wants_all()
-        begun = self._read_to_the_end()
+        unfinished = self._read_to_the_end()
         if not self._reads_all and self._wants_all():  # the first one came while the default one was read
-            self._clear(begun)
+            self._clear(unfinished)
             self._reads_all, self.lost, self._from = True, {}, {}
-            begun = self._read_to_the_end()
-        return self._finish(begun)
+            unfinished = self._read_to_the_end()
+        return self._finish(unfinished)
 
     def _wants_all(self) -> bool:
         """Return True if all collections are read: the bucket has more than the default one, or the chain reads all."""
@@ -199,25 +199,25 @@ class _Run:
         manifest = self.client.newest_manifest(self.choice.vbuckets)
         if not manifest.uid:  # there never was a collection that could be hidden
             return manifest
-        shown = may_read_all(self.client, self.choice.vbuckets)
+        may_read = may_read_all(self.client, self.choice.vbuckets)
         manifest = self.client.newest_manifest(self.choice.vbuckets)
-        if shown and may_read_all(self.client, self.choice.vbuckets):  # rights may be taken between two answers
+        if may_read and may_read_all(self.client, self.choice.vbuckets):  # rights may be taken between two answers
             return manifest
         problem = f"this user may read only a part of bucket {self.bucket}, and a backup would lack the rest: give that"
         problem += " user the role stream in all of it, or back up --default-collection-only (into a place of its own)"
         raise BackupError(self.place.name, problem)
 
-    def _read_to_the_end(self) -> _Begun:
-        begun = self._begin()
-        self.progress.id = begun.id
-        self.progress.resumed = len({vb for _, part in begun.parts for vb in part.ends})
-        while not self._attempt(begun):
+    def _read_to_the_end(self) -> _UnfinishedBackup:
+        unfinished = self._begin()
+        self.progress.id = unfinished.id
+        self.progress.resumed = len({vb for _, part in unfinished.parts for vb in part.ends})
+        while not self._attempt(unfinished):
             pass
-        return begun
+        return unfinished
 
     # ------------------------------------------------------------------ where to begin
 
-    def _begin(self) -> _Begun:
+    def _begin(self) -> _UnfinishedBackup:
         """Return the backup to work on: an unfinished one with the same parent and choices, or a new one."""
         newest = self.archive.newest
         if newest is not None:
@@ -227,14 +227,14 @@ class _Run:
             parent = None  # its positions say nothing of what was left out
         chain = [] if parent is None else self.archive.chain(parent.id)
         for name in self.archive.unfinished:
-            begun = self._resumed(name, chain)
-            if begun is not None:
-                return begun
+            unfinished = self._resumed(name, chain)
+            if unfinished is not None:
+                return unfinished
             self._discard(name)
-        begun = _Begun(fresh_id("increment" if chain else "full", self.archive.backups), chain, now())
-        self._mark(begun)
+        unfinished = _UnfinishedBackup(fresh_id("increment" if chain else "full", self.archive.backups), chain, now())
+        self._mark(unfinished)
         failpoint("backup.begun")
-        return begun
+        return unfinished
 
     def _discard(self, name: str) -> None:
         """Remove an unfinished backup of another choice, after taking it over with a mark that no run continues.
@@ -243,59 +243,59 @@ class _Run:
         manifest, and does not report the backup as finished, or the manifest was there before the mark, and is found
         here.
         """
-        begun = _Begun(name, [], "")
+        unfinished = _UnfinishedBackup(name, [], "")
         # The mark has no parent and no notes, so that `_resumed` of any other run refuses it, too.
-        self.place.write(folder(name, BEGUN), sealed({"format": FORMAT, "run": begun.run}))
-        self._clear(begun)
+        self.place.write(folder(name, BEGUN), sealed({"format": FORMAT, "run": unfinished.run}))
+        self._clear(unfinished)
 
-    def _clear(self, begun: _Begun) -> None:
+    def _clear(self, unfinished: _UnfinishedBackup) -> None:
         """Remove the files of an unfinished backup that is ours; files of a run that takes it over meanwhile stay.
 
         Raises:
             BackupError: another run works on it, or has finished it.
         """
-        there = self.place.names(folder(begun.id))
-        self._remove(begun, [name for name in there if name != BEGUN])
+        names = self.place.names(folder(unfinished.id))
+        self._remove(unfinished, [name for name in names if name != BEGUN])
         # The mark goes last: a process that dies before leaves a folder that the next run still knows for an unfinished
         # backup.
-        self.place.remove(folder(begun.id, BEGUN))
-        self.place.remove_empty(folder(begun.id))
+        self.place.remove(folder(unfinished.id, BEGUN))
+        self.place.remove_empty(folder(unfinished.id))
 
-    def _mark(self, begun: _Begun, counted: _Counted = _Counted()) -> None:
+    def _mark(self, unfinished: _UnfinishedBackup, counted: _Counted = _Counted()) -> None:
         """Write the mark into the backup's folder: what is read, the id of this run, and the notes of other runs that
         it continues.
         """
-        content: dict[str, Any] = {"format": FORMAT, "parent": begun.chain[-1].id if begun.chain else ""}
-        content |= {"began": begun.began, "vbuckets": list(self.choice.vbuckets or ()), "run": begun.run}
+        content: dict[str, Any] = {"format": FORMAT, "parent": unfinished.chain[-1].id if unfinished.chain else ""}
+        content |= {"began": unfinished.began, "vbuckets": list(self.choice.vbuckets or ()), "run": unfinished.run}
         content |= {"notes": counted.notes, "runs": counted.runs}
         if self._reads_all:
             content |= {"format": FORMAT_OF_COLLECTIONS, "collections": "all"}
-        self.place.write(folder(begun.id, BEGUN), sealed(content))
+        self.place.write(folder(unfinished.id, BEGUN), sealed(content))
 
-    def _require_ours(self, begun: _Begun) -> None:
+    def _require_ours(self, unfinished: _UnfinishedBackup) -> None:
         """Check that no other run works on this backup.
 
         Raises:
             BackupError: another run does.
         """
-        path = folder(begun.id, BEGUN)
+        path = folder(unfinished.id, BEGUN)
         try:
             run = unsealed(self.place.read(path), path).get("run")
         except FileNotFoundError:
             run = None
         # A mark that is gone means the same: another run has cleared the folder.
-        if run != begun.run:
+        if run != unfinished.run:
             problem = "another run has taken this backup over; one at a time, and this one is of no use any more"
-            raise BackupError(f"{self.place.name}/{folder(begun.id)}", problem)
+            raise BackupError(f"{self.place.name}/{folder(unfinished.id)}", problem)
 
     def _check(self, newest: BackupManifest) -> None:
-        here = (self.bucket, self.client.map.vbuckets)
-        if here != (newest.bucket, newest.vbuckets):
-            held = f"{newest.bucket} with {newest.vbuckets} vbuckets"
-            problem = f"it holds bucket {held}, this one is {here[0]} with {here[1]}; choose another place"
+        present = (self.bucket, self.client.map.vbuckets)
+        if present != (newest.bucket, newest.vbuckets):
+            description = f"{newest.bucket} with {newest.vbuckets} vbuckets"
+            problem = f"it holds bucket {description}, this one is {present[0]} with {present[1]}; choose another place"
             raise BackupError(self.place.name, problem)
 
-    def _resumed(self, name: str, chain: list[BackupManifest]) -> _Begun | None:
+    def _resumed(self, name: str, chain: list[BackupManifest]) -> _UnfinishedBackup | None:
         try:
             mark = unsealed(self.place.read(folder(name, BEGUN)), folder(name, BEGUN))
             counted = _Counted.of_mark(mark)
@@ -309,20 +309,22 @@ class _Run:
             or name <= max(self.archive.backups, default="")
         ):
             return None
-        begun = _Begun(name, chain, str(mark.get("began", "")))
-        self._mark(begun, counted)  # before the notes are read: from here on no other run can finish this backup
-        begun.parts = list(_connected(begun, (each for each in self._noted(name) if each[0] in counted)))
+        unfinished = _UnfinishedBackup(name, chain, str(mark.get("began", "")))
+        self._mark(unfinished, counted)  # before the notes are read: from here on no other run can finish this backup
+        unfinished.parts = list(
+            _connected(unfinished, (each for each in self._noted_parts(name) if each[0] in counted))
+        )
         # A run that was taken over may write the note at which it was behind its last look at the mark: not counted.
-        self._require_ours(begun)
+        self._require_ours(unfinished)
         # From now on these notes count by name alone; the runs before may write no more that count.
-        self._mark(begun, _Counted(tuple(note for note, _ in begun.parts)))
-        self._sweep(begun)
-        numbers = [int(note.split("-")[1].partition(".")[0]) for note, _ in begun.parts]
+        self._mark(unfinished, _Counted(tuple(note for note, _ in unfinished.parts)))
+        self._sweep(unfinished)
+        numbers = [int(note.split("-")[1].partition(".")[0]) for note, _ in unfinished.parts]
         # Behind all that count, for the order of the notes is the order in which the parts were read.
-        begun.numbers = count(max(numbers, default=-1) + 1)
-        return begun
+        unfinished.numbers = count(max(numbers, default=-1) + 1)
+        return unfinished
 
-    def _noted(self, name: str) -> Iterator[tuple[str, BackupPart]]:
+    def _noted_parts(self, name: str) -> Iterator[tuple[str, BackupPart]]:
         """Yield the parts that are whole, with the names of their notes."""
         for note in self.place.names(folder(name)):
             if not _is_note(note):
@@ -333,13 +335,13 @@ class _Run:
                 if all(self.place.size(folder(name, file.path)) == file.bytes for file in part.files):
                     yield note, part
 
-    def _sweep(self, begun: _Begun) -> None:
+    def _sweep(self, unfinished: _UnfinishedBackup) -> None:
         """Remove the files that no note names, which are those of an unfinished part."""
-        kept = {BEGUN, *(note for note, _ in begun.parts)}
-        kept |= {file.path for _, part in begun.parts for file in part.files}
-        self._remove(begun, [name for name in self.place.names(folder(begun.id)) if name not in kept])
+        named_files = {BEGUN, *(note for note, _ in unfinished.parts)}
+        named_files |= {file.path for _, part in unfinished.parts for file in part.files}
+        self._remove(unfinished, [name for name in self.place.names(folder(unfinished.id)) if name not in named_files])
 
-    def _remove(self, begun: _Begun, names: Collection[str]) -> None:
+    def _remove(self, unfinished: _UnfinishedBackup, names: Collection[str]) -> None:
         """Remove files that were seen in a backup's folder: first the notes, without which the others belong to no
         part.
 
@@ -351,70 +353,70 @@ class _Run:
         """
         if not names:
             return
-        self._require_ours(begun)
-        self._require_unfinished(begun.id, names)
+        self._require_ours(unfinished)
+        self._require_unfinished(unfinished.id, names)
         for note in filter(_is_note, names):
-            self.place.remove(folder(begun.id, note))
-        self._require_ours(begun)
+            self.place.remove(folder(unfinished.id, note))
+        self._require_ours(unfinished)
         for name in names:
             if not _is_note(name):
-                self.place.remove(folder(begun.id, name))
+                self.place.remove(folder(unfinished.id, name))
 
-    def _require_unfinished(self, backup: str, there: Collection[str]) -> None:
+    def _require_unfinished(self, backup: str, names: Collection[str]) -> None:
         """Check that no other run has finished a backup since the archive was read, before its folder is cleaned up.
 
         Raises:
             BackupError: another run has.
         """
-        if MANIFEST in there:
+        if MANIFEST in names:
             raise BackupError(f"{self.place.name}/{folder(backup)}", "another run has just finished it; try again")
 
     # ------------------------------------------------------------------ reading
 
-    def _attempt(self, begun: _Begun) -> bool:
+    def _attempt(self, unfinished: _UnfinishedBackup) -> bool:
         """Read all that is missing; return False if a vbucket was rolled back, so that starts and ends must be computed
         again.
         """
-        starts = self._starts(begun)
+        starts = self._starts(unfinished)
         ends = self._ends()
         pending = self._pending(starts, ends)
         self.progress.total = sum(max(ends[vb] - starts[vb].seqno, 0) for vb in pending)
         self.progress.done = 0
-        for wanted in self._groups(pending, starts, ends):
+        for group in self._groups(pending, starts, ends):
             try:
-                self._read(begun, {vb: starts[vb] for vb in wanted}, {vb: ends[vb] for vb in wanted})
-            except RollbackRequired as refused:
-                self._roll_back(begun, starts, refused)
+                self._read(unfinished, {vb: starts[vb] for vb in group}, {vb: ends[vb] for vb in group})
+            except RollbackRequired as rollback:
+                self._roll_back(unfinished, starts, rollback)
                 return False
             except TransportError:
-                if not self._has_less(wanted, ends):
+                if not self._has_less(group, ends):
                     raise
                 return False  # what was waited for will not come
-        return not self._reads_another_history(begun)
+        return not self._reads_another_history(unfinished)
 
     def _has_less(self, vbuckets: Iterable[int], ends: Mapping[int, int]) -> bool:
         """Return True if a vbucket's high seqno is below its planned end by now: a failover took changes back."""
         now_there = self._ends()
         return any(now_there.get(vb, 0) < ends[vb] for vb in vbuckets)
 
-    def _reads_another_history(self, begun: _Begun) -> bool:
+    def _reads_another_history(self, unfinished: _UnfinishedBackup) -> bool:
         """Return True if a vbucket was read on a branch that its present failover log does not have.
 
         So it is if the bucket was dropped and created again between two parts. No stream reports that, since none was
         open; another attempt reads these vbuckets again.
         """
-        read = joined(part for _, part in begun.parts).ends
+        read = joined(part for _, part in unfinished.parts).ends
         # Only vbuckets that the bucket has still: one with fewer was made anew, which `_finish` refuses.
         logs = self.client.failover_logs(vb for vb in read if vb < self.client.map.vbuckets)
         return any(read[vb].seqno and read[vb].vb_uuid not in {uuid for uuid, _ in log} for vb, log in logs.items())
 
-    def _starts(self, begun: _Begun) -> dict[int, Position]:
+    def _starts(self, unfinished: _UnfinishedBackup) -> dict[int, Position]:
         """Return the start of each vbucket: after this backup's notes, a rollback, the backup before, or 0."""
-        wanted = self.choice.vbuckets or range(self.client.map.vbuckets)
-        read = joined(part for _, part in begun.parts).ends
-        before = begun.chain[-1].part.ends if begun.chain else {}
+        vbuckets = self.choice.vbuckets or range(self.client.map.vbuckets)
+        read = joined(part for _, part in unfinished.parts).ends
+        before = unfinished.chain[-1].part.ends if unfinished.chain else {}
         starts = {}
-        for vb in wanted:
+        for vb in vbuckets:
             if vb in read:
                 # Before the place of a rollback: what was read after it has been noted since.
                 starts[vb] = read[vb]
@@ -426,14 +428,14 @@ class _Run:
 
     def _ends(self) -> dict[int, int]:
         highs = self.client.seqnos("all" if self._reads_all else None)
-        wanted = self.choice.vbuckets or range(self.client.map.vbuckets)
-        missing = [vb for vb in wanted if vb not in highs]
-        if missing:
-            problem = (
-                f"{len(missing)} of {len(wanted)} vbuckets have no active node, the first is {missing[0]}: this would"
+        vbuckets = self.choice.vbuckets or range(self.client.map.vbuckets)
+        ownerless = [vb for vb in vbuckets if vb not in highs]
+        if ownerless:
+            problem = f"{len(ownerless)} of {len(vbuckets)} vbuckets have no active node, the first is {ownerless[0]}"
+            raise BackupError(
+                self.place.name, f"{problem}: this would be no whole backup; wait for them, or name those to be read"
             )
-            raise BackupError(self.place.name, f"{problem} be no whole backup; wait for them, or name those to be read")
-        return {vb: highs[vb] for vb in wanted}
+        return {vb: highs[vb] for vb in vbuckets}
 
     def _pending(self, starts: Mapping[int, Position], ends: Mapping[int, int]) -> list[int]:
         """Return the vbuckets whose changes, or only whose history, differ from their start."""
@@ -460,24 +462,24 @@ class _Run:
         if group:
             yield group
 
-    def _read(self, begun: _Begun, starts: dict[int, Position], ends: dict[int, int]) -> None:
+    def _read(self, unfinished: _UnfinishedBackup, starts: dict[int, Position], ends: dict[int, int]) -> None:
         """Read some vbuckets and write a note of them."""
-        number, done = next(begun.numbers), self.progress.done
-        with PartFiles(self.place, begun.id, number, begun.run, self.choice.file_bytes) as out:
-            reached = self._drain(out, starts, ends)
+        number, done = next(unfinished.numbers), self.progress.done
+        with PartFiles(self.place, unfinished.id, number, unfinished.run, self.choice.file_bytes) as out:
+            positions = self._drain(out, starts, ends)
             files = tuple(out.close())
-        lost = tuple(self.lost[vb] for vb in sorted(starts) if vb in self.lost)
-        part = BackupPart({vb: start.seqno for vb, start in starts.items()}, reached, files, out.changes, lost)
-        note = f"part-{number:05d}-{begun.run}.json"
+        rolled_back = tuple(self.lost[vb] for vb in sorted(starts) if vb in self.lost)
+        part = BackupPart({vb: start.seqno for vb, start in starts.items()}, positions, files, out.changes, rolled_back)
+        note = f"part-{number:05d}-{unfinished.run}.json"
         # The files were written before this look, under names with our own run's id: where the backup was taken over
         # they are in nobody's way.
-        self._require_ours(begun)
-        self.place.write(folder(begun.id, note), sealed(part.to_json()))
-        begun.parts.append((note, part))
+        self._require_ours(unfinished)
+        self.place.write(folder(unfinished.id, note), sealed(part.to_json()))
+        unfinished.parts.append((note, part))
         failpoint("backup.part_noted")
         self.progress.rows += out.rows
         self.progress.bytes += out.bytes
-        self._say(done + _seqnos_passed(starts, reached))
+        self._say(done + _seqnos_passed(starts, positions))
 
     def _drain(self, out: PartFiles, starts: dict[int, Position], ends: dict[int, int]) -> dict[int, Position]:
         """Write the changes of some vbuckets; return the positions reached."""
@@ -508,126 +510,134 @@ class _Run:
             # contains it (dcp 8.5).
             return batches.positions
 
-    def _say(self, done: int, out: PartFiles | None = None) -> None:
-        self._told_at, self.progress.done = time.monotonic(), done
-        shown = self.progress
+    def _say(self, progress: int, out: PartFiles | None = None) -> None:
+        self._told_at, self.progress.done = time.monotonic(), progress
+        progress_ = self.progress
         if out is not None:
-            shown = BackupProgress(**self.progress.__dict__)
-            shown.rows, shown.bytes = shown.rows + out.rows, shown.bytes + out.bytes
-        self._tell(shown)
+            progress_ = BackupProgress(**self.progress.__dict__)
+            progress_.rows, progress_.bytes = progress_.rows + out.rows, progress_.bytes + out.bytes
+        self._tell(progress_)
 
-    def _roll_back(self, begun: _Begun, starts: Mapping[int, Position], refused: RollbackRequired) -> None:
+    def _roll_back(
+        self, unfinished: _UnfinishedBackup, starts: Mapping[int, Position], rollback: RollbackRequired
+    ) -> None:
         """Note the positions from which vbuckets must be read again, and remove this backup's files of them."""
-        purged = refused.purged if isinstance(refused, DataLoss) else {refused.vbucket: 0}
-        for vb in sorted(purged):
-            requested = refused.requested if vb == refused.vbucket else starts[vb].seqno
-            self._read_again(begun, starts[vb], requested, refused.common, purged[vb])
+        purge_seqnos = rollback.purged if isinstance(rollback, DataLoss) else {rollback.vbucket: 0}
+        for vb in sorted(purge_seqnos):
+            requested = rollback.requested if vb == rollback.vbucket else starts[vb].seqno
+            self._read_again(unfinished, starts[vb], requested, rollback.common, purge_seqnos[vb])
         self._rollbacks += 1
         if self._rollbacks > ROLLBACKS_MAX:
-            raise BackupError(self.place.name, "the bucket's history changes again and again; try later") from refused
+            raise BackupError(self.place.name, "the bucket's history changes again and again; try later") from rollback
 
-    def _read_again(self, begun: _Begun, start: Position, requested: int, common: int, purged: int) -> None:
+    def _read_again(
+        self, unfinished: _UnfinishedBackup, start: Position, requested: int, common: int, purge_seqno: int
+    ) -> None:
         vb = start.vbucket
         # A part holds several vbuckets. All of it goes, and with it the later parts that continue one of its vbuckets;
         # what is left has no gap.
-        kept = list(_connected(begun, (each for each in begun.parts if vb not in each[1].ends)))
-        self._drop(begun, [each for each in begun.parts if each not in kept])
-        begun.parts = kept
+        connected = list(_connected(unfinished, (each for each in unfinished.parts if vb not in each[1].ends)))
+        self._drop(unfinished, [each for each in unfinished.parts if each not in connected])
+        unfinished.parts = connected
         # A place that was refused itself is none to return to; one that was only left behind is.
         futile = start if requested <= start.seqno else None
-        self._from[vb] = place = safe_point((p for p in _points(begun, vb) if p != futile), vb, common)
+        self._from[vb] = place = safe_point((p for p in _points(unfinished, vb) if p != futile), vb, common)
         # A second rollback may have found a place at which nothing of the backup before is lost.
         self.lost.pop(vb, None)
-        if begun.chain and vb in (ends := begun.chain[-1].part.ends) and ends[vb].seqno > place.seqno:
-            self.lost[vb] = RolledBack(vb, ends[vb].seqno, common, place.seqno, purged)
+        if unfinished.chain and vb in (ends := unfinished.chain[-1].part.ends) and ends[vb].seqno > place.seqno:
+            self.lost[vb] = RolledBack(vb, ends[vb].seqno, common, place.seqno, purge_seqno)
 
-    def _drop(self, begun: _Begun, parts: list[tuple[str, BackupPart]]) -> None:
+    def _drop(self, unfinished: _UnfinishedBackup, parts: list[tuple[str, BackupPart]]) -> None:
         """Remove parts with their files; as `_remove`."""
         files = (file.path for _, part in parts for file in part.files)
-        self._remove(begun, [*(note for note, _ in parts), *files])
+        self._remove(unfinished, [*(note for note, _ in parts), *files])
 
     # ------------------------------------------------------------------ the end
 
-    def _finish(self, begun: _Begun) -> BackupManifest:
+    def _finish(self, unfinished: _UnfinishedBackup) -> BackupManifest:
         """Write the manifest, which makes this a finished backup of the archive; return it."""
         now_there = Archive(self.place, self.archive)
         now_there.require_sound()
         newest = now_there.newest
-        mine = self.archive.newest
+        read_newest = self.archive.newest
         # On a place without a lock another run may have finished: this one continues a chain that is not the newest any
         # more.
-        if (newest and newest.id) != (mine and mine.id):
+        if (newest and newest.id) != (read_newest and read_newest.id):
             raise BackupError(self.place.name, "another backup was made meanwhile; make this one again")
         if self.client.map.vbuckets != self._vbuckets:
             problem = f"the bucket had {self._vbuckets} vbuckets and was made anew with {self.client.map.vbuckets}"
             raise BackupError(self.place.name, f"{problem} meanwhile; choose another place for what it is now")
-        before = begun.chain[-1] if begun.chain else None
+        before = unfinished.chain[-1] if unfinished.chain else None
         manifest = BackupManifest(
-            begun.id,
+            unfinished.id,
             before.id if before else "",
             self.archive.digests[before.id] if before else "",
             self.bucket,
             self.client.map.vbuckets,
-            begun.began,
+            unfinished.began,
             now(),
-            self._whole(begun),
+            self._joined_parts(unfinished),
             # Asked for behind all that was read: it has each collection that a row can be of, unless that was dropped.
             self._manifest() if self._reads_all else None,
             self.choice.default_only,
         )
         failpoint("backup.before_manifest")
-        self._require_ours(begun)
-        self.place.write(folder(begun.id, MANIFEST), manifest.to_bytes())
-        self._require_ours(begun)  # who did not see the manifest yet may have removed it
+        self._require_ours(unfinished)
+        self.place.write(folder(unfinished.id, MANIFEST), manifest.to_bytes())
+        self._require_ours(unfinished)  # who did not see the manifest yet may have removed it
         failpoint("backup.after_manifest")
-        whole = Archive(self.place, now_there)
-        whole.require_sound()  # the index is written by what is there, and it alone tells what was
-        whole.enter()
+        archive = Archive(self.place, now_there)
+        archive.require_sound()  # the index is written by what is there, and it alone tells what was
+        archive.enter()
         failpoint("backup.entered")
-        for name in (BEGUN, *(note for note, _ in begun.parts)):
-            self.place.remove(folder(begun.id, name))
+        for name in (BEGUN, *(note for note, _ in unfinished.parts)):
+            self.place.remove(folder(unfinished.id, name))
         return manifest
 
-    def _whole(self, begun: _Begun) -> BackupPart:
+    def _joined_parts(self, unfinished: _UnfinishedBackup) -> BackupPart:
         """Return all parts as one, completed by the vbuckets that had nothing to read: those without changes since the
         backup before, and those that a failover left empty.
         """
-        read = joined(part for _, part in begun.parts)
-        before = begun.chain[-1].part.ends if begun.chain else {}
+        read = joined(part for _, part in unfinished.parts)
+        before = unfinished.chain[-1].part.ends if unfinished.chain else {}
         # All vbuckets of the chain, read or not: a vbucket that a later backup does not name would begin at 0 for a
         # restore, and all its rows count as void.
-        places = {**before, **self._starts(begun)}
+        places = {**before, **self._starts(unfinished)}
         starts = {**{vb: place.seqno for vb, place in places.items()}, **read.starts}
-        lost = {each.vbucket: each for each in read.rolled_back} | self.lost
-        return BackupPart(starts, places, read.files, read.changes, tuple(lost[vb] for vb in sorted(lost)))
+        rolled_back = {each.vbucket: each for each in read.rolled_back} | self.lost
+        return BackupPart(
+            starts, places, read.files, read.changes, tuple(rolled_back[vb] for vb in sorted(rolled_back))
+        )
 
 
 def _is_note(name: str) -> bool:
     return name.startswith("part-") and name.endswith(".json")
 
 
-def _seqnos_passed(starts: Mapping[int, Position], reached: Mapping[int, Position]) -> int:
+def _seqnos_passed(starts: Mapping[int, Position], positions: Mapping[int, Position]) -> int:
     """Return the number of seqnos between start and reached positions."""
-    return sum(place.seqno - starts[vb].seqno for vb, place in reached.items())
+    return sum(place.seqno - starts[vb].seqno for vb, place in positions.items())
 
 
-def _connected(begun: _Begun, parts: Iterable[tuple[str, BackupPart]]) -> Iterator[tuple[str, BackupPart]]:
+def _connected(
+    unfinished: _UnfinishedBackup, parts: Iterable[tuple[str, BackupPart]]
+) -> Iterator[tuple[str, BackupPart]]:
     """Yield the parts that continue the backup before or a part already yielded.
 
     A vbucket is in several parts if more of it was read later. If its first part is left out, perhaps because of
     another vbucket in that part, its later parts would leave a gap that no later part fills.
     """
-    before = begun.chain[-1].part.ends if begun.chain else {}
-    reached = {vb: place.seqno for vb, place in before.items()}
+    before = unfinished.chain[-1].part.ends if unfinished.chain else {}
+    end_seqnos = {vb: place.seqno for vb, place in before.items()}
     for note, part in parts:
-        if all(seqno <= reached.get(vb, 0) for vb, seqno in part.starts.items()):
-            reached |= {vb: place.seqno for vb, place in part.ends.items()}
+        if all(seqno <= end_seqnos.get(vb, 0) for vb, seqno in part.starts.items()):
+            end_seqnos |= {vb: place.seqno for vb, place in part.ends.items()}
             yield note, part
 
 
-def _points(begun: _Begun, vbucket: int) -> list[Position]:
+def _points(unfinished: _UnfinishedBackup, vbucket: int) -> list[Position]:
     """Return the positions of a vbucket at which a backup of the chain was whole."""
-    return [manifest.part.ends[vbucket] for manifest in begun.chain if vbucket in manifest.part.ends]
+    return [manifest.part.ends[vbucket] for manifest in unfinished.chain if vbucket in manifest.part.ends]
 
 
 def _expect(maker: RowMaker, starts: Mapping[int, Position], logs: Mapping[int, FailoverLog]) -> None:

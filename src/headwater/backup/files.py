@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from headwater.backup.archive import folder
 from headwater.backup.manifest import BackupFile
-from headwater.backup.place import BackupPlace, Hashed
+from headwater.backup.place import BackupPlace, HashingFile
 from headwater.failpoints import failpoint
 
 FILE_BYTES, GROUP_BYTES = 128 << 20, 16 << 20
@@ -34,7 +34,7 @@ class PartFiles:
     def __init__(self, place: BackupPlace, backup: str, number: int, run: str, file_bytes: int) -> None:
         self._place, self._backup, self._file_bytes = place, backup, file_bytes
         self._number, self._run = number, run
-        self._held: list[pa.RecordBatch] = []
+        self._waiting_rows: list[pa.RecordBatch] = []
         self._held_bytes = self._file_held = 0
         self.files: list[BackupFile] = []
         self.rows: int = 0
@@ -57,7 +57,7 @@ class PartFiles:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
-        self._held.append(batch)
+        self._waiting_rows.append(batch)
         self._held_bytes += batch.nbytes
         self.rows += batch.num_rows
         counts: Any = pc.value_counts(batch.column("event"))
@@ -68,7 +68,7 @@ class PartFiles:
 
     def close(self) -> list[BackupFile]:
         """Finish the last file; return all files, which are on disk by then."""
-        if self._held:
+        if self._waiting_rows:
             self._write_group()
         self._finish_file()
         return self.files
@@ -76,18 +76,18 @@ class PartFiles:
     def _write_group(self) -> None:
         if self._open is None:
             path = f"{self._number:05d}-{len(self.files):05d}-{self._run}.parquet"
-            hashed = Hashed(self._stack.enter_context(self._place.output(folder(self._backup, path))))
-            schema = self._held[0].schema
+            hashed = HashingFile(self._stack.enter_context(self._place.output(folder(self._backup, path))))
+            schema = self._waiting_rows[0].schema
             out: Any = hashed
             words: Any = [name for name in DICTIONARIES if name in schema.names]
             writer = pq.ParquetWriter(out, schema, compression="zstd", use_dictionary=words)
             self._open = path, hashed, writer, [0]
         _, _, writer, rows = self._open
-        table = pa.Table.from_batches(self._held)
+        table = pa.Table.from_batches(self._waiting_rows)
         writer.write_table(table, row_group_size=max(table.num_rows, 1))
         rows[0] += table.num_rows
         self._file_held += self._held_bytes
-        self._held, self._held_bytes = [], 0
+        self._waiting_rows, self._held_bytes = [], 0
         if self._file_held >= self._file_bytes:
             self._finish_file()
 

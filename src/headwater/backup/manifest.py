@@ -76,15 +76,15 @@ def unsealed(data: bytes, path: str, *, is_sound: bool = False) -> dict[str, Any
     try:
         content = read_json(data)["content"]
         # The canonical form is made again and compared byte for byte, so that nothing in the file escapes the checksum.
-        whole = isinstance(content, dict) and (is_sound or sealed(content) == data)
+        is_whole = isinstance(content, dict) and (is_sound or sealed(content) == data)
     except (ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
+        is_whole = False
+    if not is_whole:
         raise BackupError(path, "the file is damaged: it does not match its own SHA-256")
     # After the checksum: a newer format is told from damage.
     if content.get("format") not in _KNOWN:
-        known = f"this headwater knows {FORMAT} and {FORMAT_OF_COLLECTIONS}"
-        problem = f"it has format {content.get('format')}, {known}; use the one that wrote it"
+        formats = f"this headwater knows {FORMAT} and {FORMAT_OF_COLLECTIONS}"
+        problem = f"it has format {content.get('format')}, {formats}; use the one that wrote it"
         raise BackupError(path, problem)
     return dict(content)
 
@@ -169,16 +169,16 @@ def joined(parts: Iterable[BackupPart]) -> BackupPart:
     ends: dict[int, Position] = {}
     files: list[BackupFile] = []
     changes: dict[str, int] = {}
-    lost: dict[int, RolledBack] = {}
+    rolled_back: dict[int, RolledBack] = {}
     for part in parts:
         # The first part's start stays, the last part's end counts.
         starts = {**part.starts, **starts}
         ends |= part.ends
         files += part.files
-        lost |= {each.vbucket: each for each in part.rolled_back}
+        rolled_back |= {each.vbucket: each for each in part.rolled_back}
         for name, count in part.changes.items():
             changes[name] = changes.get(name, 0) + count
-    return BackupPart(starts, ends, tuple(files), changes, tuple(lost[vb] for vb in sorted(lost)))
+    return BackupPart(starts, ends, tuple(files), changes, tuple(rolled_back[vb] for vb in sorted(rolled_back)))
 
 
 @dataclass(frozen=True)

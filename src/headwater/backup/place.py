@@ -133,15 +133,15 @@ class Folder:
         make_folder(Path(self.name), 0o700, above=0o700)
         # The file stays for ever: if it were removed, a second process could lock the new one while the first still
         # holds the old.
-        held = os.open(Path(self.name, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(Path(self.name, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BackupError(self.name, "another process is changing this archive; wait for it to end") from None
             yield
         finally:
-            os.close(held)
+            os.close(descriptor)
 
 
 class ObjectPlace:
@@ -234,20 +234,20 @@ class FsspecPlace:
     def __init__(self, url: str) -> None:
         self.name = url
         try:
-            self._fs, self._root = _opened(url)
+            self._fs, self._root = _opened_system(url)
         except (ImportError, ValueError) as error:
             raise OptionError("place", url, _advice(url, error)) from None
 
-    def _full(self, path: str) -> str:
+    def _full_path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
     def read(self, path: str) -> bytes:
         """Return a file's bytes."""
-        return bytes(self._fs.cat_file(self._full(path)))
+        return bytes(self._fs.cat_file(self._full_path(path)))
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file."""
-        self._fs.pipe_file(self._full(path), content)
+        self._fs.pipe_file(self._full_path(path), content)
         self._fs.invalidate_cache()
 
     @contextmanager
@@ -256,12 +256,12 @@ class FsspecPlace:
         with tempfile.NamedTemporaryFile(prefix="headwater-") as out:
             yield out
             out.flush()
-            self._fs.put_file(out.name, self._full(path))
+            self._fs.put_file(out.name, self._full_path(path))
         self._fs.invalidate_cache()
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly below a folder."""
-        root = self._full(folder)
+        root = self._full_path(folder)
         with suppress(FileNotFoundError):
             names = (str(each).rstrip("/").rpartition("/")[2] for each in self._fs.ls(root, detail=False, refresh=True))
             return sorted({name for name in names if name and name != root.rpartition("/")[2]})
@@ -270,13 +270,13 @@ class FsspecPlace:
     def size(self, path: str) -> int | None:
         """Return a file's size."""
         with suppress(FileNotFoundError):
-            return int(self._fs.info(self._full(path))["size"])
+            return int(self._fs.info(self._full_path(path))["size"])
         return None
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder."""
         with suppress(FileNotFoundError):
-            self._fs.rm(self._full(path), recursive=True)
+            self._fs.rm(self._full_path(path), recursive=True)
         self._fs.invalidate_cache()
 
     def remove_empty(self, folder: str) -> None:
@@ -302,7 +302,7 @@ def place_of(text: str) -> BackupPlace:
     return ObjectPlace(text) if scheme in LIBRARIES else FsspecPlace(text)
 
 
-def _opened(url: str) -> tuple[Any, str]:
+def _opened_system(url: str) -> tuple[Any, str]:
     """Return fsspec's file system and the path in it."""
     import fsspec  # noqa: PLC0415 -- folders do without it
 
@@ -311,14 +311,14 @@ def _opened(url: str) -> tuple[Any, str]:
 
 
 def _advice(url: str, error: Exception) -> str:
-    missing = error.name if isinstance(error, ModuleNotFoundError) and error.name == "fsspec" else None
-    package = PLUGINS.get(urlsplit(url).scheme) or missing
+    module = error.name if isinstance(error, ModuleNotFoundError) and error.name == "fsspec" else None
+    package = PLUGINS.get(urlsplit(url).scheme) or module
     if package and isinstance(error, ImportError):
         return f"possible without {package}: pip install {package}"
     return f"a folder, or a URL that fsspec can open here ({error})"
 
 
-class Hashed(io.RawIOBase):
+class HashingFile(io.RawIOBase):
     """A file to write to that computes the size and the SHA-256 of its content."""
 
     def __init__(self, out: IO[bytes]) -> None:

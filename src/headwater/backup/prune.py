@@ -16,7 +16,7 @@ NOTHING_HERE = "there is no backup here"
 
 
 @dataclass(frozen=True)
-class Pruned:
+class PrunedBackups:
     """The backups to remove, or those that were removed.
 
     Attributes:
@@ -33,7 +33,7 @@ class Pruned:
 
 def plan(
     archive: Archive, keep: int | None, older_than: timedelta | None, clock: Callable[[], datetime] | None = None
-) -> Pruned:
+) -> PrunedBackups:
     """Choose the backups to remove. The newest chain always stays.
 
     Args:
@@ -55,19 +55,19 @@ def plan(
         roots[name] = roots.get(manifest.parent, manifest.parent) if manifest.parent else name
         chains.setdefault(roots[name], []).append(manifest)
     ordered = sorted(chains.values(), key=lambda chain: chain[-1].id, reverse=True)
-    gone: list[BackupManifest] = []
+    removable: list[BackupManifest] = []
     for place, chain in enumerate(ordered):
         many = keep is not None and place >= keep
         old = older_than is not None and datetime.fromisoformat(chain[-1].ended) < moment - older_than
         # The newest chain is number 0 and stays, whatever the options say.
         if place and (many if older_than is None else old if keep is None else many and old):
-            gone += chain
-    names = {manifest.id for manifest in gone}
+            removable += chain
+    names = {manifest.id for manifest in removable}
     if not archive.backups and not archive.index:
         raise BackupError(archive.place.name, NOTHING_HERE)
-    return Pruned(
+    return PrunedBackups(
         tuple(sorted(names)),
-        sum(manifest.size for manifest in gone),
+        sum(manifest.size for manifest in removable),
         archive.removing,
         tuple(name for name in archive.backups if name not in names),
     )
@@ -80,7 +80,7 @@ def _check(keep: int | None, older_than: timedelta | None) -> None:
         raise OptionError("keep", keep, "at least 1: the newest full backup stays")
 
 
-def carry_out(place: BackupPlace, keep: int | None, older_than: timedelta | None) -> Pruned:
+def carry_out(place: BackupPlace, keep: int | None, older_than: timedelta | None) -> PrunedBackups:
     """Remove the backups that `plan` chooses, and those that an earlier attempt left.
 
     Raises:
@@ -93,19 +93,19 @@ def carry_out(place: BackupPlace, keep: int | None, older_than: timedelta | None
     with place.lock():
         archive = Archive(place)
         archive.require_sound()
-        chosen = plan(archive, keep, older_than)
-        going = sorted({*chosen.backups, *chosen.leftovers})
+        plan_ = plan(archive, keep, older_than)
+        going = sorted({*plan_.backups, *plan_.leftovers})
         if going:
-            kept = {name: archive.digests[name] for name in chosen.kept}
+            digests = {name: archive.digests[name] for name in plan_.kept}
             archive.note_removal(going)
             # First the index says what goes: a process that dies among the removals leaves nothing that a restore would
             # take for whole.
-            archive.write_index(kept, going)
+            archive.write_index(digests, going)
             failpoint("backup.removing")
             for name in going:
                 # The manifest first, for without it the folder is no backup.
                 place.remove(folder(name, MANIFEST))
                 place.remove(folder(name))
             failpoint("backup.removed")
-            archive.write_index(kept)
-        return chosen
+            archive.write_index(digests)
+        return plan_

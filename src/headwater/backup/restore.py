@@ -103,58 +103,60 @@ def point_of(archive: Archive, backup: str | None = None, at: datetime | None = 
         BackupError: there is no such backup, or its chain is damaged.
     """
     if backup is None:
-        ended = [
+        ended_backups = [
             name
             for name, manifest in archive.backups.items()
             if at is None or datetime.fromisoformat(manifest.ended) <= at
         ]
-        if not ended:
+        if not ended_backups:
             problem = "there is no backup here" if at is None else f"no backup had ended at {at.isoformat()}"
             raise BackupError(archive.place.name, problem)
-        backup = max(ended)
+        backup = max(ended_backups)
     chain = archive.chain(backup)
     return RestorePoint(tuple(chain), dict.fromkeys(chain[-1].part.ends, len(chain)))
 
 
 def point_at(
-    archive: Archive, point: RestorePoint, wanted: Mapping[int, int], *, nearest: bool = False
+    archive: Archive, point: RestorePoint, seqnos: Mapping[int, int], *, nearest: bool = False
 ) -> RestorePoint:
     """Return the point of a chain at which each vbucket stands at a wanted seqno.
 
     Args:
         archive: gives the place for errors.
         point: the end of the chain.
-        wanted: vbucket to seqno; others are left out.
+        seqnos: vbucket to seqno; others are left out.
         nearest: for a seqno at which no backup ended, take the newest end below it.
 
     Raises:
         BackupError: a vbucket is not in the backups.
         OptionError: a seqno at which no backup of the chain is whole.
     """
-    upto = {}
-    for vb, seqno in wanted.items():
+    backup_counts = {}
+    for vb, seqno in seqnos.items():
         if vb not in point.upto:
             raise BackupError(archive.place.name, f"vbucket {vb} is not in backup {point.chain[-1].id}")
         places = [0, *(each.part.ends[vb].seqno if vb in each.part.ends else 0 for each in point.chain)]
         # A later backup that read again from further back has taken back what lies above.
         fitting = [count for count, place in enumerate(places) if place <= seqno]
         # Of equal seqnos the later backup, which knows the newer history.
-        upto[vb] = max(fitting, key=lambda count: (places[count], count))
-        if places[upto[vb]] != seqno and not nearest and seqno < places[-1]:
-            known = ", ".join(map(str, sorted(set(places))))
-            raise OptionError("seqnos", f"{vb}: {seqno}", f"a seqno at which a backup is whole: {known} (or --nearest)")
-    return RestorePoint(point.chain, upto)
+        backup_counts[vb] = max(fitting, key=lambda count: (places[count], count))
+        if places[backup_counts[vb]] != seqno and not nearest and seqno < places[-1]:
+            choices = ", ".join(map(str, sorted(set(places))))
+            raise OptionError(
+                "seqnos", f"{vb}: {seqno}", f"a seqno at which a backup is whole: {choices} (or --nearest)"
+            )
+    return RestorePoint(point.chain, backup_counts)
 
 
 @dataclass
-class Restoring:
+class RestoreProgress:
     """The progress of a restore: changes read, and their total."""
 
     done: int = 0
     total: int = 0
 
 
-Tell = Callable[[Restoring], None]
+Tell = Callable[[RestoreProgress], None]
 
 
 def rows_of(
@@ -177,10 +179,10 @@ def rows_of(
     Raises:
         BackupError: a file is missing or damaged; none of its rows were yielded.
     """
-    upto = np.zeros(VBUCKET_NUMBERS, np.int64)
-    upto[list(point.upto)] = list(point.upto.values())
+    backup_counts = np.zeros(VBUCKET_NUMBERS, np.int64)
+    backup_counts[list(point.upto)] = list(point.upto.values())
     routes = {count: live(point.chain[count - 1].collections, collections) for count in {*point.upto.values()} - {0}}
-    step, seen = -1 if newest_first else 1, Seen()
+    step, newer_keys = -1 if newest_first else 1, Seen()
     for place, manifest in list(enumerate(point.chain))[::step]:
         if manifest.collections is None and collections is not None and str(DEFAULT_PATH) not in collections:
             continue
@@ -194,34 +196,34 @@ def rows_of(
             # bucket.
             if problem := differs(path, file, data):
                 raise BackupError(archive.place.name, problem)
-            with reading_parquet(pa.BufferReader(data)) as opened:
-                for batch in _reversed(opened) if newest_first else opened.iter_batches(ROWS_PER_CALL):
+            with reading_parquet(pa.BufferReader(data)) as parquet_file:
+                for batch in _reversed(parquet_file) if newest_first else parquet_file.iter_batches(ROWS_PER_CALL):
                     true = batch.column("seqno").to_numpy() <= bounds[batch.column("vbucket").to_numpy()]
-                    kept = batch if true.all() else batch.filter(pa.array(true))
+                    rows = batch if true.all() else batch.filter(pa.array(true))
                     if newest_first and len(point.chain) > 1:
                         # The full backup is read last, and its own keys need not be remembered: memory holds the keys
                         # of increments only.
-                        kept = _newest(kept, seen, remember=place > 0)
-                    yield kept if manifest.collections is None else routed(kept, upto, routes)
+                        rows = _newest(rows, newer_keys, remember=place > 0)
+                    yield rows if manifest.collections is None else routed(rows, backup_counts, routes)
 
 
-def _newest(batch: pa.RecordBatch, seen: Seen, *, remember: bool) -> pa.RecordBatch:
-    """Return the rows whose keys are not in `seen`; add their keys to it if `remember`, for older backups."""
+def _newest(batch: pa.RecordBatch, newer_keys: Seen, *, remember: bool) -> pa.RecordBatch:
+    """Return the rows whose keys are not in `newer_keys`; add their keys to it if `remember`, for older backups."""
     keys: list[Any] = batch.column("key").to_pylist()
     ids: list[Any] = [0] * len(keys)
     if "collection_id" in batch.schema.names:
         ids = batch.column("collection_id").to_pylist()
-    kept = []
+    is_new = []
     for key in zip(ids, keys, strict=True):
-        kept.append(key not in seen)
+        is_new.append(key not in newer_keys)
         if remember:
-            seen.add(key)
-    return batch if all(kept) else batch.filter(pa.array(kept))
+            newer_keys.add(key)
+    return batch if all(is_new) else batch.filter(pa.array(is_new))
 
 
-def _reversed(opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    for group in reversed(range(opened.num_row_groups)):
-        for batch in reversed(list(opened.iter_batches(ROWS_PER_CALL, row_groups=[group]))):
+def _reversed(parquet_file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    for group in reversed(range(parquet_file.num_row_groups)):
+        for batch in reversed(list(parquet_file.iter_batches(ROWS_PER_CALL, row_groups=[group]))):
             yield batch.take(np.arange(batch.num_rows - 1, -1, -1))
 
 
@@ -249,10 +251,10 @@ def restore(
         RowsRefused: the node refused changes permanently.
         TransportError, StatusError: a node did not answer, or could not write.
     """
-    progress = Restoring(total=sum(manifest.rows for manifest in point.chain))
+    progress = RestoreProgress(total=sum(manifest.rows for manifest in point.chain))
 
     def watched() -> Iterator[pa.RecordBatch]:
-        for batch in _written(archive, point, collections, force=force):
+        for batch in _written_changes(archive, point, collections, force=force):
             yield batch
             failpoint("backup.restoring")
             progress.done += batch.num_rows
@@ -262,12 +264,12 @@ def restore(
     names = check_columns(list(types(collections=by_collection).items()), with_meta=True)
     try:
         return write(replace(target, with_meta=True, force=force), names, watched(), "refused")
-    except RowsRefused as refused:
+    except RowsRefused as error:
         advice = "What was written before stays; when the reason is gone, restore again"
-        raise RowsRefused(refused.count, refused.first, refused.reason, advice) from None
+        raise RowsRefused(error.count, error.first, error.reason, advice) from None
 
 
-def _written(
+def _written_changes(
     archive: Archive, point: RestorePoint, collections: frozenset[str] | None, *, force: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes that a restore writes, in its order."""
@@ -281,7 +283,7 @@ def counts(
 ) -> dict[str, Any]:
     """Return the number of changes that a restore of a point would write, by kind; every file is read and checked."""
     numbers = {"mutation": 0, "deletion": 0, "expiration": 0}
-    for batch in _written(archive, point, collections, force=force):
+    for batch in _written_changes(archive, point, collections, force=force):
         events: Any = batch.column("event")
         for each in events.value_counts().to_pylist():
             numbers[each["values"]] += each["counts"]

@@ -39,20 +39,20 @@ class Verified:
 
 
 def verify(
-    archive: Archive, wanted: Iterable[BackupManifest] | None = None, tell: Tell = lambda done, total: None
+    archive: Archive, manifests: Iterable[BackupManifest] | None = None, tell: Tell = lambda done, total: None
 ) -> Verified:
     """Check all backups of an archive, or some.
 
     Args:
         archive: as it was read.
-        wanted: backups to check; None for all, and for the archive as a whole.
+        manifests: backups to check; None for all, and for the archive as a whole.
         tell: called after each file with the bytes checked and their total.
     """
     outcome = Verified()
-    if wanted is None:
+    if manifests is None:
         outcome.problems += archive.problems
         outcome.unfinished = list(archive.unfinished)
-    backups = list(archive.backups.values() if wanted is None else wanted)
+    backups = list(archive.backups.values() if manifests is None else manifests)
     total = sum(manifest.size for manifest in backups)
     for manifest in backups:
         outcome.backups += 1

@@ -42,16 +42,16 @@ TRACED = frozenset({"move", "cluster"})
 for it."""
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"headwater {headwater.__version__}")
         raise typer.Exit
 
 
 def _profiles(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names that the shell completes --profile to."""
-    named = context.params.get("config") or os.environ.get("HEADWATER_CONFIG")
-    return completed(incomplete, Path(named) if named else None)
+    file = context.params.get("config") or os.environ.get("HEADWATER_CONFIG")
+    return completed(incomplete, Path(file) if file else None)
 
 
 def _is_traced(context: Any) -> bool:

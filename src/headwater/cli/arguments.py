@@ -29,10 +29,10 @@ def hide_passwords() -> None:
         begin, end = (int(fields[_ARGUMENTS_BEGIN - 2 + place]) for place in (0, 1))
         with (_SELF / "mem").open("r+b", buffering=0) as memory:
             memory.seek(begin)
-            shown = memory.read(end - begin)
-            hidden = b"\0".join(masked(shown.split(b"\0")))
+            arguments = memory.read(end - begin)
+            hidden = b"\0".join(masked(arguments.split(b"\0")))
             # Another length would move the arguments behind, and overwrite the environment that follows them.
-            if hidden != shown and len(hidden) == len(shown):
+            if hidden != arguments and len(hidden) == len(arguments):
                 memory.seek(begin)
                 memory.write(hidden)
     except (OSError, ValueError, IndexError):
@@ -45,11 +45,11 @@ def masked(arguments: list[bytes]) -> Iterator[bytes]:
     for argument in arguments:
         name, equals, value = argument.partition(b"=")
         is_option = _OPTION.fullmatch(name) is not None
-        named = _PROPERTY.match(argument)
+        property_ = _PROPERTY.match(argument)
         if follows:
             yield b"*" * len(argument)
-        elif named is not None:
-            yield named[0] + b"*" * (len(argument) - named.end())
+        elif property_ is not None:
+            yield property_[0] + b"*" * (len(argument) - property_.end())
         elif is_option and equals:
             yield name + equals + b"*" * len(value)
         else:

@@ -84,14 +84,16 @@ def create(
     from headwater.backup import create as making
     from headwater.cli.meter import Meter
 
-    target = _place(place)
+    target = _archive_place(place)
     with connect(node, user, password) as client, Meter("backup", "changes", quiet=quiet) as meter:
-        wanted = vbucket_set(vbuckets)
-        existing(client, wanted)
-        choice = making.Choice(full=full, vbuckets=None if wanted is None else tuple(wanted), default_only=default_only)
+        numbers = vbucket_set(vbuckets)
+        existing(client, numbers)
+        choice = making.Choice(
+            full=full, vbuckets=None if numbers is None else tuple(numbers), default_only=default_only
+        )
 
-        def tell(done: "BackupProgress") -> None:
-            meter.show(done.done, done.total)
+        def tell(progress: "BackupProgress") -> None:
+            meter.show(progress.done, progress.total)
 
         outcome = making.create(target, client, _bucket(node), choice, tell)
     report(f"{outcome.id}: {_in_words(outcome)} in {meter.seconds:.1f} s", **outcome.summary())
@@ -135,13 +137,13 @@ def verify(
     archive = _archive(place)
     if not archive.backups and not archive.problems:
         raise CommandError(f"{place}: there is no backup here")
-    wanted = None if backup is None else archive.chain(backup)
+    chain = None if backup is None else archive.chain(backup)
     with Meter("verify", "bytes", quiet=quiet) as meter:
-        outcome = look(archive, wanted, meter.show)
+        outcome = look(archive, chain, meter.show)
     line = f"{several(outcome.backups, 'backup')}, {several(outcome.files, 'file')}, {count(outcome.bytes)} bytes"
     if len(outcome.collections) > 1:
         line += f"; collections {', '.join(outcome.collections)}"
-    parts = [each.id for each in wanted or archive.backups.values() if each.default_only]
+    parts = [each.id for each in chain or archive.backups.values() if each.default_only]
     if parts:
         line += f"; {', '.join(parts)}: {DEFAULT_ONLY}"
     report(line, **outcome.to_json())
@@ -193,18 +195,18 @@ def restore(
 
     archive = _archive(place)
     point = _point(archive, backup, at, seqnos, nearest, vbucket_set(vbuckets))
-    chosen = chosen_of(point.manifests, None if collections is None else collections.split(","))
+    choice_ = chosen_of(point.manifests, None if collections is None else collections.split(","))
     if dry_run:
-        _tell_restore(point, counts(archive, point, chosen, force=force), "would be written, nothing was")
+        _tell_restore(point, counts(archive, point, choice_, force=force), "would be written, nothing was")
         return
     with connect(node, user, password) as client:
         client.noop()  # a wrong address or password is told before all files are read
-        missing = lacking(client, point.backups, chosen)
+        missing_collections = lacking(client, point.backups, choice_)
     with Meter("verify", "bytes", quiet=quiet) as meter:
         _fail(look(archive, point.chain, meter.show).problems)
     # Only once the backup is known to be whole: for a damaged one nothing is made that nobody could fill.
-    _make(missing, node, user, password)
-    _write(archive, point, chosen, _target(node, user, password, retry), force, quiet)
+    _make(missing_collections, node, user, password)
+    _write(archive, point, choice_, _target(node, user, password, retry), force, quiet)
 
 
 def prune(
@@ -222,14 +224,23 @@ def prune(
     from headwater.backup import prune as pruning
 
     age = None if older_than is None else read_age("older-than", older_than, before="d")
-    gone = pruning.plan(_archive(place), keep, age) if dry_run else pruning.carry_out(_place(place), keep, age)
+    outcome = (
+        pruning.plan(_archive(place), keep, age) if dry_run else pruning.carry_out(_archive_place(place), keep, age)
+    )
     would = "would be" if dry_run else "were"
-    line = f"{several(len(gone.backups), 'backup')}, {count(gone.bytes)} bytes {would} removed; {len(gone.kept)} stay"
+    removed = f"{several(len(outcome.backups), 'backup')}, {count(outcome.bytes)} bytes {would} removed"
+    line = f"{removed}; {len(outcome.kept)} stay"
     say = answer if dry_run else report
-    say("\n".join([*gone.backups, line]), removed=gone.backups, bytes=gone.bytes, kept=gone.kept, dry_run=dry_run)
+    say(
+        "\n".join([*outcome.backups, line]),
+        removed=outcome.backups,
+        bytes=outcome.bytes,
+        kept=outcome.kept,
+        dry_run=dry_run,
+    )
 
 
-def _place(text: str) -> Any:
+def _archive_place(text: str) -> Any:
     from headwater.backup.place import place_of
 
     return place_of(text)
@@ -238,7 +249,7 @@ def _place(text: str) -> Any:
 def _archive(text: str) -> "Archive":
     from headwater.backup.archive import Archive
 
-    return Archive(_place(text))
+    return Archive(_archive_place(text))
 
 
 def _bucket(node: str) -> str:
@@ -255,40 +266,40 @@ def _target(node: str, user: str | None, password: str | None, retry: float | No
 
 
 def _write(
-    archive: "Archive", point: "RestorePoint", chosen: frozenset[str] | None, target: Any, force: bool, quiet: bool
+    archive: "Archive", point: "RestorePoint", choice_: frozenset[str] | None, target: Any, force: bool, quiet: bool
 ) -> None:
     """Write a point into a bucket and report the result."""
     from headwater.backup import restore as writing
     from headwater.cli.meter import Meter
 
     with Meter("restore", "changes", quiet=quiet) as meter:
-        done = writing.restore(
+        outcome = writing.restore(
             archive,
             point,
             target,
             force=force,
-            collections=chosen,
+            collections=choice_,
             tell=lambda each: meter.show(each.done, each.total),
         )
-    counts = {"stored": done.stored, "deleted": done.deleted + done.absent, "not needed": done.behind}
+    counts = {"stored": outcome.stored, "deleted": outcome.deleted + outcome.absent, "not needed": outcome.behind}
     _tell_restore(point, counts, f"in {meter.seconds:.1f} s")
 
 
-def _make(missing: "list[Lacking]", node: str, user: str | None, password: str | None) -> None:
+def _make(missing_collections: "list[Lacking]", node: str, user: str | None, password: str | None) -> None:
     """Make scopes and collections; raise CommandError if that is impossible."""
     from headwater.cli.cluster.running import addresses, run
     from headwater.client.routing import parse
     from headwater.cluster.collections import make
     from headwater.wire.manifest import ManifestRefused
 
-    if not missing:
+    if not missing_collections:
         return
     target = parse(node)
     if target.user is not None:
         user, password = target.login(user, password)
     seeds, place = addresses([target.url])
     try:
-        run(lambda members, _: make(members, seeds, missing), place, user, password)
+        run(lambda members, _: make(members, seeds, missing_collections), place, user, password)
     except ManifestRefused as error:
         raise CommandError(f"the collections of the backup can't be made: {error}") from None
 
@@ -312,9 +323,9 @@ def _point(
     if seqnos is not None:
         point = point_at(archive, point, _seqnos(seqnos), nearest=nearest)
     if vbuckets is not None:
-        missing = [vb for vb in vbuckets if vb not in point.upto]
-        if missing:
-            raise CommandError(f"vbucket {missing[0]} is not in backup {point.chain[-1].id}")
+        missing_vbuckets = [vb for vb in vbuckets if vb not in point.upto]
+        if missing_vbuckets:
+            raise CommandError(f"vbucket {missing_vbuckets[0]} is not in backup {point.chain[-1].id}")
         point = RestorePoint(point.chain, {vb: point.upto[vb] for vb in vbuckets})
     return point
 
@@ -336,9 +347,11 @@ def _seqnos(path: Path) -> dict[int, int]:
 
 def _in_words(manifest: "BackupManifest") -> str:
     changes = manifest.part.changes
-    gone = changes.get("deletions", 0) + changes.get("expirations", 0)
-    what = "full" if not manifest.parent else f"after {manifest.parent}"
-    return f"{what}, {count(changes.get('mutations', 0))} stored, {count(gone)} deleted, {count(manifest.size)} bytes"
+    deleted = changes.get("deletions", 0) + changes.get("expirations", 0)
+    kind = "full" if not manifest.parent else f"after {manifest.parent}"
+    return (
+        f"{kind}, {count(changes.get('mutations', 0))} stored, {count(deleted)} deleted, {count(manifest.size)} bytes"
+    )
 
 
 def _tell_more(manifest: "BackupManifest") -> None:

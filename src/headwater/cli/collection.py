@@ -49,8 +49,8 @@ def list_(
     for scope in manifest.scopes:
         for each in scope.collections:
             limit = "" if each.max_ttl is None else f" {each.max_ttl} s"
-            kept = "" if each.history else " without a history"
-            typer.echo(f"{scope.name}.{each.name} {each.id:x}{limit}{kept}")
+            history = "" if each.history else " without a history"
+            typer.echo(f"{scope.name}.{each.name} {each.id:x}{limit}{history}")
         if not scope.collections:
             typer.echo(scope.name)
 

@@ -29,11 +29,11 @@ SHOWN = "shown"
 """The parameter of jobs that says how progress is printed."""
 
 
-def parameters(declared: Iterable[Parameter]) -> list[Any]:
+def parameters(parameters_: Iterable[Parameter]) -> list[Any]:
     """Return parameters of a command, made by typer from a function with these parameters."""
     fields = [
         (name, kind, field(kw_only=True) if default is ... else field(default=default, kw_only=True))
-        for name, kind, default in declared
+        for name, kind, default in parameters_
     ]
     app = typer.Typer(add_completion=False)
     app.command()(make_dataclass("Parameters", fields))
@@ -42,7 +42,7 @@ def parameters(declared: Iterable[Parameter]) -> list[Any]:
 
 def parameter_of(option: Option, done: str = "") -> Parameter:
     """Return a declared option in typer's form; `done` completes its value."""
-    about: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "metavar": option.metavar or (option.unit.metavar if option.unit else None),
         "envvar": option.env or None,
         "help": option.about.replace("{done}", done),
@@ -50,17 +50,19 @@ def parameter_of(option: Option, done: str = "") -> Parameter:
     }
     kind: Any = Literal[option.choices] if option.choices else option.kind
     if option.unit is not None:
-        about["parser"] = reader_of(option)
+        settings["parser"] = reader_of(option)
     elif option.kind in (int, float):
-        about |= {"min": option.least, "max": option.most}
+        settings |= {"min": option.least, "max": option.most}
     default = option.default
     if option.many:
         kind = StrEnum(option.field, {each: each for each in option.choices}) if option.choices else kind
         kind, default = list[kind] | None, None if default is not ... else ...
     elif default is None:
         kind |= None
-    known = typer.Argument(**about) if option.positional else typer.Option(f"--{option.flag or option.name}", **about)
-    return option.field, Annotated[kind, known], default
+    parameter = (
+        typer.Argument(**settings) if option.positional else typer.Option(f"--{option.flag or option.name}", **settings)
+    )
+    return option.field, Annotated[kind, parameter], default
 
 
 class CommandWithForms(TyperCommand):
@@ -73,18 +75,18 @@ class CommandWithForms(TyperCommand):
 
     forms: ClassVar[Mapping[str, tuple[str, Any, Any]]] = FORMS
 
-    def __init__(self, name: str | None, *, callback: Any = None, params: Any = None, **more: Any) -> None:
+    def __init__(self, name: str | None, *, callback: Any = None, params: Any = None, **attributes: Any) -> None:
         more_declared = self.declared()
-        known = [*(params or ()), *parameters(more_declared)]
-        flags = {flag for each in known for flag in (*each.opts, *each.secondary_opts)}
-        names = {each.name for each in known}
+        all_parameters = [*(params or ()), *parameters(more_declared)]
+        flags = {flag for each in all_parameters for flag in (*each.opts, *each.secondary_opts)}
+        names = {each.name for each in all_parameters}
         self._passwords = [each for each in passwords_in(names) if f"{each}_file" not in names]
         self._forms = [each for each, form in self.forms.items() if form[0] not in flags and each not in names]
-        added: list[Parameter] = [(f"{each}_file", file_option(each), None) for each in self._passwords]
-        added += [(each, *self.forms[each][1:]) for each in self._forms]
+        own_parameters: list[Parameter] = [(f"{each}_file", file_option(each), None) for each in self._passwords]
+        own_parameters += [(each, *self.forms[each][1:]) for each in self._forms]
         hints = get_type_hints(inspect.unwrap(callback)) if callback is not None else {}
-        self.kinds: Final = hints | {each: kind.__origin__ for each, kind, _ in (*more_declared, *added)}
-        super().__init__(name, callback=callback, params=[*known, *parameters(added)], **more)
+        self.kinds: Final = hints | {each: kind.__origin__ for each, kind, _ in (*more_declared, *own_parameters)}
+        super().__init__(name, callback=callback, params=[*all_parameters, *parameters(own_parameters)], **attributes)
         for each in self.params:
             take_as_it_is(each)
 
@@ -95,8 +97,8 @@ class CommandWithForms(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the function in the chosen forms, with the passwords from files or the terminal."""
         values = ctx.params
-        chosen = {each: values.pop(each) if each in self._forms else values.get(each) for each in FORMS}
-        forms = Forms(bool(chosen["as_json"]), bool(chosen["quiet"]), int(chosen["verbose"] or 0))
+        values_ = {each: values.pop(each) if each in self._forms else values.get(each) for each in FORMS}
+        forms = Forms(bool(values_["as_json"]), bool(values_["quiet"]), int(values_["verbose"] or 0))
         if SHOWN in values and (forms.json or forms.quiet):
             values[SHOWN] = type(values[SHOWN])("json" if forms.json else "none")
         with speaking(forms):

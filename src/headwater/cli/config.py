@@ -72,8 +72,10 @@ def check(
         faults.append(Fault(_line_of(lines, path), ".".join(path), problem))
     faults.sort()
     problems = [{"line": fault.line or None, "key": fault.key or None, "problem": fault.message} for fault in faults]
-    shown = [f"{file}:{fault.line or ''}: {fault.key + ': ' if fault.key else ''}{fault.message}" for fault in faults]
-    answer("\n".join(shown) or f"{file}: all is well", file=str(file), faults=problems)
+    messages = [
+        f"{file}:{fault.line or ''}: {fault.key + ': ' if fault.key else ''}{fault.message}" for fault in faults
+    ]
+    answer("\n".join(messages) or f"{file}: all is well", file=str(file), faults=problems)
     if faults:
         raise CommandError(f"{file}: {several(len(faults), 'fault')}")
 
@@ -122,8 +124,8 @@ def _of_command(group: Any, name: str | None, source: Settings) -> Iterator[tupl
         if command is None:
             raise OptionError("for", " ".join(words), "a command; headwater --help lists them")
     for layer, place in source.layers(group, words[0]):
-        mine = reduce(lambda below, word: below.get(word, {}), words, layer)
-        options |= {each: (value, place) for each, value in mine.items()}
+        own_values = reduce(lambda below, word: below.get(word, {}), words, layer)
+        options |= {each: (value, place) for each, value in own_values.items()}
     lines = {} if source.path is None else _lines(source.path)
     for option, parameter in sorted(known_options(command).items()):
         if (name is None and parameter.envvar not in VARIABLES) or option in ("help", *_FORM_OPTIONS):
@@ -145,15 +147,15 @@ def _key(parameter: Any, words: list[str]) -> str:
 
 
 def _origin(
-    lines: Mapping[tuple[str, ...], int], source: Settings, place: tuple[str, ...], wanted: Sequence[tuple[str, ...]]
+    lines: Mapping[tuple[str, ...], int], source: Settings, place: tuple[str, ...], keys: Sequence[tuple[str, ...]]
 ) -> str:
     """Return the origin of a default: the table of its command, or the profile."""
-    mine = [path for path in lines if path[: len(place)] == place]
-    paths = [path for each in wanted for path in mine if _same(path[len(place) :], each)]
+    paths_below = [path for path in lines if path[: len(place)] == place]
+    paths = [path for each in keys for path in paths_below if _is_same_path(path[len(place) :], each)]
     return f"{f'profile {source.profile}, ' if place else ''}{source.path}:{lines.get([*paths, place][0], 0)}"
 
 
-def _same(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
+def _is_same_path(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return tuple(map(plain_name, path)) == tuple(map(plain_name, other))
 
 

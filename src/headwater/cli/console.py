@@ -64,8 +64,11 @@ def console(
 
 def _check_installed() -> None:
     """Report all missing libraries before a node is asked."""
-    if missing := [each for each in ("starlette", "uvicorn", "jinja2") if find_spec(each) is None]:
-        raise CommandError(lacking(missing) or f"{', '.join(missing)} is missing: pip install {' '.join(missing)}")
+    if missing_modules := [each for each in ("starlette", "uvicorn", "jinja2") if find_spec(each) is None]:
+        raise CommandError(
+            lacking(missing_modules)
+            or f"{', '.join(missing_modules)} is missing: pip install {' '.join(missing_modules)}"
+        )
 
 
 def _check_login(url: str, user: str | None, password: str | None) -> None:

@@ -63,7 +63,7 @@ def rows_of(stream: io.RawIOBase | io.BytesIO, delimiter: str, *, strict: bool =
             yield row
 
 
-def types_of(head: str, delimiter: str, given: Mapping[str, str], key_field: str, *, infer: bool) -> dict[str, str]:
+def types_of(head: str, delimiter: str, stated: Mapping[str, str], key_field: str, *, infer: bool) -> dict[str, str]:
     """Return each column's type: the given one, one inferred from the beginning of the text, or `text`.
 
     Raises:
@@ -74,14 +74,14 @@ def types_of(head: str, delimiter: str, given: Mapping[str, str], key_field: str
     names = rows[0] if rows else []
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise ValueError(f"names the columns {', '.join(map(repr, twice))} more than once")
-    for name in given:
+    for name in stated:
         if name not in names:
             raise ValueError(f"--types names {name!r}; the columns are {', '.join(names)}")
     types = dict.fromkeys(names, "text")
     if infer:
         types |= {name: _inferred_type({row[at] for row in rows[1:] if at < len(row)}) for at, name in enumerate(names)}
         types |= {name: "text" for name in names if name == key_field}
-    return types | dict(given)
+    return types | dict(stated)
 
 
 def _inferred_type(fields: set[str]) -> str:

@@ -47,7 +47,7 @@ def delete(
 
     Exit status 1 when there is none.
     """
-    wanted = durability(durability_level, durability_timeout)
+    durability_ = durability(durability_level, durability_timeout)
     with connect(node, user, password) as client:
-        deleted = documents(client, collection).delete(typed(key), cas=cas, durability=wanted)
+        deleted = documents(client, collection).delete(typed(key), cas=cas, durability=durability_)
     report(f"cas {deleted}", key=key, cas=deleted)

@@ -24,9 +24,9 @@ def own_exits(command: Any) -> Mapping[int, str]:
     """Return the meanings of a command's own statuses: of its job, its work, or by its module: EXITS, and EXITS_OF of
     the commands of a group.
     """
-    declared = getattr(command, "job", None) or getattr(command, "work", None)
-    if declared is not None:
-        return dict(declared.EXITS)
+    task = getattr(command, "job", None) or getattr(command, "work", None)
+    if task is not None:
+        return dict(task.EXITS)
     module = sys.modules[command.callback.__module__]
     return dict(getattr(module, "EXITS_OF", {}).get(command.name) or getattr(module, "EXITS", {}))
 

@@ -25,7 +25,7 @@ from headwater.cli.options import (
     User,
     connect,
     examples,
-    told_scopes,
+    scopes_text,
     typed,
 )
 from headwater.client.collections import parse_path
@@ -95,20 +95,20 @@ def export(
     """
     from headwater.cli.spool import Spool
 
-    where = _where(file, overwrite)
-    bad = BadDocuments() if skip_bad else None
-    form = _form(file, file_format, key, prefix, types, encoding)._replace(skip_bad=bad)
+    path = _output_path(file, overwrite)
+    bad_documents = BadDocuments() if skip_bad else None
+    form = _form(file, file_format, key, prefix, types, encoding)._replace(skip_bad=bad_documents)
     if collection is not None:
         parse_path(collection)
     began = time.monotonic()
-    with _roomy(where), Spool(_spool_file(where), typed(prefix)) as spool:
+    with _roomy(path), Spool(_spool_file(path), typed(prefix)) as spool:
         with connect(node, user, password) as client:
             _read(client, spool, collection, only_one=bool(key))
-        written = _write(spool, form, _nowhere() if dry_run else _output(where, form))
-    _tell(file, written, bad, time.monotonic() - began, dry_run)
+        document_count = _write(spool, form, _nowhere() if dry_run else _output(path, form))
+    _tell(file, document_count, bad_documents, time.monotonic() - began, dry_run)
 
 
-def _where(file: Path, overwrite: bool) -> Path | None:
+def _output_path(file: Path, overwrite: bool) -> Path | None:
     """Return the file to make, None for standard output.
 
     Raises: OptionError, typer.BadParameter.
@@ -133,7 +133,7 @@ def _form(
     from headwater.cli.readers import format_of
     from headwater.cli.writers import ExportForm
 
-    checked = reading(None, encoding, types, infer=False)
+    checked_form = reading(None, encoding, types, infer=False)
     try:
         format_ = file_format.value if file_format else format_of(file)
     except InputError as error:
@@ -143,28 +143,28 @@ def _form(
     if format_ == "parquet" and str(file) == "-" and sys.stdout.isatty():
         raise typer.BadParameter("Parquet is nothing for a terminal: name a file, or send it into one.")
     name = encoding.lower().replace("_", "-")
-    return ExportForm(format_, "utf-8" if name == "utf8" else name, key or None, typed(prefix), checked.types)
+    return ExportForm(format_, "utf-8" if name == "utf8" else name, key or None, typed(prefix), checked_form.types)
 
 
 @contextmanager
-def _roomy(where: Path | None) -> Iterator[None]:
+def _roomy(path: Path | None) -> Iterator[None]:
     """Explain a full disk if the block meets one."""
     try:
         yield
     except (DiskFull, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        folder = Path(tempfile.gettempdir()) if where is None else where.parent
-        left = f"{shutil.disk_usage(folder).free >> 20} MiB are free in {folder}"
+        folder = Path(tempfile.gettempdir()) if path is None else path.parent
+        room = f"{shutil.disk_usage(folder).free >> 20} MiB are free in {folder}"
         message = "an export needs room for the documents twice, the second time as they are written"
-        raise CommandError(f"{where or 'the export'}: no room left; {left}, and {message}") from None
+        raise CommandError(f"{path or 'the export'}: no room left; {room}, and {message}") from None
 
 
-def _spool_file(where: Path | None) -> IO[bytes]:
+def _spool_file(path: Path | None) -> IO[bytes]:
     """Return a file without a name, on a disk that must have room anyway; it is gone with this process in any
     case.
     """
-    return cast(IO[bytes], tempfile.TemporaryFile(dir=None if where is None else where.parent))
+    return cast(IO[bytes], tempfile.TemporaryFile(dir=None if path is None else path.parent))
 
 
 def _read(client: "Client", spool: "Spool", collection: str | None, *, only_one: bool) -> None:
@@ -172,13 +172,13 @@ def _read(client: "Client", spool: "Spool", collection: str | None, *, only_one:
     from headwater.cli.spool import read_into
     from headwater.client.unread import unread_collections
 
-    chosen = client.choose(None if only_one and collection is None else collection or "all")
-    if only_one and collection is None and (unread := unread_collections(client)):
-        remark(f"only the default collection is written; left out: {told_scopes(unread)}")
-    total = sum(client.seqnos("all" if chosen else None).values())
-    drain = client.batches(until="now", collections=chosen)
+    coverage = client.choose(None if only_one and collection is None else collection or "all")
+    if only_one and collection is None and (unread_scopes := unread_collections(client)):
+        remark(f"only the default collection is written; left out: {scopes_text(unread_scopes)}")
+    total = sum(client.seqnos("all" if coverage else None).values())
+    drain = client.batches(until="now", collections=coverage)
     with Meter("read", "changes", quiet=forms().quiet) as meter, drain as batches:
-        read_into(spool, batches, lambda reached: meter.show(min(reached, total), total))
+        read_into(spool, batches, lambda count: meter.show(min(count, total), total))
 
 
 def _write(spool: "Spool", form: "ExportForm", output: AbstractContextManager[IO[bytes]]) -> int:
@@ -186,30 +186,30 @@ def _write(spool: "Spool", form: "ExportForm", output: AbstractContextManager[IO
     from headwater.cli.meter import Meter
     from headwater.cli.writers import write
 
-    total, done = sum(map(len, spool.batches())), 0
+    total, written = sum(map(len, spool.batches())), 0
     with Meter("written", "documents", quiet=forms().quiet) as meter, output as out:
-        for done in write(out, spool.batches, form):
+        for written in write(out, spool.batches, form):
             failpoint("export.written")
-            meter.show(done, total)
-    return done
+            meter.show(written, total)
+    return written
 
 
 @contextmanager
-def _output(where: Path | None, form: "ExportForm") -> Iterator[IO[bytes]]:
+def _output(path: Path | None, form: "ExportForm") -> Iterator[IO[bytes]]:
     """Yield the file, which gets its name when the block ends well; or standard output, which can't seek."""
     from headwater.lake.store import TableStore
 
-    if where is not None:
+    if path is not None:
         with (
-            TableStore(str(where.parent), is_private=True).output(where.name) as out,
-            _compressed_file(out, where) as text,
+            TableStore(str(path.parent), is_private=True).output(path.name) as out,
+            _compressed_file(out, path) as text,
         ):
             yield text
     elif form.file_format == "parquet":
-        with tempfile.TemporaryFile() as whole:
-            yield whole
-            whole.seek(0)
-            shutil.copyfileobj(whole, sys.stdout.buffer)
+        with tempfile.TemporaryFile() as buffer:
+            yield buffer
+            buffer.seek(0)
+            shutil.copyfileobj(buffer, sys.stdout.buffer)
     else:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -220,13 +220,13 @@ def _nowhere() -> AbstractContextManager[IO[bytes]]:
 
 
 @contextmanager
-def _compressed_file(out: IO[bytes], where: Path) -> Iterator[IO[bytes]]:
+def _compressed_file(out: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     """Yield a file compressed by its name: .gz, .bz2, .zst, .lz4."""
     import pyarrow as pa
 
     from headwater.cli.readers import COMPRESSIONS
 
-    codec = COMPRESSIONS.get(where.suffix.lower())
+    codec = COMPRESSIONS.get(path.suffix.lower())
     if codec is None:
         yield out
         return
@@ -264,17 +264,22 @@ class BadDocuments:
             remark(f"{error}; left out")
 
 
-def _tell(file: Path, written: int, bad: BadDocuments | None, seconds: float, dry_run: bool) -> None:
+def _tell(file: Path, document_count: int, bad_documents: BadDocuments | None, seconds: float, dry_run: bool) -> None:
     """Report the result; on stderr if the documents went to standard output."""
     from headwater.cli.screen import rate, several
 
-    left_out = bad.documents if bad else 0
-    more = f"; {several(left_out, 'document')} left out" if left_out else ""
+    left_out = bad_documents.documents if bad_documents else 0
+    left_out_text = f"; {several(left_out, 'document')} left out" if left_out else ""
     if dry_run:
-        report(f"{several(written, 'document')}, nothing was written{more}", documents=written, left_out=left_out)
+        report(
+            f"{several(document_count, 'document')}, nothing was written{left_out_text}",
+            documents=document_count,
+            left_out=left_out,
+        )
         return
-    line = f"{several(written, 'document')} written in {seconds:.1f} s, {rate(written, seconds)}{more}"
+    documents = several(document_count, "document")
+    line = f"{documents} written in {seconds:.1f} s, {rate(document_count, seconds)}{left_out_text}"
     if str(file) == "-":
         remark(line)
     else:
-        report(line, documents=written, left_out=left_out, file=str(file), seconds=round(seconds, 3))
+        report(line, documents=document_count, left_out=left_out, file=str(file), seconds=round(seconds, 3))

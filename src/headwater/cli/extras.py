@@ -23,16 +23,16 @@ def lacking(modules: Sequence[str]) -> str | None:
     """Return the advice to install the extra with some modules; None if no extra of ours has one of them."""
     requirements = _extras()
     sizes = Counter(extra for _, _, extra in requirements)  # what an extra takes over from another stands in both
-    wanted: list[tuple[str, str, str]] = []
+    packages: list[tuple[str, str, str]] = []
     for name in modules:
         package = _NAMES.get(name, name).casefold()
         matches = [each for each in requirements if each[0].casefold() == package]
         if not matches:
             return None
-        wanted.append(min(matches, key=lambda each: sizes[each[2]]))
-    install = " ".join(f"'{package}{versions}'" for package, versions, _ in wanted)
+        packages.append(min(matches, key=lambda each: sizes[each[2]]))
+    install = " ".join(f"'{package}{versions}'" for package, versions, _ in packages)
     verb = "is" if len(modules) == 1 else "are"
-    return f"{', '.join(modules)} {verb} missing: pip install {install}, or headwater with the extra `{wanted[0][2]}`"
+    return f"{', '.join(modules)} {verb} missing: pip install {install}, or headwater with the extra `{packages[0][2]}`"
 
 
 def _extras() -> list[tuple[str, str, str]]:

@@ -40,11 +40,11 @@ _ARGUMENT = re.compile(r"[^\s\"'(]+:[^\s\"')]*@")
 class InputError(HeadwaterError):
     """A file given to a command has content that the command can't take."""
 
-    def __init__(self, path: Path, place: str, why: str) -> None:
+    def __init__(self, path: Path, place: str, reason: str) -> None:
         self.path: Path = path
         self.place: str = place
-        self.why: Final = why
-        super().__init__(f"{path}, {place}: {why}")
+        self.why: Final = reason
+        super().__init__(f"{path}, {place}: {reason}")
 
 
 class CommandError(HeadwaterError):
@@ -91,13 +91,13 @@ def _ending(run: Any, *args: Any, **kwargs: Any) -> int:
     except HeadwaterError as error:
         return _say(f"{error}{next_step(type(error).__name__, str(error))}", 2 if isinstance(error, OptionError) else 1)
     except (OSError, ModuleNotFoundError, UnicodeEncodeError) as error:
-        if (why := _why(error)) is None:
+        if (line := _message_of(error)) is None:
             raise
-        return _say(why, 2 if isinstance(error, UnicodeEncodeError) else 1)
+        return _say(line, 2 if isinstance(error, UnicodeEncodeError) else 1)
     return result if isinstance(result, int) else 0
 
 
-def _why(error: OSError | ModuleNotFoundError | UnicodeEncodeError) -> str | None:
+def _message_of(error: OSError | ModuleNotFoundError | UnicodeEncodeError) -> str | None:
     """Return the message for a failure outside of headwater, or None if that explains nothing. Python hands us
     arguments that are no UTF-8 with surrogates in them, which no message to a node can have.
     """
@@ -142,8 +142,8 @@ _WANTED = {
 def plain_words(error: Any) -> str:
     """Return the reason why a value of an option or an argument (a typer.BadParameter) is invalid."""
     details = error.__cause__.errors()[0] if hasattr(error.__cause__, "errors") else {}
-    if (wanted := _WANTED.get(details.get("type", ""))) is not None:
-        return f"{str(details['input'])!r} is not {wanted.format(**details.get('ctx', {}))}"
+    if (kind := _WANTED.get(details.get("type", ""))) is not None:
+        return f"{str(details['input'])!r} is not {kind.format(**details.get('ctx', {}))}"
     message, is_one_of, choices = str(error.message).removeprefix("Value error, ").partition(" is not one of ")
     return message + is_one_of + choices.replace("'", "")
 
@@ -152,19 +152,19 @@ def _usage(error: Any) -> str:
     """Return the error, and where to find the right form; nothing if the help itself was shown."""
     if isinstance(error, typer.BadParameter):
         error.message = plain_words(error)
-    where = error.ctx.command_path if error.ctx is not None else "headwater"
+    command = error.ctx.command_path if error.ctx is not None else "headwater"
     message = _ARGUMENT.sub("...@", error.format_message()) + _dash_advice(
         error
     )  # what was typed may be an address with a password
     if not message:
         return ""
-    return f"{message}{'' if message.endswith(('.', '?', '!')) else '.'} See: {where} --help"
+    return f"{message}{'' if message.endswith(('.', '?', '!')) else '.'} See: {command} --help"
 
 
 def _dash_advice(error: Any) -> str:
     """Return the way to pass arguments that begin with a dash, if a command takes arguments: `-40`, `-wine`."""
-    typed, of = getattr(error, "option_name", ""), error.ctx.command.params if error.ctx is not None else ()
-    arguments = [each for each in of if each.param_type_name == "argument"]
+    typed, parameters = getattr(error, "option_name", ""), error.ctx.command.params if error.ctx is not None else ()
+    arguments = [each for each in parameters if each.param_type_name == "argument"]
     if type(error).__name__ != "NoSuchOption" or not arguments or typed.startswith("--"):
         return ""
     return f"; what begins with a dash and is no option goes behind --: {error.ctx.command_path} ... -- -..."

@@ -122,18 +122,18 @@ FORMS: Mapping[str, tuple[str, Any, Any]] = {
 
 
 @contextmanager
-def speaking(wanted: Forms) -> Iterator[None]:
+def speaking(forms: Forms) -> Iterator[None]:
     """Use these forms while a command runs, and report its total with --verbose."""
     global _forms  # noqa: PLW0603 - one command runs at a time, and its callbacks run in other threads
-    before, _forms, began = _forms, wanted, time.monotonic()
+    before, _forms, began = _forms, forms, time.monotonic()
     try:
-        with _logged(wanted.verbose), _waits_told(wanted.verbose):
+        with _logged(forms.verbose), _waits_told(forms.verbose):
             detail(f"headwater {headwater.__version__}, Python {platform.python_version()}")
             while _later:
                 remark(_later.pop())
             yield
     except HeadwaterError:
-        if wanted.verbose > 1:
+        if forms.verbose > 1:
             traceback.print_exc()
         raise
     finally:

@@ -47,8 +47,8 @@ def get(
     with connect(node, user, password) as client:
         document = documents(client, collection).get(typed(key))
     if as_json:
-        whose = {} if collection is None else {"collection": collection}
-        row = {"key": key, **whose, "cas": document.cas, "flags": document.flags, **_value(document.value)}
+        collection_field = {} if collection is None else {"collection": collection}
+        row = {"key": key, **collection_field, "cas": document.cas, "flags": document.flags, **_value(document.value)}
         typer.echo(json.dumps(row))
     elif is_terminal():
         typer.echo("\n".join(map(_masked, text(document.value).removesuffix("\n").split("\n"))))

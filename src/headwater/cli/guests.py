@@ -32,9 +32,9 @@ class CommandsAndGuests(Commands):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self._listed = ListedCommands()
-        self.commands: Any = self._listed
-        self._ours = frozenset(self.commands)
+        self._group = ListedCommands()
+        self.commands: Any = self._group
+        self._own_names = frozenset(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, loaded now if another package has it. Raises CommandError for a broken one."""
@@ -61,17 +61,17 @@ class CommandsAndGuests(Commands):
     def _shown_group(self) -> Any:
         """Return the group with a stand-in for each of our commands, for a list."""
         group: Any = copy(self)
-        group.commands = self._listed.stand_ins()
+        group.commands = self._group.stand_ins()
         return group
 
     def _faults(self) -> Iterator[str]:
         """Load the commands of other packages; yield the reasons why some are unusable."""
-        taken = set(self._ours)
+        names = set(self._own_names)
         for name, point in _points():
-            if name in taken:
+            if name in names:
                 yield f"the command {name} of {_package(point)} is left out: there is one of that name"
                 continue
-            taken.add(name)
+            names.add(name)
             try:
                 self.get_command(None, name)
             except CommandError as error:
@@ -108,8 +108,8 @@ def _load_command(point: "EntryPoint") -> Any:
             _check_job(brought, point.name)
         return command_of(point.name, brought, GUESTS, is_job=is_job)
     except (Exception, SystemExit) as error:  # another package's code, which may raise anything, or end the program
-        why = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-        raise CommandError(f"the command {point.name} of {_package(point)} can't be used: {why}") from error
+        reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        raise CommandError(f"the command {point.name} of {_package(point)} can't be used: {reason}") from error
 
 
 def _check_job(brought: Any, name: str) -> None:

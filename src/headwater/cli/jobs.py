@@ -35,11 +35,11 @@ class JobCommand(CommandWithForms):
 
     def declared(self) -> list[Parameter]:
         """Return the job's options, and those of its report."""
-        declared: list[Parameter] = []
+        parameters: list[Parameter] = []
         for option in self.job.options():
-            declared.append(parameter_of(option, done=self.job.DONE))
-            declared += REPORTING if option.field == BEFORE_REPORTING else []
-        return declared
+            parameters.append(parameter_of(option, done=self.job.DONE))
+            parameters += REPORTING if option.field == BEFORE_REPORTING else []
+        return parameters
 
     def perform(self, ctx: Any) -> None:
         """Run the job until it is done or a signal ends it."""
@@ -53,26 +53,26 @@ class JobCommand(CommandWithForms):
         for line in job.remarks():
             remark(line)
         job.prepare()
-        for url, user, password, say_unread, *chosen in job.buckets():
-            names = dict(zip(("collections", "scope"), chosen, strict=True))
+        for url, user, password, say_unread, *names_ in job.buckets():
+            names = dict(zip(("collections", "scope"), names_, strict=True))
             check_answers(url, user, password, job.retry_seconds, say_unread=say_unread, **names)
         job.reach()
         run(job, values["shown"], values["metrics"], self.live)
 
 
-def run(job: DeclaredJob[Any], shown: ProgressFormat, metrics: str | None, live: Live | None) -> None:
+def run(job: DeclaredJob[Any], form: ProgressFormat, metrics: str | None, live: Live | None) -> None:
     """Run a job and report its progress."""
     idle = IdleRun(job.line, job.LEVEL)
-    drawn = live is not None and shown is ProgressFormat.TEXT and out().is_terminal
-    show = live() if live is not None and drawn else nullcontext(reporter(shown, idle.line))
+    is_live = live is not None and form is ProgressFormat.TEXT and out().is_terminal
+    show = live() if live is not None and is_live else nullcontext(reporter(form, idle.line))
     with (
         stopping.heeding_signals(has_end=job.HAS_END or job.once) as stop,
-        show as tell,
-        metered(job.NAME, metrics, tell) as heard,
+        show as report_progress,
+        metered(job.NAME, metrics, report_progress) as receivers,
     ):
-        job.stop, job.progress, job.watch = stop, heard["progress"], heard.get("watch")
+        job.stop, job.progress, job.watch = stop, receivers["progress"], receivers.get("watch")
         job.run()
-        idle.tell(shown, unless=drawn or not job.once or stop())
+        idle.tell(form, unless=is_live or not job.once or stop())
 
 
 def job_of(kind: type[DeclaredJob[Any]], values: dict[str, Any]) -> DeclaredJob[Any]:
@@ -90,10 +90,10 @@ def add_job(app: typer.Typer, kind: type[DeclaredJob[Any]], part: str, live: Liv
     def command() -> None:
         """Do nothing: `perform` runs the job."""
 
-    own = {"job": kind, "live": staticmethod(live) if live else None}
+    attributes = {"job": kind, "live": staticmethod(live) if live else None}
     app.command(
         kind.NAME,
-        cls=type(f"{kind.__name__}Command", (JobCommand,), own),
+        cls=type(f"{kind.__name__}Command", (JobCommand,), attributes),
         help=paragraphs(kind.__doc__),
         epilog=examples(*kind.EXAMPLES),
         rich_help_panel=part,

@@ -78,10 +78,10 @@ def optimize(
     """
     from headwater.pipelines import tables
 
-    where = _resolved_place(place, table, conf)
+    folder = _resolved_place(place, table, conf)
     with Meter("optimize", "files") as meter:
-        done = (tables.fold_plan if dry else tables.fold)(where, meter.show, everything=everything)
-    _tell(done)
+        outcome = (tables.fold_plan if dry else tables.fold)(folder, meter.show, everything=everything)
+    _tell(outcome)
 
 
 def vacuum(
@@ -101,17 +101,17 @@ def vacuum(
     from headwater.pipelines import tables
 
     age = None if older_than is None else read_age("older-than", older_than, before="h", at_least=HOUR)
-    where, seconds = _resolved_place(place, table, conf), None if age is None else age.total_seconds()
+    folder, seconds = _resolved_place(place, table, conf), None if age is None else age.total_seconds()
     with Meter("vacuum", "files") as meter:
-        done = (tables.vacuum_plan if dry else tables.vacuum)(where, meter.show, seconds=seconds)
-    _tell(done)
+        outcome = (tables.vacuum_plan if dry else tables.vacuum)(folder, meter.show, seconds=seconds)
+    _tell(outcome)
 
 
-def _tell(done: WorkPlan | WorkOutcome) -> None:
-    if isinstance(done, WorkPlan):
-        answer("\n".join([*done.facts.get("files", ()), *done.lines]), **done.facts)
+def _tell(outcome: WorkPlan | WorkOutcome) -> None:
+    if isinstance(outcome, WorkPlan):
+        answer("\n".join([*outcome.facts.get("files", ()), *outcome.lines]), **outcome.facts)
     else:
-        report(done.line, **done.facts)
+        report(outcome.line, **outcome.facts)
 
 
 def verify(
@@ -134,28 +134,30 @@ def verify(
     from headwater.pipelines.repair import TableDamage
 
     log, indexes = _table(_resolved_place(place, table, conf))
-    lost = missing(log.store, log.state)
-    problems = TableDamage(strays(log), lost, []).lines()
-    state = without(log.state, lost)
+    missing_files = missing(log.store, log.state)
+    problems = TableDamage(strays(log), missing_files, []).lines()
+    state = without(log.state, missing_files)
     files = len(state.files) * (1 if indexes is None else 2)
     with Meter("verify", "files") as meter:
-        held, twice = of_table(log.store, state, lambda done: meter.show(done, files))
+        table_rows, twice = of_table(log.store, state, lambda rows_done: meter.show(rows_done, files))
         problems += twice if indexes is not None else []
         if indexes is not None:
             read = len(state.files)
-            problems += check_indexes(log.store, state, indexes, lambda done: meter.show(read + done, files))
+            problems += check_indexes(log.store, state, indexes, lambda rows_done: meter.show(read + rows_done, files))
     if (quarantine := _quarantine_of(log)) is not None:
-        aside, twice = of_table(*quarantine)
-        problems += twice + check_quarantine(held, aside)
-        held = aside | held  # of a document without text for a key the only row is there
+        quarantine_rows, twice = of_table(*quarantine)
+        problems += twice + check_quarantine(table_rows, quarantine_rows)
+        table_rows = quarantine_rows | table_rows  # of a document without text for a key the only row is there
     problems += published_differences(log)
-    summary = f"{count(len(held))} rows"
+    summary = f"{count(len(table_rows))} rows"
     if bucket is not None:
-        differences, line = _differences(held, _of_bucket(bucket, user, password), None if quarantine else log.state)
+        differences, line = _differences(
+            table_rows, _of_bucket(bucket, user, password), None if quarantine else log.state
+        )
         problems += differences
         summary += line
     line = "\n".join(problems) or f"{summary}: all is well"
-    (answer if problems else report)(line, rows=len(held), problems=problems)
+    (answer if problems else report)(line, rows=len(table_rows), problems=problems)
     if problems:
         raise CommandError(f"{summary}: {count(len(problems))} problems")
 
@@ -176,9 +178,9 @@ def repair(
     """
     from headwater.pipelines.repair import repair as mended
 
-    where = _resolved_place(place, table, conf)
+    folder = _resolved_place(place, table, conf)
     with Meter("repair", "files") as meter:
-        lines = mended(where, anew=anew, dry=dry, tell=lambda done: meter.show(done, None))
+        lines = mended(folder, anew=anew, dry=dry, tell=lambda count: meter.show(count, None))
     text = "\n".join(lines) or "nothing is wrong that a repair mends"
     (answer if dry else report)(text, problems=lines)
 
@@ -201,9 +203,11 @@ def _resolved_place(place: str | None, table: str | None, conf: list[str] | None
 
     parse_name(table or "")
     with own_session("headwater-lake", delta=True, settings=settings) as spark:
-        named = NamedTable(spark, table or "")
-        if (located := named.registered_place()) is None:
-            raise TableError(named.name, "the catalog has no table of this name: SHOW TABLES lists them, or give DIR")
+        named_table = NamedTable(spark, table or "")
+        if (located := named_table.registered_place()) is None:
+            raise TableError(
+                named_table.name, "the catalog has no table of this name: SHOW TABLES lists them, or give DIR"
+            )
         return located
 
 
@@ -223,29 +227,29 @@ def _quarantine_of(log: "TableLog") -> "tuple[TableStore, TableState] | None":
     if record.kind != "documents" or record.quarantine is None:
         return None
     quarantine_log = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
-    then = quarantine_log.at(record.quarantine)
-    return (quarantine_log.store, then) if then is not None else None
+    state = quarantine_log.at(record.quarantine)
+    return (quarantine_log.store, state) if state is not None else None
 
 
-def _differences(held: "Held", other: "Held", texts: "TableState | None") -> tuple[list[str], str]:
+def _differences(table_rows: "Held", bucket_rows: "Held", texts: "TableState | None") -> tuple[list[str], str]:
     """Return the differences between rows and a bucket, and the line about the bucket; `texts` is the table's state if
     it leaves out documents whose keys are no text.
     """
     from headwater.lake.verify import compare, left_out, stale_records
 
-    unkept = left_out(texts, other) if texts is not None else {}
-    line = f", {count(len(other))} documents"
+    unkept = left_out(texts, bucket_rows) if texts is not None else {}
+    line = f", {count(len(bucket_rows))} documents"
     line += f", {count(len(unkept))} of them left out, for their keys are not UTF-8" if unkept else ""
-    stale = stale_records(held, other)
+    stale = stale_records(table_rows, bucket_rows)
     line += f", {count(stale)} rows are old records of transactions (repair --anew takes them out)" if stale else ""
-    return compare(held, {name: place for name, place in other.items() if name not in unkept}), line
+    return compare(table_rows, {name: place for name, place in bucket_rows.items() if name not in unkept}), line
 
 
 def _of_bucket(url: str, user: str | None, password: str | None) -> "Held":
     from headwater.wire.opcodes import Opcode
 
-    held: dict[tuple[int, bytes], tuple[int, int]] = {}
-    done = 0
+    rows: dict[tuple[int, bytes], tuple[int, int]] = {}
+    count = 0
     with connect(url, user, password) as client, Meter("compare", "changes") as meter:
         total = sum(client.seqnos().values())
         for batch in client.batches(until="now", no_value=True):
@@ -253,12 +257,12 @@ def _of_bucket(url: str, user: str | None, password: str | None) -> "Held":
             columns: list[Any] = [batch.records.column(name).to_pylist() for name in names]
             for opcode, vbucket, key, seqno, cas in zip(*columns, strict=True):
                 if opcode == Opcode.DCP_MUTATION:
-                    held[vbucket, key] = (seqno, cas - (1 << 64) if cas >> 63 else cas)
+                    rows[vbucket, key] = (seqno, cas - (1 << 64) if cas >> 63 else cas)
                 else:
-                    held.pop((vbucket, key), None)
-            done += len(columns[0])
-            meter.show(min(done, total), total)
-    return held
+                    rows.pop((vbucket, key), None)
+            count += len(columns[0])
+            meter.show(min(count, total), total)
+    return rows
 
 
 group: Final = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")

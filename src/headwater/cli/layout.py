@@ -95,15 +95,15 @@ def of_cells(row: Mapping[str, Any]) -> tuple[bytes, bytes, int, int, str | None
     Raises:
         ValueError: a field is invalid; the message has the reason.
     """
-    whose = (row.get("scope") or DEFAULT, row.get("collection") or DEFAULT)
-    if not all(isinstance(each, str) for each in whose):
+    path = (row.get("scope") or DEFAULT, row.get("collection") or DEFAULT)
+    if not all(isinstance(each, str) for each in path):
         raise ValueError("its collection has no name")
     return (
         _bytes(row, "key"),
         _bytes(row, "value"),
         _number(row, "flags"),
         _number(row, "expiry"),
-        None if whose == (DEFAULT, DEFAULT) else ".".join(whose),
+        None if path == (DEFAULT, DEFAULT) else ".".join(path),
     )
 
 

@@ -59,19 +59,19 @@ class ListedCommand(NamedTuple):
 LIST: Final = Path(__file__).with_name("commands.tsv")
 
 
-def _listed(row: str) -> ListedCommand:
+def _listed_command(row: str) -> ListedCommand:
     name, place, part, line = row.split("\t")
     return ListedCommand(name, place, line, PARTS[part])
 
 
-LISTED: Final = tuple(map(_listed, LIST.read_text("utf-8").splitlines()))
+LISTED: Final = tuple(map(_listed_command, LIST.read_text("utf-8").splitlines()))
 
 
 class ListedCommands(MutableMapping[str, Any]):
     """The commands by name; each of ours is made when it is looked up, and not when only the names are needed."""
 
-    def __init__(self, listed: Iterable[ListedCommand] = LISTED) -> None:
-        self._entries: dict[str, Any] = {each.name: each for each in listed}
+    def __init__(self, commands: Iterable[ListedCommand] = LISTED) -> None:
+        self._entries: dict[str, Any] = {each.name: each for each in commands}
 
     def __getitem__(self, name: str) -> Any:
         entry = self._entries[name]

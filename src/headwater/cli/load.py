@@ -111,40 +111,43 @@ def load(
         raise typer.BadParameter(f"file {str(path)!r} does not exist.")
     if collection is not None:
         parse_path(collection)
-    wanted = durability(durability_level, durability_timeout)
-    bad = Bad() if skip_bad else None
-    how = reading(file_format, encoding, types, infer)._replace(skip_bad=bad)
+    durability_ = durability(durability_level, durability_timeout)
+    bad_rows = BadRows() if skip_bad else None
+    how = reading(file_format, encoding, types, infer)._replace(skip_bad=bad_rows)
     rows, total = open_source(path, key, how)
     if dry_run:
-        _tell_dry(sum(1 for _ in rows), bad)
+        _tell_dry(sum(1 for _ in rows), bad_rows)
         return
-    whole = not key or file_format is Format.CHANGES
-    load = Load(file.name, node, skip, _stored_changes if whole else _stored_rows, wanted)
+    is_changes = not key or file_format is Format.CHANGES
+    load = Load(file.name, node, skip, _stored_changes if is_changes else _stored_rows, durability_)
     with connect(node, user, password) as client, Meter(file.name, "documents") as meter, load.reported_end():
         for part in _parts(islice(rows, skip, None)):
             load.store(client, collection, typed(prefix), part)
             meter.show(part[-1].position, total, this_run=load.stored)
-    _tell(load, bad, meter.seconds)
+    _tell(load, bad_rows, meter.seconds)
 
 
-def _tell(load: "Load", bad: "Bad | None", seconds: float) -> None:
+def _tell(load: "Load", bad_rows: "BadRows | None", seconds: float) -> None:
     from headwater.cli.screen import count, rate
 
     report(
-        f"{count(load.stored)} documents stored in {seconds:.1f} s, {rate(load.stored, seconds)}{bad or ''}",
+        f"{count(load.stored)} documents stored in {seconds:.1f} s, {rate(load.stored, seconds)}{bad_rows or ''}",
         stored=load.stored,
         skipped=load.skipped,
-        left_out=bad.rows if bad else 0,
+        left_out=bad_rows.rows if bad_rows else 0,
         seconds=round(seconds, 3),
     )
 
 
-def _tell_dry(documents: int, bad: "Bad | None") -> None:
+def _tell_dry(documents: int, bad_rows: "BadRows | None") -> None:
     from headwater.cli.screen import count
 
-    left_out = bad.rows if bad else 0
+    left_out = bad_rows.rows if bad_rows else 0
     report(
-        f"{count(documents)} documents, nothing was stored{bad or ''}", documents=documents, stored=0, left_out=left_out
+        f"{count(documents)} documents, nothing was stored{bad_rows or ''}",
+        documents=documents,
+        stored=0,
+        left_out=left_out,
     )
 
 
@@ -163,22 +166,22 @@ def _by_collection(part: list["InputDocument"], collection: str | None) -> dict[
 
 
 def _stored_rows(
-    client: "Documents", prefix: bytes, part: list["InputDocument"], wanted: "Durability | None"
+    client: "Documents", prefix: bytes, part: list["InputDocument"], durability: "Durability | None"
 ) -> Refused:
     """Store documents that only have values."""
     pairs = ((prefix + each.key, cast(bytes, each.value)) for each in part)
-    return {**client.set_many(pairs, durability=wanted)}
+    return {**client.set_many(pairs, durability=durability)}
 
 
 def _stored_changes(
-    client: "Documents", prefix: bytes, part: list["InputDocument"], wanted: "Durability | None"
+    client: "Documents", prefix: bytes, part: list["InputDocument"], durability: "Durability | None"
 ) -> Refused:
     """Store and delete documents by changes; a missing document counts as deleted."""
     from headwater.client import KeyNotFound, Write
 
     writes = (Write(prefix + each.key, each.value, each.flags, each.expiry) for each in part)
-    failed = client.write_many(writes, durability=wanted)
-    return {prefix + part[at].key: error for at, error in failed.items() if not isinstance(error, KeyNotFound)}
+    errors = client.write_many(writes, durability=durability)
+    return {prefix + part[at].key: error for at, error in errors.items() if not isinstance(error, KeyNotFound)}
 
 
 def reading(file_format: Format | None, encoding: str, types: str, infer: bool) -> "Reading":
@@ -200,7 +203,7 @@ def reading(file_format: Format | None, encoding: str, types: str, infer: bool) 
     return Reading(file_format.value if file_format else None, encoding, columns, infer)
 
 
-class Bad:
+class BadRows:
     """The rows that were left out: each is a line on stderr, up to a limit."""
 
     def __init__(self) -> None:
@@ -221,13 +224,15 @@ class Load:
     disk.
     """
 
-    def __init__(self, name: str, url: str, skipped: int, stored: "Stored", wanted: "Durability | None" = None) -> None:
+    def __init__(
+        self, name: str, url: str, skipped: int, stored: "Stored", durability: "Durability | None" = None
+    ) -> None:
         self.name: str = name
         self.url: str = url
         self.skipped: Final = skipped
         self.stored: int = 0
-        self._stored = stored
-        self._wanted = wanted
+        self._store_part = stored
+        self._durability = durability
         self._map: ClusterMap | None = None  # of the bucket that has all documents so far
         self._ids: dict[str, int] = {}  # of the collections that have documents, by name
 
@@ -269,28 +274,30 @@ class Load:
             BucketMadeAnew, CollectionMadeAnew: earlier parts went to another bucket, or collection, of the same name.
         """
         self._map = self._map or client.map
-        for whose, some in _by_collection(part, collection).items():
-            place = documents(client, whose)
-            refused = self._stored(place, prefix, some, self._wanted)
+        for path_, some in _by_collection(part, collection).items():
+            place = documents(client, path_)
+            refusals = self._store_part(place, prefix, some, self._durability)
             self._check_place(client, place)
-            if refused:
-                raise CommandError(_refused(refused))
+            if refusals:
+                raise CommandError(_refusal_text(refusals))
         # Counted when all of the part is acknowledged: what a failed part stored is stored once more, which does no
         # harm.
         self.stored += len(part)
 
 
-def _refused(refused: Refused) -> str:
+def _refusal_text(errors: Refused) -> str:
     """Return the error for documents that were not stored, or whose outcome is unknown."""
     from headwater.client import SyncWriteAmbiguous
 
-    unknown = sum(isinstance(error, SyncWriteAmbiguous) for error in refused.values())
-    key, error = next(iter(refused.items()))
+    unknown_count = sum(isinstance(error, SyncWriteAmbiguous) for error in errors.values())
+    key, error = next(iter(errors.items()))
     first = f"the first is {key.decode(errors='backslashreplace')!r}: {error}"
-    if not unknown:
-        return f"{len(refused)} documents were refused, {first}"
-    refusals = f"{len(refused) - unknown} documents were refused, and of " if len(refused) > unknown else "of "
-    return f"{refusals}{unknown} it is not known whether they were stored, {first}"
+    if not unknown_count:
+        return f"{len(errors)} documents were refused, {first}"
+    refusals = (
+        f"{len(errors) - unknown_count} documents were refused, and of " if len(errors) > unknown_count else "of "
+    )
+    return f"{refusals}{unknown_count} it is not known whether they were stored, {first}"
 
 
 def _parts(documents: Iterator["InputDocument"]) -> Iterator[list["InputDocument"]]:

@@ -41,8 +41,8 @@ def command_of(
     if is_job:
         _add(app, brought, part, live)
     elif isinstance(brought, typer.Typer):
-        about: dict[str, Any] = {} if text is None else {"help": paragraphs(text), "epilog": examples}
-        app.add_typer(brought, name=name, rich_help_panel=part, **about)
+        texts: dict[str, Any] = {} if text is None else {"help": paragraphs(text), "epilog": examples}
+        app.add_typer(brought, name=name, rich_help_panel=part, **texts)
         for each in brought.registered_commands:
             each.cls = each.cls if issubclass(each.cls or TyperCommand, CommandWithForms) else CommandWithForms
     else:

@@ -32,13 +32,13 @@ class Meter:
         clock: Callable[[], float] = time.monotonic,
         line: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
-        self._quiet = forms().quiet if quiet is None else quiet
+        self._is_quiet = forms().quiet if quiet is None else quiet
         self.unit = unit
         self._name, self._clock, self._line = name, clock, line
-        self._began = self._reported_at = clock()
+        self._began_at = self._reported_at = clock()
         self._last: tuple[object, ...] = ()
         console = err()
-        self._terminal = console.is_terminal and not self._quiet
+        self._terminal = console.is_terminal and not self._is_quiet
         self._bar = progress(console, "rate", "note")
         self._task = self._bar.add_task(name, total=None, rate="", note="") if self._terminal else None
 
@@ -56,7 +56,7 @@ class Meter:
     @property
     def seconds(self) -> float:
         """The seconds since the meter was made."""
-        return self._clock() - self._began
+        return self._clock() - self._began_at
 
     def show(
         self, done: int, total: int | None, *, this_run: int | None = None, name: str | None = None, note: str = ""
@@ -73,7 +73,7 @@ class Meter:
             self._bar.update(
                 self._task, completed=done, total=total or None, description=name or self._name, rate=speed, note=note
             )
-        elif not self._quiet and self._clock() >= self._reported_at + LINE_SECONDS:
+        elif not self._is_quiet and self._clock() >= self._reported_at + LINE_SECONDS:
             self._reported_at = self._clock()
             if (now := (done, total, this_run, name, note)) != self._last:  # who only waits for more has said so
                 self._line(self.text(done, total, this_run=this_run, name=name, note=note))

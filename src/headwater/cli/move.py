@@ -98,7 +98,7 @@ class MoveRun:
         self.done: int = 0
         self.problem: str = ""
 
-    async def run(self, wanted: list[int] | None) -> None:
+    async def run(self, vbuckets: list[int] | None) -> None:
         """Move or copy the vbuckets, show the progress, and report the result."""
         from headwater.cluster.admin import NodeAdmin
         from headwater.cluster.mover import Mover
@@ -106,38 +106,40 @@ class MoveRun:
 
         async with await NodeAdmin.connect(self.source) as old, await NodeAdmin.connect(self.target) as new:
             await refuse_members(old, new, takeover=self.takeover)
-            chosen = await choose(old, new, wanted)
-            await self._warn(old, chosen)
+            moving = await choose(old, new, vbuckets)
+            await self._warn(old, moving)
             await self._tell_of_another(old)
             items = await old.items()
-            total = sum(items.get(vb, 0) for vb in chosen)
+            total = sum(items.get(vb, 0) for vb in moving)
             limits = Limits(patience_seconds=self.patience)
             async with Mover(
                 self.source, self.target, concurrency=self.concurrency, limits=limits, progress=self._note
             ) as mover:
-                drawing = asyncio.create_task(self._draw(mover, chosen, total))
+                drawing = asyncio.create_task(self._draw(mover, moving, total))
                 try:
                     began = time.monotonic()
-                    ended = await asyncio.gather(*(self._move(mover, old, vb) for vb in chosen), return_exceptions=True)
-                    self._report(mover, ended, time.monotonic() - began)
+                    outcomes = await asyncio.gather(
+                        *(self._move(mover, old, vb) for vb in moving), return_exceptions=True
+                    )
+                    self._report(mover, outcomes, time.monotonic() - began)
                     if self.follow:
-                        await self._go_on(mover, chosen)
+                        await self._go_on(mover, moving)
                 finally:
                     drawing.cancel()
 
-    async def look(self, wanted: list[int] | None) -> None:
+    async def look(self, vbuckets: list[int] | None) -> None:
         """Report the vbuckets to move and their documents, without changing anything."""
         from headwater.cli.screen import count, several
         from headwater.cluster.admin import NodeAdmin
 
         async with await NodeAdmin.connect(self.source) as old, await NodeAdmin.connect(self.target) as new:
             await refuse_members(old, new, takeover=self.takeover)
-            chosen = await choose(old, new, wanted)
+            moving = await choose(old, new, vbuckets)
             items = await old.items()
-        documents = sum(items.get(vb, 0) for vb in chosen)
+        documents = sum(items.get(vb, 0) for vb in moving)
         verb = "moved" if self.takeover else "copied"
-        line = f"{several(len(chosen), 'vbucket')} with {count(documents)} documents would be {verb}"
-        answer(line, begun=False, takeover=self.takeover, vbuckets=chosen, documents=documents)
+        line = f"{several(len(moving), 'vbucket')} with {count(documents)} documents would be {verb}"
+        answer(line, begun=False, takeover=self.takeover, vbuckets=moving, documents=documents)
 
     async def _tell_of_another(self, old: "NodeAdmin") -> None:
         """Report another mover between the two nodes: both would begin again and again."""
@@ -149,15 +151,15 @@ class MoveRun:
                 "each other's connections, and begin again; stop one of them"
             )
 
-    async def _warn(self, old: "NodeAdmin", chosen: list[int]) -> None:
+    async def _warn(self, old: "NodeAdmin", moving: list[int]) -> None:
         """Warn about a takeover of a part of the vbuckets: without a map no client finds both halves."""
         from headwater.cli.screen import several
         from headwater.wire.vbucket import State
 
-        kept = [vb for vb, state in (await old.states()).items() if state is State.ACTIVE and vb not in chosen]
-        if self.takeover and kept and chosen:
+        remaining = [vb for vb, state in (await old.states()).items() if state is State.ACTIVE and vb not in moving]
+        if self.takeover and remaining and moving:
             remark(
-                f"{self.source.address} keeps {several(len(kept), 'vbucket')}, and no cluster map leads "
+                f"{self.source.address} keeps {several(len(remaining), 'vbucket')}, and no cluster map leads "
                 "clients to both nodes: each finds what is on the node it was given. For one bucket on several nodes "
                 "use headwater cluster init and headwater cluster rebalance."
             )
@@ -165,23 +167,23 @@ class MoveRun:
     async def _move(self, mover: "Mover", old: "NodeAdmin", vb: int) -> "Moved":
         from headwater.wire.vbucket import State
 
-        moved = await mover.move(vb, takeover=self.takeover)
+        result = await mover.move(vb, takeover=self.takeover)
         self.done += 1
         if self.delete and self.takeover and await old.state(vb) is State.DEAD:
             await old.delete(vb)
-        return moved
+        return result
 
-    async def _go_on(self, mover: "Mover", chosen: list[int]) -> None:
+    async def _go_on(self, mover: "Mover", moving: list[int]) -> None:
         """Follow until stopped; begin a broken stream again."""
         while True:
             await asyncio.sleep(DRAW_SECONDS)
             if not mover.is_copying:
-                await asyncio.gather(*(mover.move(vb, takeover=False) for vb in chosen))
+                await asyncio.gather(*(mover.move(vb, takeover=False) for vb in moving))
 
     def _note(self, event: "MoveEvent") -> None:
         self.problem = event.problem
 
-    async def _draw(self, mover: "Mover", chosen: list[int], total: int) -> None:
+    async def _draw(self, mover: "Mover", moving: list[int], total: int) -> None:
         from headwater.cli.meter import Meter
         from headwater.cli.screen import count
 
@@ -190,27 +192,29 @@ class MoveRun:
                 changes, _ = mover.passed()
                 lag = sum(mover.lags.values())
                 note = f"{self.problem} " * bool(self.problem) + f"{count(lag)} behind"
-                now = f"{self.done} of {len(chosen)} vbuckets"
-                known = 0 if self.done == len(chosen) else total  # of documents; the last of them may be deletions
-                meter.show(changes, max(known, changes + lag), name=now, note=note)
+                now = f"{self.done} of {len(moving)} vbuckets"
+                changes_min = (
+                    0 if self.done == len(moving) else total
+                )  # of documents; the last of them may be deletions
+                meter.show(changes, max(changes_min, changes + lag), name=now, note=note)
                 await asyncio.sleep(DRAW_SECONDS)
 
-    def _report(self, mover: "Mover", ended: list["Moved | BaseException"], seconds: float) -> None:
+    def _report(self, mover: "Mover", outcomes: list["Moved | BaseException"], seconds: float) -> None:
         from headwater.cli.screen import count, rate, several
 
-        failures = [each for each in ended if isinstance(each, BaseException)]
-        moved = [each for each in ended if not isinstance(each, BaseException)]
+        failures = [each for each in outcomes if isinstance(each, BaseException)]
+        results = [each for each in outcomes if not isinstance(each, BaseException)]
         changes, _ = mover.passed()
         verb = "moved" if self.takeover else "copied"
-        line = f"{several(len(moved), 'vbucket')} {verb}, {count(changes)} changes in {seconds:.1f} s, "
+        line = f"{several(len(results), 'vbucket')} {verb}, {count(changes)} changes in {seconds:.1f} s, "
         line += rate(changes, seconds, "changes")
-        if gaps := sorted(each.ownerless_seconds for each in moved if each.ownerless_seconds):
+        if gaps := sorted(each.ownerless_seconds for each in results if each.ownerless_seconds):
             median, longest = 1000 * gaps[len(gaps) // 2], 1000 * gaps[-1]
             line += f"; without an owner for {median:.0f} ms (median), {longest:.0f} ms at most"
         numbers = {"seconds": round(seconds, 3), "ownerless_seconds": max(gaps, default=0.0)}
-        report(line, takeover=self.takeover, vbuckets=len(moved), changes=changes, failed=len(failures), **numbers)
+        report(line, takeover=self.takeover, vbuckets=len(results), changes=changes, failed=len(failures), **numbers)
         if failures:
-            raise CommandError(f"{len(failures)} of {len(ended)} vbuckets were not {verb}; the first: {failures[0]}")
+            raise CommandError(f"{len(failures)} of {len(outcomes)} vbuckets were not {verb}; the first: {failures[0]}")
 
 
 async def refuse_members(old: "NodeAdmin", new: "NodeAdmin", *, takeover: bool) -> None:
@@ -230,17 +234,17 @@ async def refuse_members(old: "NodeAdmin", new: "NodeAdmin", *, takeover: bool) 
             raise CommandError(f"{node.address} belongs to a cluster; use headwater cluster rebalance {node.address}")
 
 
-async def choose(old: "NodeAdmin", new: "NodeAdmin", wanted: list[int] | None) -> list[int]:
+async def choose(old: "NodeAdmin", new: "NodeAdmin", vbuckets: list[int] | None) -> list[int]:
     """Return the vbuckets to move: the chosen ones, or all that the first node owns, or has begun to hand over."""
     from headwater.client.routing import read_map
     from headwater.wire.vbucket import State
 
-    if wanted is not None:
+    if vbuckets is not None:
         config = await old.config()
         if config:
-            check_count(wanted, read_map(config, old.address).vbuckets)
-        return wanted
-    here, there = await asyncio.gather(old.states(), new.states())
-    owned = {vb for vb, state in here.items() if state is State.ACTIVE}
-    begun = {vb for vb, state in here.items() if state is State.DEAD and there.get(vb) is State.PENDING}
-    return sorted(owned | begun)
+            check_count(vbuckets, read_map(config, old.address).vbuckets)
+        return vbuckets
+    old_states, new_states = await asyncio.gather(old.states(), new.states())
+    owned_vbuckets = {vb for vb, state in old_states.items() if state is State.ACTIVE}
+    unfinished = {vb for vb, state in old_states.items() if state is State.DEAD and new_states.get(vb) is State.PENDING}
+    return sorted(owned_vbuckets | unfinished)

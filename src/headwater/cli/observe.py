@@ -21,8 +21,8 @@ def live() -> Iterator[Callable[[ObserveProgress], None]]:
     """Yield the function that redraws the table, on a terminal."""
     from rich.live import Live
 
-    with Live(console=out(), auto_refresh=False) as shown:
-        yield lambda progress: shown.update(table_of(progress), refresh=True)
+    with Live(console=out(), auto_refresh=False) as display:
+        yield lambda progress: display.update(table_of(progress), refresh=True)
 
 
 def table_of(progress: ObserveProgress) -> "Table":

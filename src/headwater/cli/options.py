@@ -165,17 +165,17 @@ def vbucket_set(text: str | None) -> list[int] | None:
         raise typer.BadParameter(f"{error}.") from None
 
 
-def existing(client: "Client", wanted: list[int] | None) -> None:
+def existing(client: "Client", numbers: list[int] | None) -> None:
     """Check that the bucket has these vbuckets.
 
     Raises: OptionError: it names the first missing one, and those the bucket has.
     """
-    check_count(wanted, client.map.vbuckets)
+    check_count(numbers, client.map.vbuckets)
 
 
-def check_count(wanted: list[int] | None, vbuckets: int) -> None:
+def check_count(numbers: list[int] | None, vbuckets: int) -> None:
     """Check vbuckets against the known number of the bucket's vbuckets."""
-    beyond = [vbucket for vbucket in wanted or () if vbucket >= vbuckets]
+    beyond = [vbucket for vbucket in numbers or () if vbucket >= vbuckets]
     if beyond:
         raise OptionError("vbuckets", beyond[0], f"of this bucket, which has 0 to {vbuckets - 1}")
 
@@ -217,12 +217,12 @@ def check_answers(
             client.seqnos()
             return {} if collections else unread_collections(client)
 
-    unread: dict[str, int] = patiently(ask, retry_seconds or 0.0)
-    if unread and say_unread:
-        remark(f"only the default collection is read; left out: {told_scopes(unread)}")
+    unread_scopes: dict[str, int] = patiently(ask, retry_seconds or 0.0)
+    if unread_scopes and say_unread:
+        remark(f"only the default collection is read; left out: {scopes_text(unread_scopes)}")
 
 
-def told_scopes(scopes: dict[str, int]) -> str:
+def scopes_text(scopes: dict[str, int]) -> str:
     """Return the number of collections of each scope, for a line to the user."""
     return ", ".join(f"{several(number, 'collection')} of scope {name}" for name, number in sorted(scopes.items()))
 

@@ -15,9 +15,9 @@ from headwater.errors import OptionError
 
 __all__ = [
     "OF_FILE",
-    "came_from",
     "file_option",
     "new_password",
+    "origin_rank",
     "password_given",
     "password_of",
     "passwords_in",
@@ -41,7 +41,7 @@ def passwords_in(names: Collection[str]) -> list[str]:
     return sorted(passwords, key=lambda each: (len(each), each))
 
 
-def came_from(context: typer.Context, name: str) -> int:
+def origin_rank(context: typer.Context, name: str) -> int:
     """Return the rank of a value's origin: command line, environment, file, default; 0 is the first."""
     source = context.get_parameter_source(name)
     return _ORDER.index(source.name) if source is not None and source.name in _ORDER else len(_ORDER)
@@ -64,7 +64,7 @@ def password_given(context: typer.Context, name: str, file: str | None) -> str |
         OptionError: as `password_of` and `typed_password`.
     """
     value = context.params[name]
-    if file is not None and not (value and came_from(context, name) < came_from(context, f"{name}_file")):
+    if file is not None and not (value and origin_rank(context, name) < origin_rank(context, f"{name}_file")):
         return password_of(file)
     user, option = context.params[user_of(name)], f"--{name.replace('_', '-')}-file"
     return value or typed_password(user, option, f"HEADWATER_{name.upper()}")

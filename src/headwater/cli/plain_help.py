@@ -40,8 +40,8 @@ def _help_of(command: Any, context: Any) -> Any:
 def plain(parameter: Any) -> Any:
     """Hide a parameter's type if its name is enough: of a switch, and of an argument that is no choice."""
     if parameter.param_type_name == "argument":
-        shown = parameter.display_type_rich
-        parameter.display_type_rich = lambda ctx: text if "|" in (text := shown(ctx) or "") else None
+        display_type = parameter.display_type_rich
+        parameter.display_type_rich = lambda ctx: text if "|" in (text := display_type(ctx) or "") else None
         parameter.get_usage_pieces = lambda ctx: [usage(parameter)]
     elif getattr(parameter, "is_flag", False) or getattr(parameter, "count", False):
         parameter.display_type_rich = lambda ctx: None

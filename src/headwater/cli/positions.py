@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SAVE_SECONDS = 1.0
 
 
-class Printed:
+class PrintedPositions:
     """The position up to which every vbucket was printed, and the file with these.
 
     Args:
@@ -73,16 +73,16 @@ class Printed:
             return
         # The lines first: positions behind lines that a power cut took away would leave those out for good.
         _keep_lines()
-        written = self._path.with_name(self._path.name + ".new")
-        with written.open("w", encoding="utf-8") as file:
+        new_file = self._path.with_name(self._path.name + ".new")
+        with new_file.open("w", encoding="utf-8") as file:
             file.write(_text(self._positions))
             file.flush()
             os.fsync(file.fileno())
-        written.replace(self._path)
+        new_file.replace(self._path)
         self._saved_at = self._clock()
 
 
-def events(changes: Changes, printed: Printed) -> Iterator[Event]:
+def events(changes: Changes, printed: PrintedPositions) -> Iterator[Event]:
     """Yield the events of a drain to its end. The caller notes each after printing it."""
     while True:
         try:

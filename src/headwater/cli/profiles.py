@@ -62,11 +62,11 @@ def profile(tables: Mapping[str, Any], name: str, file: Path) -> dict[str, Any]:
     Raises:
         OptionError: there is none of that name; the message has the names that exist.
     """
-    known = tables.get(PROFILES)
-    table = known.get(name) if isinstance(known, dict) else None
+    profiles = tables.get(PROFILES)
+    table = profiles.get(name) if isinstance(profiles, dict) else None
     if not isinstance(table, dict):
-        there = ", ".join(_names(tables)) or "none at all"
-        raise OptionError("profile", name, f"a profile of {file}, which has {there}")
+        choices = ", ".join(_names(tables)) or "none at all"
+        raise OptionError("profile", name, f"a profile of {file}, which has {choices}")
     values = {_plain(key): value for key, value in table.items()}
     folder = file.absolute().parent
     return values | {
@@ -93,16 +93,16 @@ def url_of(table: Mapping[str, Any]) -> str | None:
             raise OptionError("node", "", "given: the profile has a bucket or TLS, and no node")
         return None
     speaks = bool(table.get("tls", bool(parts) or node.startswith("couchbases://")))
-    scheme, _, rest = node.rpartition("://")
+    scheme, _, remainder = node.rpartition("://")
     if scheme and (scheme == "couchbases") != speaks:
         raise OptionError("tls", speaks, f"what the node says as well: {scheme}://")
-    rest, _, query = rest.partition("?")
-    hosts, _, bucket = rest.partition("/")
+    remainder, _, query = remainder.partition("?")
+    hosts, _, bucket = remainder.partition("/")
     if bucket and table.get("bucket", bucket) != bucket:
         raise OptionError("bucket", table["bucket"], f"the one that the node names as well: {bucket}")
-    more = "&".join([*filter(None, [query]), *(f"{_escaped(key)}={quote(table[key])}" for key in parts)])
+    query_text = "&".join([*filter(None, [query]), *(f"{_escaped(key)}={quote(table[key])}" for key in parts)])
     url = f"{scheme or ('couchbases' if speaks else 'couchbase')}://{hosts}/{bucket or table.get('bucket', 'default')}"
-    return parse(url + f"?{more}" * bool(more)).url
+    return parse(url + f"?{query_text}" * bool(query_text)).url
 
 
 def client_options(name: str, command: Any, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,11 +126,11 @@ def _defaults(command: Any, values: Mapping[str, str], above: str) -> dict[str, 
 
 def faults(tables: Mapping[str, Any], file: Path, *, with_files: bool) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path, problem) for invalid entries of a profile, except in its tables of commands."""
-    known = tables.get(PROFILES, {})
-    if not isinstance(known, dict):
+    profiles = tables.get(PROFILES, {})
+    if not isinstance(profiles, dict):
         yield (PROFILES,), "not a table: [profiles.NAME]"
         return
-    for name, table in known.items():
+    for name, table in profiles.items():
         if not isinstance(table, dict):
             yield (PROFILES, name), "not a table: [profiles.NAME]"
             continue
@@ -176,8 +176,8 @@ def completed(incomplete: str, file: Path | None) -> list[str]:
 
 
 def _names(tables: Mapping[str, Any]) -> list[str]:
-    known = tables.get(PROFILES)
-    return sorted(known) if isinstance(known, dict) else []
+    profiles = tables.get(PROFILES)
+    return sorted(profiles) if isinstance(profiles, dict) else []
 
 
 def _plain(name: str) -> str:

@@ -186,16 +186,18 @@ class _InspectedStream(io.RawIOBase):
         head = b""
         while len(head) < size and (chunk := stream.read(size - len(head))):
             head += chunk
-        self.head = self._rest = head.removeprefix(BYTE_ORDER_MARK)
+        self.head = self._unread_head = head.removeprefix(BYTE_ORDER_MARK)
         self._stream = stream
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        if not self._rest:
+        if not self._unread_head:
             return bytes(self._stream.read(size if size >= 0 else None))
-        part, self._rest = (self._rest, b"") if size < 0 else (self._rest[:size], self._rest[size:])
+        part, self._unread_head = (
+            (self._unread_head, b"") if size < 0 else (self._unread_head[:size], self._unread_head[size:])
+        )
         return part
 
     def readinto(self, buffer: Any) -> int:
@@ -251,19 +253,19 @@ def _change(path: Path, place: str, row: dict[str, Any], position: int) -> Input
     if event in OF_NO_DOCUMENT:
         return None
     try:
-        whose = _collection(row)
+        collection = _collection(row)
         key = base64.b64decode(row["key_base64"], validate=True) if "key_base64" in row else row["key"].encode()
         if event in DELETIONS:
-            return _document(path, place, key, None, position)._replace(collection=whose)
+            return _document(path, place, key, None, position)._replace(collection=collection)
         if event != "mutation":
-            why = f"tells the event {event!r}, expected mutation, deletion or expiration{_OR_ROWS}"
-            raise InputError(path, place, why)
+            problem = f"tells the event {event!r}, expected mutation, deletion or expiration{_OR_ROWS}"
+            raise InputError(path, place, problem)
         document = _document(path, place, key, _stored_value(row), position)
         flags, expiry = int(row.get("flags", 0)), int(row.get("expiry", 0))
-        return document._replace(flags=flags, expiry=expiry, collection=whose)
+        return document._replace(flags=flags, expiry=expiry, collection=collection)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        why = f"is no change as `headwater tail --json` prints it ({type(error).__name__}: {error}){_OR_ROWS}"
-        raise InputError(path, place, why) from None
+        problem = f"is no change as `headwater tail --json` prints it ({type(error).__name__}: {error}){_OR_ROWS}"
+        raise InputError(path, place, problem) from None
 
 
 def _collection(row: dict[str, Any]) -> str | None:
@@ -300,18 +302,18 @@ def _numbered(path: Path, raw: _Counted, reading: Reading) -> Iterator[tuple[int
 
 def _split(raw: Any) -> Iterator[bytes]:
     """Yield lines with their ends; a native file has no line iterator of its own."""
-    rest: list[bytes] = []
+    chunks: list[bytes] = []
     while chunk := raw.read(1 << 20):
-        rest.append(chunk)
-        if b"\n" not in chunk and b"\r" not in chunk and sum(map(len, rest)) <= LINE_BYTES_MAX:
+        chunks.append(chunk)
+        if b"\n" not in chunk and b"\r" not in chunk and sum(map(len, chunks)) <= LINE_BYTES_MAX:
             continue
-        *whole, last = b"".join(rest).splitlines(keepends=True)
+        *whole_lines, last = b"".join(chunks).splitlines(keepends=True)
         # A chunk that ends with its line leaves that line as the rest: the next chunk may begin with the \n of a \r\n.
-        yield from whole
+        yield from whole_lines
         if len(last) > LINE_BYTES_MAX:
             raise ValueError(f"a line is longer than {LINE_BYTES_MAX >> 20} MiB")
-        rest = [last]
-    yield from filter(None, [b"".join(rest)])
+        chunks = [last]
+    yield from filter(None, [b"".join(chunks)])
 
 
 def _object(path: Path, place: str, text: bytes) -> dict[str, Any]:
@@ -352,9 +354,9 @@ def _csv_rows(
     with _Counted(path) as raw, _told_as_csv(path):
         stream = _InspectedStream(_stream(raw, path, reading.encoding))
         table = rows_of(stream, delimiter, strict=strict)
-        named = columns(next(table, []), stream.head)
+        columns_ = columns(next(table, []), stream.head)
         for number, row in enumerate(table, 1):
-            yield f"row {number}", (named, row), raw.taken
+            yield f"row {number}", (columns_, row), raw.taken
 
 
 def _open_csv(path: Path, key_field: str, reading: Reading, delimiter: str = ",") -> InputFile:
@@ -380,9 +382,11 @@ def _members(path: Path, place: str, types: Mapping[str, str], row: list[str]) -
         try:
             members[name] = typed(kind, members[name])
         except (ValueError, KeyError):
-            shown = repr(members[name][:40])
-            why = f"field {name!r} holds {shown}, which is no {kind}; --types {name}=text keeps it as it stands"
-            raise InputError(path, place, why) from None
+            value_text = repr(members[name][:40])
+            problem = (
+                f"field {name!r} holds {value_text}, which is no {kind}; --types {name}=text keeps it as it stands"
+            )
+            raise InputError(path, place, problem) from None
     return members
 
 
@@ -509,12 +513,12 @@ def _exported(path: Path, place: str, row: tuple[list[str], list[Any]], position
     _check_length(path, place, cells, len(names))
     try:
         fields = dict(zip(names, cells, strict=True))
-        key, value, flags, expiry, whose = of_cells(fields)
+        key, value, flags, expiry, collection = of_cells(fields)
     except ValueError as error:
         raise InputError(path, place, str(error)) from None
-    gone = fields.get("event") in DELETIONS  # of `tail --format csv`
-    document = _document(path, place, key, None if gone else value, position)
-    return document._replace(flags=flags, expiry=expiry, collection=whose)
+    is_deletion = fields.get("event") in DELETIONS  # of `tail --format csv`
+    document = _document(path, place, key, None if is_deletion else value, position)
+    return document._replace(flags=flags, expiry=expiry, collection=collection)
 
 
 def _check_layout(path: Path, names: list[str]) -> None:
@@ -538,11 +542,11 @@ def _values(column: Any) -> list[Any]:
 
     if not (pa.types.is_temporal(column.type) and getattr(column.type, "unit", "") == "ns"):
         return cast("list[Any]", column.to_pylist())
-    whole = _microseconds(column.type)
+    microseconds = _microseconds(column.type)
     try:
-        return cast("list[Any]", column.cast(whole).to_pylist())
+        return cast("list[Any]", column.cast(microseconds).to_pylist())
     except pa.ArrowInvalid:
-        floor, exact = column.cast(whole, safe=False).to_pylist(), column.cast(pa.int64()).to_pylist()
+        floor, exact = column.cast(microseconds, safe=False).to_pylist(), column.cast(pa.int64()).to_pylist()
         return [_nanoseconds(at, value) for at, value in zip(floor, exact, strict=True)]
 
 
@@ -582,12 +586,12 @@ def _key(path: Path, place: str, row: dict[str, Any], field: str) -> bytes:
 
 def _member(path: Path, place: str, row: dict[str, Any], field: str) -> Any:
     """Return the value at `field`, a path such as order.id; its first names may have dots of their own."""
-    head, dot, rest = field.partition(".")
+    head, dot, names = field.partition(".")
     while dot:
         if isinstance(row.get(head), dict):
-            return row[head][rest] if rest in row[head] else _member(path, place, row[head], rest)
-        more, dot, rest = rest.partition(".")
-        head = f"{head}.{more}"
+            return row[head][names] if names in row[head] else _member(path, place, row[head], names)
+        next_name, dot, names = names.partition(".")
+        head = f"{head}.{next_name}"
     raise InputError(path, place, f"has no field {field!r} to be the key; it has {', '.join(row) or 'no fields'}")
 
 

@@ -35,9 +35,9 @@ class _Adding:
         self._option, self._add = option, option.add_to_parser
 
     def __call__(self, parser: Any, context: Any) -> None:
-        shown = self._option.opts
+        option_names = self._option.opts
         self._option.opts = list(names_of(self._option))
         try:
             self._add(parser, context)
         finally:
-            self._option.opts = shown
+            self._option.opts = option_names

@@ -44,15 +44,15 @@ def replicate(
     ends = endpoint(source, user, password), endpoint(target, user, password)
     if ends[0].address == ends[1].address:
         raise typer.BadParameter("A and B are the same node.")
-    chosen = vbucket_set(vbuckets)
+    numbers_ = vbucket_set(vbuckets)
     if stop:
-        stopping.run(_stop(*ends, chosen))
+        stopping.run(_stop(*ends, numbers_))
         return
     if dry_run:
-        stopping.run(_look(*ends, chosen))
+        stopping.run(_look_up(*ends, numbers_))
         return
     try:
-        stopping.run(_replicate(*ends, chosen, once=once))
+        stopping.run(_replicate(*ends, numbers_, once=once))
     except stopping.Stopped:
         report(f"{ends[1]} goes on following {ends[0]}; --stop ends that", following=True)
 
@@ -66,7 +66,7 @@ async def _stop(source: "Endpoint", target: "Endpoint", vbuckets: list[int] | No
     report(f"{target} follows {source} no more", following=False)
 
 
-async def _look(source: "Endpoint", target: "Endpoint", wanted: list[int] | None) -> None:
+async def _look_up(source: "Endpoint", target: "Endpoint", numbers: list[int] | None) -> None:
     """Report the vbuckets that would be followed, and the node's present part of them, without changing anything."""
     from headwater.cli.screen import count, several
     from headwater.cluster.admin import NodeAdmin
@@ -74,18 +74,20 @@ async def _look(source: "Endpoint", target: "Endpoint", wanted: list[int] | None
 
     async with await NodeAdmin.connect(source) as old, await NodeAdmin.connect(target) as new:
         await refuse_strangers(old, new)
-        owned, here = await _owned(old, source, wanted), await new.seqnos()
-    behind = sum(max(0, seqno - here.get(vb, 0)) for vb, seqno in owned.items())
-    line = f"{target} would follow {several(len(owned), 'vbucket')} of {source}; it is {count(behind)} changes behind"
-    answer(line, following=False, vbuckets=sorted(owned), behind=behind)
+        seqnos_owned, own_seqnos = await _seqnos_to_follow(old, source, numbers), await new.seqnos()
+    lag = sum(max(0, seqno - own_seqnos.get(vb, 0)) for vb, seqno in seqnos_owned.items())
+    line = (
+        f"{target} would follow {several(len(seqnos_owned), 'vbucket')} of {source}; it is {count(lag)} changes behind"
+    )
+    answer(line, following=False, vbuckets=sorted(seqnos_owned), behind=lag)
 
 
-async def _owned(old: "NodeAdmin", source: "Endpoint", wanted: list[int] | None) -> dict[int, int]:
+async def _seqnos_to_follow(old: "NodeAdmin", source: "Endpoint", numbers: list[int] | None) -> dict[int, int]:
     """Return the vbuckets to follow and their seqnos; raises CommandError for one that is not owned."""
-    owned = await _owned_seqnos(old)
-    if missing := set(wanted or ()) - set(owned):
-        raise CommandError(f"{source} does not own vbucket {min(missing)}, nor {len(missing) - 1} others asked for")
-    return {vb: seqno for vb, seqno in owned.items() if wanted is None or vb in wanted}
+    seqnos_owned = await _owned_seqnos(old)
+    if foreign := set(numbers or ()) - set(seqnos_owned):
+        raise CommandError(f"{source} does not own vbucket {min(foreign)}, nor {len(foreign) - 1} others asked for")
+    return {vb: seqno for vb, seqno in seqnos_owned.items() if numbers is None or vb in numbers}
 
 
 async def _owned_seqnos(old: "NodeAdmin") -> dict[int, int]:
@@ -105,20 +107,20 @@ async def _owned_seqnos(old: "NodeAdmin") -> dict[int, int]:
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _replicate(source: "Endpoint", target: "Endpoint", wanted: list[int] | None, *, once: bool) -> None:
+async def _replicate(source: "Endpoint", target: "Endpoint", numbers: list[int] | None, *, once: bool) -> None:
     from headwater.cluster.admin import NodeAdmin
     from headwater.cluster.collections import refuse_strangers
 
     async with await NodeAdmin.connect(source) as old, await NodeAdmin.connect(target) as new:
         await refuse_strangers(old, new)
-        chosen = sorted(await _owned(old, source, wanted))
-        await new.replicate(source, chosen)
-        changes, seconds = await FollowingWatch(old, new, chosen).watch(once=once)
-        await new.stop_replicating(source, chosen)
+        numbers_ = sorted(await _seqnos_to_follow(old, source, numbers))
+        await new.replicate(source, numbers_)
+        changes, seconds = await FollowingWatch(old, new, numbers_).watch(once=once)
+        await new.stop_replicating(source, numbers_)
     from headwater.cli.screen import count, several
 
-    level = several(len(chosen), "vbucket")
-    summary = {"vbuckets": len(chosen), "changes": changes, "seconds": round(seconds, 3)}
+    level = several(len(numbers_), "vbucket")
+    summary = {"vbuckets": len(numbers_), "changes": changes, "seconds": round(seconds, 3)}
     report(
         f"{level} level, {count(changes)} changes in {seconds:.1f} s; {target} follows no more",
         following=False,
@@ -146,28 +148,37 @@ class FollowingWatch:
         first, goal = await self._new.seqnos(), await self._old.seqnos()
         with Meter(several(len(self._vbuckets), "vbucket"), "changes") as meter:
             while True:
-                here, there, problem = await self._look()
-                got = sum(here.get(vb, 0) - first.get(vb, 0) for vb in self._vbuckets)
-                behind = sum(max(0, there.get(vb, 0) - here.get(vb, 0)) for vb in self._vbuckets)
+                own_seqnos, source_seqnos, problem = await self._look_up()
+                got = sum(own_seqnos.get(vb, 0) - first.get(vb, 0) for vb in self._vbuckets)
+                lag = sum(max(0, source_seqnos.get(vb, 0) - own_seqnos.get(vb, 0)) for vb in self._vbuckets)
                 now = time.monotonic()
                 good = good if problem else now
                 if now - good > PATIENCE_SECONDS:
                     raise CommandError(f"{self._new.address} can't follow {self._old.address}: {problem}")
-                line = f"{problem} " * bool(problem) + f"{count(behind)} behind"
-                meter.show(max(got, 0), max(got, 0) + behind, note=line)
+                line = f"{problem} " * bool(problem) + f"{count(lag)} behind"
+                meter.show(max(got, 0), max(got, 0) + lag, note=line)
                 # A copy within a snapshot has the high seqno and lacks keys: it must be complete up to there as well.
-                if once and not problem and self._has(here, goal) and self._has(await self._new.complete(), goal):
+                if (
+                    once
+                    and not problem
+                    and self._has_reached(own_seqnos, goal)
+                    and self._has_reached(await self._new.complete(), goal)
+                ):
                     return max(got, 0), now - began
                 await asyncio.sleep(POLL_SECONDS)
 
-    def _has(self, here: dict[int, int], goal: dict[int, int]) -> bool:
-        return all(here.get(vb, 0) >= goal.get(vb, 0) for vb in self._vbuckets)
+    def _has_reached(self, seqnos: dict[int, int], goal: dict[int, int]) -> bool:
+        return all(seqnos.get(vb, 0) >= goal.get(vb, 0) for vb in self._vbuckets)
 
-    async def _look(self) -> tuple[dict[int, int], dict[int, int], str]:
-        here, there = await asyncio.gather(self._new.seqnos(), self._old.seqnos())
+    async def _look_up(self) -> tuple[dict[int, int], dict[int, int], str]:
+        own_seqnos, source_seqnos = await asyncio.gather(self._new.seqnos(), self._old.seqnos())
         report = (await self._new.replication()).get(str(self._old.endpoint))
-        return here, there, "not begun" if report is None else report.problem or self._refused(report.problems)
+        return (
+            own_seqnos,
+            source_seqnos,
+            "not begun" if report is None else report.problem or self._refusal_text(report.problems),
+        )
 
-    def _refused(self, problems: "Mapping[int, str]") -> str:
+    def _refusal_text(self, problems: "Mapping[int, str]") -> str:
         """Return the reason why the first of our vbuckets without a stream was refused."""
         return next((f"vbucket {vb}: {problems[vb]}" for vb in self._vbuckets if vb in problems), "")

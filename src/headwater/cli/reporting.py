@@ -77,11 +77,11 @@ class IdleRun(Generic[P]):
 
     Args:
         line: makes the text of a batch.
-        why: the reason why it had nothing to do; "" to report none.
+        reason: the reason why it had nothing to do; "" to report none.
     """
 
-    def __init__(self, line: Callable[[P], str], why: str) -> None:
-        self._line_of, self._why, self._batches = line, why, 0
+    def __init__(self, line: Callable[[P], str], reason: str) -> None:
+        self._line_of, self._reason, self._batches = line, reason, 0
         self._last_line: object = None
 
     def line(self, progress: P) -> str:
@@ -92,13 +92,13 @@ class IdleRun(Generic[P]):
         before, self._last_line = self._last_line, progress.to_json() | {"batch": 0, "batches": 0, "seconds": 0}
         return "" if self._last_line == before else self._line_of(progress)
 
-    def tell(self, shown: ProgressFormat, *, unless: bool) -> None:
+    def tell(self, form: ProgressFormat, *, unless: bool) -> None:
         """Report on stderr that there was nothing to do, if there was no batch and progress is text."""
-        if self._why and not (unless or self._batches) and shown is ProgressFormat.TEXT:
-            remark(f"nothing to do: {self._why}")
+        if self._reason and not (unless or self._batches) and form is ProgressFormat.TEXT:
+            remark(f"nothing to do: {self._reason}")
 
 
-def reporter(shown: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], None]:
+def reporter(form: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], None]:
     """Return the function that prints a job's progress; `line` makes the text of a successful batch, "" for none."""
 
     def text(progress: P) -> None:
@@ -111,4 +111,4 @@ def reporter(shown: ProgressFormat, line: Callable[[P], str]) -> Callable[[P], N
         ProgressFormat.TEXT: text,
         ProgressFormat.JSON: lambda progress: _print(json.dumps(progress.to_json())),
         ProgressFormat.NONE: lambda progress: None,
-    }[shown]
+    }[form]

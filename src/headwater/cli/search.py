@@ -59,12 +59,12 @@ def search(
         return
     if words is None:
         raise typer.BadParameter("WORDS are missing.")
-    within = {"collections": _names(collections), "scope": scope}
-    hits = _hits(place, words, (opensearch_user, opensearch_password), limit=limit, any_of=any_of, **within)
+    scope_options = {"collections": _names(collections), "scope": scope}
+    hits = _hits(place, words, (opensearch_user, opensearch_password), limit=limit, any_of=any_of, **scope_options)
     for hit in hits:
         row = _object(hit) | {"score": round(hit.score, 6), "snippet": hit.snippet}
-        shown = f"{hit.score:8.3f}  {_line(hit, ' '.join(hit.snippet.split()))}"
-        typer.echo(json.dumps(row) if as_json else shown)
+        line = f"{hit.score:8.3f}  {_line(hit, ' '.join(hit.snippet.split()))}"
+        typer.echo(json.dumps(row) if as_json else line)
     if not hits:
         raise CommandError("nothing was found")
 
@@ -96,8 +96,8 @@ def _object(hit: "Hit | KeptAside") -> dict[str, Any]:
 
 
 def _line(hit: "Hit | KeptAside", text: str) -> str:
-    whose = [] if hit.scope is None else [f"{hit.scope}.{hit.collection}"]
-    return "  ".join([*whose, _text(hit.key), text])
+    path = [] if hit.scope is None else [f"{hit.scope}.{hit.collection}"]
+    return "  ".join([*path, _text(hit.key), text])
 
 
 def _text(key: bytes) -> str:

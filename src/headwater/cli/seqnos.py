@@ -47,13 +47,13 @@ def seqnos(
     Of collections that are chosen each has lines of its own, with its name behind the vbucket: the number of the newest
     change in it, 0 where it has none.
     """
-    wanted = vbucket_set(vbuckets)
+    numbers = vbucket_set(vbuckets)
     with connect(node, user, password) as client:
-        existing(client, wanted)
+        existing(client, numbers)
         if collections is None and scope is None:
-            _show({"": client.seqnos("all")}, wanted, as_json=as_json)
+            _show({"": client.seqnos("all")}, numbers, as_json=as_json)
         else:
-            _show(_of_collections(client, collections, scope), wanted, as_json=as_json, named=True)
+            _show(_of_collections(client, collections, scope), numbers, as_json=as_json, with_names=True)
 
 
 def _of_collections(client: "Client", collections: str | None, scope: str | None) -> dict[str, dict[int, int]]:
@@ -61,25 +61,30 @@ def _of_collections(client: "Client", collections: str | None, scope: str | None
 
     Raises: OptionError, UnknownCollection, UnknownScope.
     """
-    chosen, manifest = client.choose(collections, scope), client.manifest()
+    choice, manifest = client.choose(collections, scope), client.manifest()
     seqnos = {}
-    for whose, each in manifest.each_collection():
-        if chosen is not None and (
-            chosen.is_whole or whose.id == chosen.scope or each.id in (chosen.collections or ())
+    for scope_, each in manifest.each_collection():
+        if choice is not None and (
+            choice.is_whole or scope_.id == choice.scope or each.id in (choice.collections or ())
         ):
-            seqnos[f"{whose.name}.{each.name}"] = client.seqnos(each.id)
+            seqnos[f"{scope_.name}.{each.name}"] = client.seqnos(each.id)
     return seqnos
 
 
-def _show(seqnos: dict[str, dict[int, int]], wanted: list[int] | None, *, as_json: bool, named: bool = False) -> None:
-    shown = {
-        name: {vb: of[vb] for vb in sorted(of) if wanted is None or vb in wanted} for name, of in sorted(seqnos.items())
+def _show(
+    seqnos: dict[str, dict[int, int]], numbers: list[int] | None, *, as_json: bool, with_names: bool = False
+) -> None:
+    selected = {
+        name: {vb: by_vbucket[vb] for vb in sorted(by_vbucket) if numbers is None or vb in numbers}
+        for name, by_vbucket in sorted(seqnos.items())
     }
     if as_json:
-        typer.echo(json.dumps(shown if named else shown[""]))
+        typer.echo(json.dumps(selected if with_names else selected[""]))
         return
     lines = [
-        f"{vb} {name} {seqno}" if named else f"{vb} {seqno}" for name, of in shown.items() for vb, seqno in of.items()
+        f"{vb} {name} {seqno}" if with_names else f"{vb} {seqno}"
+        for name, by_vbucket in selected.items()
+        for vb, seqno in by_vbucket.items()
     ]
     if lines:
         typer.echo("\n".join(lines))

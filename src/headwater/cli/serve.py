@@ -49,9 +49,9 @@ class Serve(CommandWithForms):
         options = {
             name: ctx.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"
         }
-        named = ctx.find_object(Settings)
-        if named is not None and named.file is not None:  # headwater --config FILE serve
-            options.setdefault(CONFIG.field, str(named.file))
+        settings = ctx.find_object(Settings)
+        if settings is not None and settings.file is not None:  # headwater --config FILE serve
+            options.setdefault(CONFIG.field, str(settings.file))
         config = config_from(options)
         one_thread_for(config)
         from headwater.node import run

@@ -64,8 +64,8 @@ def set_(
     read the document before storing it again.
     """
     body = sys.stdin.buffer.read() if value == "-" else typed(value)
-    wanted = durability(durability_level, durability_timeout)
+    durability_ = durability(durability_level, durability_timeout)
     with connect(node, user, password) as client:
-        chosen = documents(client, collection)
-        stored = chosen.set(typed(key), body, expiry=expiry or 0, flags=flags, cas=cas, durability=wanted)
-    report(f"cas {stored}", key=key, cas=stored)
+        documents_ = documents(client, collection)
+        new_cas = documents_.set(typed(key), body, expiry=expiry or 0, flags=flags, cas=cas, durability=durability_)
+    report(f"cas {new_cas}", key=key, cas=new_cas)

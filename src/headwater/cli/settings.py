@@ -138,8 +138,8 @@ def _of_tables(group: Any, tables: Mapping[str, Any]) -> dict[str, Any]:
 def _defaults(command: Any, table: Mapping[str, Any]) -> dict[str, Any]:
     if hasattr(command, "commands"):
         return {name: _defaults(command.commands[name], value) for name, value in table.items()}
-    known = known_options(command)
-    return {known[plain_name(name)].name: _value(value) for name, value in table.items()}
+    options = known_options(command)
+    return {options[plain_name(name)].name: _value(value) for name, value in table.items()}
 
 
 def _value(value: Any) -> Any:
@@ -178,8 +178,8 @@ def profile_faults(
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path, problem) for invalid entries in the profiles of a file."""
     yield from faults(content, path, with_files=with_files)
-    known = content.get(PROFILES, {})
-    for name, table in known.items() if isinstance(known, dict) else ():
+    profiles = content.get(PROFILES, {})
+    for name, table in profiles.items() if isinstance(profiles, dict) else ():
         if isinstance(table, dict):
             yield from table_faults(group, tables(table), (PROFILES, name))
 
@@ -188,17 +188,17 @@ def table_faults(
     command: Any, table: Mapping[str, Any], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path, problem) for invalid entries in the table of a command or a group."""
-    known = {} if hasattr(command, "commands") else known_options(command)
+    options = {} if hasattr(command, "commands") else known_options(command)
     words = above[2:] if above[:1] == (PROFILES,) else above
     help_of = " ".join(["headwater", *words, "--help"])
     for name, value in table.items():
         path = (*above, name)
         if hasattr(command, "commands"):
-            if name == SERVE or (own := child_of(command, name)) is None or not isinstance(value, dict):
+            if name == SERVE or (subcommand := child_of(command, name)) is None or not isinstance(value, dict):
                 yield path, f"no command; {help_of} lists them"
             else:
-                yield from table_faults(own, value, path)
-        elif (parameter := known.get(plain_name(name))) is None:
+                yield from table_faults(subcommand, value, path)
+        elif (parameter := options.get(plain_name(name))) is None:
             yield path, f"no option; {help_of} lists them"
         elif (problem := _wrong(command, parameter, value)) is not None:
             yield path, problem

@@ -40,8 +40,8 @@ class Spool:
         self._writer: Any = None
         self._first_end = np.zeros(VBUCKETS, np.uint64)
         self._highest = np.zeros(VBUCKETS, np.uint64)
-        self._later: dict[tuple[int, int, bytes], int] = {}
-        self._dropped: set[int] = set()
+        self._newest_seqnos: dict[tuple[int, int, bytes], int] = {}
+        self._dropped_collections: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class Spool:
 
         for _, event in batch.collection_events:
             if isinstance(event, CollectionDropped):
-                self._dropped.add(event.collection_id)
+                self._dropped_collections.add(event.collection_id)
         if len(batch):
             self._remember(batch.records)
             self._write(batch.records)
@@ -72,28 +72,30 @@ class Spool:
         seqnos = records.column("seqno").to_numpy()
         np.maximum.at(self._highest, vbuckets, seqnos)
         unseen, first = np.unique(vbuckets, return_index=True)
-        fresh = self._first_end[unseen] == 0
-        self._first_end[unseen[fresh]] = ends[first[fresh]]
+        is_new = self._first_end[unseen] == 0
+        self._first_end[unseen[is_new]] = ends[first[is_new]]
         later = np.flatnonzero(ends > self._first_end[vbuckets])
         if len(later):
             ids, keys = _ids(records), records.column("key")
             for row in later.tolist():
-                self._later[int(vbuckets[row]), int(ids[row]), keys[row].as_py()] = int(seqnos[row])
+                self._newest_seqnos[int(vbuckets[row]), int(ids[row]), keys[row].as_py()] = int(seqnos[row])
 
     def _write(self, records: pa.RecordBatch) -> None:
         import pyarrow as pa
         from pyarrow import compute, ipc
 
         ask: Any = compute
-        stored = ask.equal(records.column("opcode"), int(Opcode.DCP_MUTATION))
+        is_stored = ask.equal(records.column("opcode"), int(Opcode.DCP_MUTATION))
         if self._prefix:
-            stored = ask.and_(stored, ask.starts_with(records.column("key"), pattern=self._prefix))
-        kept: Any = records.filter(stored)
-        columns = {name: kept.column(name) for name in KEPT if name != "opcode"}
-        columns["collection_id"] = pa.array(_ids(kept))
+            is_stored = ask.and_(is_stored, ask.starts_with(records.column("key"), pattern=self._prefix))
+        stored_records: Any = records.filter(is_stored)
+        columns = {name: stored_records.column(name) for name in KEPT if name != "opcode"}
+        columns["collection_id"] = pa.array(_ids(stored_records))
         for name in ("scope", "collection"):
-            default = pa.array([DEFAULT] * len(kept), pa.string())  # of none at all it would have no type
-            columns[name] = kept.column(name).cast(pa.string()) if name in kept.schema.names else default
+            default = pa.array([DEFAULT] * len(stored_records), pa.string())  # of none at all it would have no type
+            columns[name] = (
+                stored_records.column(name).cast(pa.string()) if name in stored_records.schema.names else default
+            )
         batch = pa.RecordBatch.from_pydict(columns)
         if self._writer is None:
             self._writer = ipc.new_stream(self._file, batch.schema)
@@ -112,21 +114,22 @@ class Spool:
             return
         self._file.seek(0)
         for batch in ipc.open_stream(self._file):
-            kept = self._counting(batch)
-            if len(kept):
-                yield kept
+            rows = self._counting(batch)
+            if len(rows):
+                yield rows
 
     def _counting(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
 
-        if not self._later and not self._dropped:
+        if not self._newest_seqnos and not self._dropped_collections:
             return batch
         names = ("vbucket", "collection_id", "key", "seqno")
         columns: list[list[Any]] = [batch.column(name).to_pylist() for name in names]
         counts = [
             # The newest row of a key counts: of a deletion that came later there is no row, so none does.
-            whose not in self._dropped and self._later.get((vbucket, whose, key), seqno) <= seqno
-            for vbucket, whose, key, seqno in zip(*columns, strict=True)
+            collection not in self._dropped_collections
+            and self._newest_seqnos.get((vbucket, collection, key), seqno) <= seqno
+            for vbucket, collection, key, seqno in zip(*columns, strict=True)
         ]
         return batch.filter(pa.array(counts, pa.bool_()))
 

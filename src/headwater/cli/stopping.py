@@ -50,14 +50,14 @@ def _raise_again(_number: int, _frame: FrameType | None) -> None:
 _hooks: list[Callable[["UnraisableHookArgs"], Any]] = []
 
 
-def _unraisable(lost: "UnraisableHookArgs") -> None:
+def _unraisable(arguments: "UnraisableHookArgs") -> None:
     """Keep the exception that Python ignores in `__del__` and in calls from C: otherwise the command would
     never end.
     """
-    if isinstance(lost.exc_value, Stopped):
+    if isinstance(arguments.exc_value, Stopped):
         signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
     else:
-        _hooks[0](lost)
+        _hooks[0](arguments)
 
 
 def raised() -> Stopped | None:

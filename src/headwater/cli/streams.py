@@ -51,17 +51,19 @@ def streams(
     rows.sort(key=lambda row: -(row.backlog or 0))
     if as_json:
         facts: dict[str, Any] = {"connections": [_json(row, worst) for row in rows]}
-        facts |= {"silent": {address: _why(error) for address, error in silent.items()}} if silent else {}
+        facts |= {"silent": {address: _error_text(error) for address, error in silent.items()}} if silent else {}
         typer.echo(json.dumps(facts))
     elif rows:
         typer.echo("\n".join(line for row in rows for line in _lines(row, worst)))
     else:
         typer.echo(f"nobody reads from {several(len(dcp), 'node')}")
     if silent:
-        raise CommandError("; ".join(f"{address} does not answer ({_why(error)})" for address, error in silent.items()))
+        raise CommandError(
+            "; ".join(f"{address} does not answer ({_error_text(error)})" for address, error in silent.items())
+        )
 
 
-def _why(error: "TransportError") -> str:
+def _error_text(error: "TransportError") -> str:
     return str(error).partition(": ")[2] or str(error)
 
 
@@ -79,8 +81,8 @@ def _lines(row: "ConnectionRow", worst: int) -> Iterator[str]:
     name, peer = printable(row.name), printable(row.peer)
     yield f"{name}: {row.dialect} {row.part} of {row.node}, peer {peer}: {', '.join(facts)}"
     for each in row.streams[:worst]:
-        left = "-" if each.remaining is None else count(each.remaining)
-        yield f"  vbucket {each.vbucket}: {each.state}, backlog {left}"
+        backlog = "-" if each.remaining is None else count(each.remaining)
+        yield f"  vbucket {each.vbucket}: {each.state}, backlog {backlog}"
 
 
 def _json(row: "ConnectionRow", worst: int) -> dict[str, Any]:

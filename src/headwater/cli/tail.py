@@ -32,7 +32,7 @@ from headwater.cli.options import (
     examples,
     vbucket_set,
 )
-from headwater.cli.positions import SAVE_SECONDS, Printed, events
+from headwater.cli.positions import SAVE_SECONDS, PrintedPositions, events
 from headwater.cli.stopping import until_stopped
 from headwater.cli.tail_format import CSV_HEADER, FIELDS, csv_line, template, wanted_keys
 from headwater.cli.tail_status import TailStatus
@@ -197,25 +197,27 @@ def tail(
 
     With --status tail says each second until when everything is printed: no change that comes later is older than that.
     """
-    where, form = begin(start), _form("json" if as_json else form, before)
+    begin_at, form = begin(start), _form("json" if as_json else form, before)
     if protocol is TailDialect.TAP:
         _check_tap(start, positions, collection or scope, bool(key) or form not in ("text", "json"), history or before)
         _check_tap_status(status)
-        shown = partial(tap, keys_only=keys_only, as_json=form == "json", future=where.now)
-        shown(dump=not follow, vbuckets=vbuckets, node=node, user=user, password=password)
+        arguments = partial(tap, keys_only=keys_only, as_json=form == "json", future=begin_at.now)
+        arguments(dump=not follow, vbuckets=vbuckets, node=node, user=user, password=password)
         return
-    wanted, lines = vbucket_set(vbuckets), line_maker(form, keys_only)
+    numbers, lines = vbucket_set(vbuckets), line_maker(form, keys_only)
     with until_stopped(has_end=not follow), connect(node, user, password) as client:
-        chosen = _choice(client, collection, scope, positions)
-        saved = _saved_positions(client, positions, chosen)
-        first = _start(client, where, wanted, chosen, saved)
+        coverage = _choice(client, collection, scope, positions)
+        saved_positions = _saved_positions(client, positions, coverage)
+        first = _start(client, begin_at, numbers, coverage, saved_positions)
         keep = positions is not None or status
         reading = _reading(on_data_loss, history, before, follow=follow, keep=keep)
-        changes = client.changes(first, **reading, vbuckets=wanted, no_value=keys_only, collections=chosen)
-        with changes, closing(Printed(changes, positions, saved)) as printed:
+        changes = client.changes(first, **reading, vbuckets=numbers, no_value=keys_only, collections=coverage)
+        with changes, closing(PrintedPositions(changes, positions, saved_positions)) as printed:
             if status:
-                printed.on_pause = TailStatus(client, changes, wanted, chooses=chosen is not None).tell
-            _print(changes, TailShown(*lines, wanted_keys(key), bool(key), history or before), where.since_ns, printed)
+                printed.on_pause = TailStatus(client, changes, numbers, chooses=coverage is not None).tell
+            _print(
+                changes, TailShown(*lines, wanted_keys(key), bool(key), history or before), begin_at.since_ns, printed
+            )
 
 
 def _check_tap(start: str, positions: Path | None, collections: object, formed: bool, history: bool) -> None:
@@ -244,7 +246,7 @@ def _form(form: str, before: bool) -> str:
 
 
 def _reading(on_data_loss: OnDataLoss, history: bool, before: bool, *, follow: bool, keep: bool) -> dict[str, Any]:
-    """Return the options of the read; `keep`: positions are saved, also while no change comes."""
+    """Return the options of the read; with `keep` it pauses, so that positions are saved in a quiet time as well."""
     answer = "raise" if on_data_loss is OnDataLoss.FAIL else "read_again"
     wait = SAVE_SECONDS if keep else None
     reading = {"until": None if follow else "now", "on_data_loss": answer, "max_wait_seconds": wait}
@@ -263,11 +265,11 @@ def _saved_choice(positions: Path) -> "Coverage | None":
     """Return the collections of saved positions, which tail goes on with."""
     from headwater.client import load_positions
 
-    saved = load_positions(positions.read_bytes())
-    return next((position.coverage for position in saved.values()), None)
+    saved_positions = load_positions(positions.read_bytes())
+    return next((position.coverage for position in saved_positions.values()), None)
 
 
-def _saved_positions(client: "Client", positions: Path | None, chosen: "Coverage | None") -> "dict[int, Position]":
+def _saved_positions(client: "Client", positions: Path | None, coverage: "Coverage | None") -> "dict[int, Position]":
     """Return the positions of a file, none if there is none yet. All of them must have the present choice of
     collections, also those of vbuckets that are left out this time, which stay in the file.
     """
@@ -276,43 +278,50 @@ def _saved_positions(client: "Client", positions: Path | None, chosen: "Coverage
 
     if positions is None or not positions.exists():
         return {}
-    saved = load_positions(positions.read_bytes())
-    if chosen is not None:
-        check_start(saved, chosen, client.manifest())
-    return saved
+    saved_positions = load_positions(positions.read_bytes())
+    if coverage is not None:
+        check_start(saved_positions, coverage, client.manifest())
+    return saved_positions
 
 
 def _start(
     client: "Client",
-    where: Begin,
-    wanted: list[int] | None,
-    chosen: "Coverage | None",
-    saved: "dict[int, Position]",
+    begin_at: Begin,
+    numbers: list[int] | None,
+    coverage: "Coverage | None",
+    saved_positions: "dict[int, Position]",
 ) -> "Start":
     """Return the start of the drain: the saved positions of the wanted vbuckets or, without one, the value of
     --from.
     """
     from headwater.client import Position
 
-    if known := saved if wanted is None else {vbucket: saved[vbucket] for vbucket in wanted if vbucket in saved}:
-        return known
-    if where.seqno is None:
-        return "now" if where.now else None
-    if wanted is None or len(wanted) != 1:
-        raise typer.BadParameter(f"a seqno belongs to a vbucket: --from {where.seqno} --vbuckets 7.")
-    [vbucket] = wanted
-    return {vbucket: replace(Position.after(vbucket, where.seqno, client.failover_log(vbucket)), coverage=chosen)}
+    if (
+        positions := saved_positions
+        if numbers is None
+        else {vbucket: saved_positions[vbucket] for vbucket in numbers if vbucket in saved_positions}
+    ):
+        return positions
+    if begin_at.seqno is None:
+        return "now" if begin_at.now else None
+    if numbers is None or len(numbers) != 1:
+        raise typer.BadParameter(f"a seqno belongs to a vbucket: --from {begin_at.seqno} --vbuckets 7.")
+    [vbucket] = numbers
+    return {vbucket: replace(Position.after(vbucket, begin_at.seqno, client.failover_log(vbucket)), coverage=coverage)}
 
 
 class TailShown(NamedTuple):
     """The printed changes and their forms.
 
-    change, event, loss: make the line of a change; of an event of a collection or scope (None: none is shown; an event
-    that was shown before gets no line); of deletions that were purged unread, or of versions that are not kept any more
-    (None: they are reported on stderr).
-    wanted: returns True if a key is shown.
-    only_keys: True if keys were chosen, so that events without a key are not shown.
-    history: True if every version was asked for, and a snapshot that lacks some is an event.
+    Attributes:
+        change: makes the line of a change.
+        event: makes the line of an event of a collection or scope, None for an event that was printed before. Without
+            this function no event is printed.
+        loss: makes the line about deletions that were purged unread, or about versions that the node no longer keeps.
+            Without this function they are reported on stderr.
+        wanted: returns True if the changes of a key are printed.
+        only_keys: True if the user chose keys: events without a key are not printed then.
+        history: True if the user requested every version: a snapshot that lacks some versions is an event then.
     """
 
     change: "Callable[[str, Row], str]"
@@ -332,40 +341,40 @@ def line_maker(form: str, keys_only: bool) -> "tuple[Callable[[str, Row], str], 
     return (csv_line if form == "csv" else template(form)), None, None
 
 
-def _print(changes: "Changes", shown: TailShown, since_ns: int, printed: Printed) -> None:
+def _print(changes: "Changes", output: TailShown, since_ns: int, printed: PrintedPositions) -> None:
     """Print the changes of documents and the events of collections, a line each."""
-    if shown.change is csv_line:
+    if output.change is csv_line:
         typer.echo(CSV_HEADER)
     for event in events(changes, printed):
-        if (row := _line_to_print(event, shown, since_ns)) is not None:
+        if (row := _line_to_print(event, output, since_ns)) is not None:
             typer.echo(row)
         printed.note(event.vbucket)
 
 
-def _line_to_print(event: "Event", shown: TailShown, since_ns: int) -> str | None:
+def _line_to_print(event: "Event", output: TailShown, since_ns: int) -> str | None:
     """Return the line of an event; None if it has none."""
     from headwater.client import Deletion, DeletionsPurged, Expiration, Mutation, SnapshotMarker, StreamEnd
 
     match event:
         case DeletionsPurged():
-            return _told_loss("deletions_purged", event, shown)
-        case SnapshotMarker() if shown.history and event.is_deduplicated and not since_ns:
-            return _told_loss("snapshot_deduplicated", event, shown)
-        case Mutation() | Deletion() | Expiration() if event.cas >= since_ns and shown.wanted(event.key):
-            return shown.change(_kind(event), event)
+            return _told_loss("deletions_purged", event, output)
+        case SnapshotMarker() if output.history and event.is_deduplicated and not since_ns:
+            return _told_loss("snapshot_deduplicated", event, output)
+        case Mutation() | Deletion() | Expiration() if event.cas >= since_ns and output.wanted(event.key):
+            return output.change(_kind(event), event)
         case Mutation() | Deletion() | Expiration() | SnapshotMarker() | StreamEnd():
             pass
-        case _ if since_ns or shown.only_keys or shown.event is None:  # when that was, is not known; it has no key
+        case _ if since_ns or output.only_keys or output.event is None:  # when that was, is not known; it has no key
             pass
         case _:
-            return shown.event(_kind(event), event)
+            return output.event(_kind(event), event)
     return None
 
 
-def _told_loss(kind: str, event: "Missing", shown: TailShown) -> str | None:
+def _told_loss(kind: str, event: "Missing", output: TailShown) -> str | None:
     """Return the line about changes that do not come; None if it went to stderr."""
-    if shown.loss is not None:
-        return shown.loss(kind, event)
+    if output.loss is not None:
+        return output.loss(kind, event)
     remark(_loss(kind, event))
     return None
 
@@ -379,10 +388,10 @@ def _line(kind: str, change: "Row", keys_only: bool) -> str:
     """Return one change for people: `512:7 mutation greeting hello world`, `512:8 mutation shop.orders one
     {...}`.
     """
-    whose = [change.within.path] if change.collection_id else []
+    path = [change.within.path] if change.collection_id else []
     value = b"" if keys_only else change.value
-    shown = line(f"{change.vbucket}:{change.seqno}", _operation(kind, change), *whose, text(change.key), value=value)
-    return shown + _replaced(change, keys_only)
+    line_ = line(f"{change.vbucket}:{change.seqno}", _operation(kind, change), *path, text(change.key), value=value)
+    return line_ + _replaced(change, keys_only)
 
 
 def _operation(kind: str, change: "Row") -> str:
@@ -516,7 +525,7 @@ def _value(change: "Row | Before") -> dict[str, Any]:
         return bare
     try:
         parsed = read_json(bare["text"])
-        again = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        compact = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
         return bare
-    return {"value": parsed} if again == bare["text"] else {"value": parsed, **bare}
+    return {"value": parsed} if compact == bare["text"] else {"value": parsed, **bare}

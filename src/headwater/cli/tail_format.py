@@ -60,11 +60,11 @@ def template(pattern: str) -> Callable[[str, Mutation | Deletion | Expiration], 
             raise OptionError("format", pattern, f"made of the fields {', '.join(FIELDS)}, as in '{{key}} {{value}}'")
     if not names:
         raise OptionError("format", pattern, "text, json, csv, or a template such as '{key} {value}'")
-    shown = printable if sys.stdout.isatty() else str
+    printable_ = printable if sys.stdout.isatty() else str
 
     def line(kind: str, change: Mutation | Deletion | Expiration) -> str:
         fields = _fields(kind, change)
-        texts = (literal + (shown(fields[name]) if name is not None else "") for literal, name, _, _ in parts)
+        texts = (literal + (printable_(fields[name]) if name is not None else "") for literal, name, _, _ in parts)
         return "".join(texts)
 
     return line
@@ -87,7 +87,7 @@ CSV_HEADER = ",".join(("event", *COLUMNS))
 def csv_line(kind: str, change: Any) -> str:
     """Return one change as a row, without its line end."""
     fields: list[Any] = [getattr(change, name, 0) for name in ExportedDocument._fields]
-    stored = ExportedDocument._make(fields)
+    document = ExportedDocument._make(fields)
     out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow([kind, *cells(stored, "utf-8")])
+    csv.writer(out, lineterminator="").writerow([kind, *cells(document, "utf-8")])
     return out.getvalue()

@@ -23,7 +23,7 @@ class TailStatus:
     Args:
         client: of the bucket.
         changes: the drain; its `max_wait_seconds` is STATUS_SECONDS, so that a quiet bucket has a status, too.
-        wanted: the vbuckets; None for all. chooses: True if the drain has chosen its collections.
+        vbuckets: the vbuckets; None for all. chooses: True if the drain has chosen its collections.
         clock: returns seconds.
     """
 
@@ -31,13 +31,13 @@ class TailStatus:
         self,
         client: Client,
         changes: Changes,
-        wanted: Collection[int] | None,
+        vbuckets: Collection[int] | None,
         *,
         chooses: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client, self._changes, self._wanted, self._chooses = client, changes, wanted, chooses
-        self._clock, self._complete, self._said_at, self._until = clock, Completeness(), float("-inf"), 0
+        self._client, self._changes, self._vbuckets, self._chooses = client, changes, vbuckets, chooses
+        self._clock, self._complete, self._said_at, self._complete_until = clock, Completeness(), float("-inf"), 0
 
     def tell(self) -> None:
         """Say the status on stderr, if the last time is a second ago."""
@@ -47,27 +47,31 @@ class TailStatus:
             remark(self._line(now))
 
     def _line(self, now: float) -> str:
-        problem = self._look(now)
-        self._until = self._complete.until(self._printed(), self._until)
-        known = as_time(self._until)
-        said = "everything is printed" if known else "it is not known until when everything is printed"
-        until = f" until {known:%Y-%m-%d %H:%M:%S}.{known.microsecond // 1000:03} UTC" if known else ""
-        return said + until + (f"; it stands there: {problem}" if problem else "")
+        problem = self._obstacle(now)
+        self._complete_until = self._complete.until(self._printed(), self._complete_until)
+        complete_until = as_time(self._complete_until)
+        line = "everything is printed" if complete_until else "it is not known until when everything is printed"
+        until = (
+            f" until {complete_until:%Y-%m-%d %H:%M:%S}.{complete_until.microsecond // 1000:03} UTC"
+            if complete_until
+            else ""
+        )
+        return line + until + (f"; it stands there: {problem}" if problem else "")
 
-    def _look(self, now: float) -> str:
+    def _obstacle(self, now: float) -> str:
         """Ask the nodes; return what holds the time up, or an empty text."""
         complete, client = self._complete, self._client
         if complete.rests(now):
             return complete.problem
         try:
             # The clocks come before the seqnos: these are what the promises are about.
-            held = client.hold_clocks(complete.wanted(now))
-            if held.now and not held.cas:  # the first time: what is there to promise is known only now
-                held = client.hold_clocks(held.now)
+            clocks = client.hold_clocks(complete.wanted(now))
+            if clocks.now and not clocks.cas:  # the first time: what is there to promise is known only now
+                clocks = client.hold_clocks(clocks.now)
             seqnos = client.seqnos("all") if self._chooses else client.seqnos()
         except (TransportError, StatusError) as error:
             return str(error)
-        complete.look(held, seqnos, self._wanted or range(client.map.vbuckets), now)
+        complete.look(clocks, seqnos, self._vbuckets or range(client.map.vbuckets), now)
         return complete.problem
 
     def _printed(self) -> Mapping[int, int]:

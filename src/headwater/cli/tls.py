@@ -126,9 +126,9 @@ def _issue(directory: Path, name: str, hosts: tuple[str, ...], days: int, renew:
     if name in ("", ".", "..", "ca") or "/" in name:
         raise OptionError("NAME", name, "a name for a file, and not that of the CA")
     files = Pair(directory / f"{name}.pem", directory / f"{name}.key")
-    there = next((each for each in (files.key, files.certificate) if Path(each).exists()), None)
-    if there is not None and not renew:
-        raise OptionError("dir", str(there), "a new file: it is there already; --renew puts another in its place")
+    existing = next((each for each in (files.key, files.certificate) if Path(each).exists()), None)
+    if existing is not None and not renew:
+        raise OptionError("dir", str(existing), "a new file: it is there already; --renew puts another in its place")
     Authority.open(directory).issue(files, name, hosts=hosts, lifetime=timedelta(days=days), replace=renew)
 
 

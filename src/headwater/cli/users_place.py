@@ -12,7 +12,7 @@ from headwater.cli.cluster.running import StopRequest, addresses, run
 from headwater.cli.commands import CommandWithForms, Parameter, parameter_of
 from headwater.cli.failures import CommandError
 from headwater.cli.forms import answer, remark, report
-from headwater.cli.passwords import OF_FILE, came_from, new_password, password_of, typed_password
+from headwater.cli.passwords import OF_FILE, new_password, origin_rank, password_of, typed_password
 from headwater.cluster.work import WorkOutcome, WorkRun
 from headwater.errors import WorkRefused
 
@@ -126,7 +126,7 @@ class PlacedCommand(CommandWithForms):
 
     def perform(self, ctx: Any) -> None:
         """Do the work at the place, and begin a refusal with its name."""
-        place = _place(ctx)
+        place = _place_of(ctx)
         try:
             self.perform_at(place, ctx.params)
         except WorkRefused as error:
@@ -148,8 +148,8 @@ class UserCommand(PlacedCommand):
 
     def declared(self) -> list[Parameter]:
         """Return the work's options, the file of a new password in place of the password, and those of the place."""
-        declared = [NEW_PASSWORD if each.secret else parameter_of(each) for each in self.work.options()]
-        return [*declared, *_OPTIONS]
+        parameters = [NEW_PASSWORD if each.secret else parameter_of(each) for each in self.work.options()]
+        return [*parameters, *_OPTIONS]
 
     def perform_at(self, place: UsersPlace, values: Mapping[str, Any]) -> None:
         """Change the users; a password is asked for once the rest is known to be right."""
@@ -164,14 +164,14 @@ class UserCommand(PlacedCommand):
         report(outcome.line, **outcome.facts)
 
 
-def _place(ctx: Any) -> UsersPlace:
+def _place_of(ctx: Any) -> UsersPlace:
     """Return the place that the options of a command name."""
     from headwater.node.config import store_folder
 
     data, node, by, file = (ctx.params[name] for name, *_ in _OPTIONS)
-    if came_from(ctx, "data") < came_from(ctx, "node"):  # a folder is named, and a profile has a node
+    if origin_rank(ctx, "data") < origin_rank(ctx, "node"):  # a folder is named, and a profile has a node
         node = None
-    if came_from(ctx, "by_password_file") >= OF_FILE and (node is None or "HEADWATER_PASSWORD" in os.environ):
+    if origin_rank(ctx, "by_password_file") >= OF_FILE and (node is None or "HEADWATER_PASSWORD" in os.environ):
         file = None
     if node is None and file is not None and "HEADWATER_PASSWORD_FILE" not in os.environ:
         raise CommandError("--by-password-file is for --node; a folder is changed without a login")

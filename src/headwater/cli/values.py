@@ -31,7 +31,7 @@ class _Values:
         descriptor = parameter.type_descriptor
         self._kind = descriptor.annotation if descriptor.parameter_info.parser is None else None
         self._default = parameter.default
-        self._nothing = () if parameter.multiple or parameter.nargs == -1 else None
+        self._empty = () if parameter.multiple or parameter.nargs == -1 else None
 
     def itself(self) -> "_Values":
         return self
@@ -39,7 +39,7 @@ class _Values:
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return a value in the form for the command. Raises typer.BadParameter."""
         if value is None:
-            return self._nothing
+            return self._empty
         if type(value) is self._kind and (self._kind is str or value is self._default):
             return value
         return self._read_by_typer().coerce(value, param=param, ctx=ctx)

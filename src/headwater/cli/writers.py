@@ -41,8 +41,8 @@ _CONVERSION_ERRORS = (TypeError, ValueError, OverflowError)  # Arrow's own are a
 class RowError(HeadwaterError):
     """A document can't be a row; the message names it and has the reason."""
 
-    def __init__(self, key: bytes, why: str) -> None:
-        super().__init__(f"the document {key.decode(errors='backslashreplace')!r} {why}")
+    def __init__(self, key: bytes, reason: str) -> None:
+        super().__init__(f"the document {key.decode(errors='backslashreplace')!r} {reason}")
 
 
 class Fraction(float):
@@ -90,9 +90,9 @@ def write(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
     Raises:
         RowError: a document is no object, or has another value in the field of the key.
     """
-    whole = {"jsonl": _lines, "csv": _table, "tsv": _table, "parquet": _parquet}
+    writers = {"jsonl": _lines, "csv": _table, "tsv": _table, "parquet": _parquet}
     rows = {"jsonl": _row_lines, "csv": _row_table, "tsv": _row_table, "parquet": _row_parquet}
-    return (whole if form.key_field is None else rows)[form.file_format](out, source, form)
+    return (writers if form.key_field is None else rows)[form.file_format](out, source, form)
 
 
 # ---------------------------------------------------------------------- with all that is their own
@@ -102,41 +102,41 @@ def _lines(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
     from headwater.client import Mutation
     from headwater.client.collections import CollectionName
 
-    done = 0
+    count = 0
     with _text_into(out, form) as text:
         for batch in source():
             for each in stored_in(batch):
-                within = CollectionName(int(each.collection != "_default"), 0, each.scope, each.collection)
+                collection_name = CollectionName(int(each.collection != "_default"), 0, each.scope, each.collection)
                 meta = (each.vbucket, each.seqno, each.rev_seqno, each.cas, each.datatype)
-                change = Mutation(*meta, each.key, each.value, 0, 0, each.flags, each.expiry, within)
+                change = Mutation(*meta, each.key, each.value, 0, 0, each.flags, each.expiry, collection_name)
                 line = json_line("mutation", change)
                 text.write((line if writable(line, form.encoding) else json.dumps(json.loads(line))) + "\n")
-            done += len(batch)
-            yield done
+            count += len(batch)
+            yield count
 
 
 def _table(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
-    done = 0
+    count = 0
     with _text_into(out, form) as text:
         table = text_csv.writer(text, delimiter=DELIMITERS[form.file_format])
         table.writerow(COLUMNS)
         for batch in source():
             table.writerows(cells(each, form.encoding) for each in stored_in(batch))
-            done += len(batch)
-            yield done
+            count += len(batch)
+            yield count
 
 
 def _parquet(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    done, columns = 0, schema()
+    count, columns = 0, schema()
     with parquet.ParquetWriter(cast(Any, out), columns, compression="zstd") as writer:
         for batch in source():
             arrays = [batch.column(field.name).cast(field.type) for field in columns]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=columns))
-            done += len(batch)
-            yield done
+            count += len(batch)
+            yield count
 
 
 @contextmanager
@@ -173,13 +173,13 @@ def _object(key: bytes, value: bytes, form: ExportForm) -> tuple[bytes, dict[str
     except UnicodeDecodeError:
         raise RowError(key, "has a key that is no UTF-8; without --key it can be exported") from None
     members = _members(key, value)
-    held = _at(members, form.key_field)
-    if held is None:
+    stored_key = _key_at(members, form.key_field)
+    if stored_key is None:
         if not text:
             raise RowError(key, "has nothing behind the prefix to be its key")
         return b"", {form.key_field: text} | members
-    if isinstance(held, bool | float | dict | list) or str(held) != text:
-        raise RowError(key, f"holds {held!r} in {form.key_field!r}, which is not its key; name another field")
+    if isinstance(stored_key, bool | float | dict | list) or str(stored_key) != text:
+        raise RowError(key, f"holds {stored_key!r} in {form.key_field!r}, which is not its key; name another field")
     return value, members
 
 
@@ -197,20 +197,20 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number there")
 
 
-def _at(members: dict[str, Any], field: str) -> Any:
+def _key_at(members: dict[str, Any], field: str) -> Any:
     """Return the value that `load` takes for the key; None if there is none."""
     if field in members:
         return members[field]
-    head, dot, rest = field.partition(".")
+    head, dot, names = field.partition(".")
     while dot:
         if isinstance(members.get(head), dict):
-            return _at(members[head], rest)
-        more, dot, rest = rest.partition(".")
-        head = f"{head}.{more}"
+            return _key_at(members[head], names)
+        next_name, dot, names = names.partition(".")
+        head = f"{head}.{next_name}"
     return None
 
 
-def _counted(rows: Iterable[Any], each: Callable[[Any], Any]) -> Iterator[int]:
+def _counted_rows(rows: Iterable[Any], each: Callable[[Any], Any]) -> Iterator[int]:
     """Call a function for each row, and yield the number of rows now and then."""
     number = 0
     for number, row in enumerate(rows, 1):
@@ -222,7 +222,9 @@ def _counted(rows: Iterable[Any], each: Callable[[Any], Any]) -> Iterator[int]:
 
 def _row_lines(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int]:
     with _text_into(out, form) as text:
-        yield from _counted(_objects(source, form), lambda row: text.write(_line(row[0], row[1], form.encoding) + "\n"))
+        yield from _counted_rows(
+            _objects(source, form), lambda row: text.write(_line(row[0], row[1], form.encoding) + "\n")
+        )
 
 
 def _line(value: bytes, members: dict[str, Any], encoding: str) -> str:
@@ -242,9 +244,9 @@ def _json(value: Any) -> str:
 def _names(source: Source, form: ExportForm) -> list[str]:
     """Return the members of all documents, in the order in which they are met; the key's field is the first."""
     assert form.key_field is not None, "rows have a field for the key"  # noqa: S101
-    quiet = form._replace(skip_bad=None if form.skip_bad is None else lambda error: None)
+    quiet_form = form._replace(skip_bad=None if form.skip_bad is None else lambda error: None)
     names: dict[str, None] = {}
-    for _, members in _objects(source, quiet):
+    for _, members in _objects(source, quiet_form):
         names.update(dict.fromkeys(members))
     first = [form.key_field] if form.key_field in names or not names else []
     return [*first, *(name for name in names if name not in first)]
@@ -255,7 +257,7 @@ def _row_table(out: IO[bytes], source: Source, form: ExportForm) -> Iterator[int
     with _text_into(out, form) as text:
         table = text_csv.writer(text, delimiter=DELIMITERS[form.file_format])
         table.writerow(names)
-        yield from _counted(
+        yield from _counted_rows(
             _objects(source, form), lambda row: table.writerow([_cell(row[1].get(name), form) for name in names])
         )
 
@@ -313,14 +315,14 @@ def _row_groups(out: IO[bytes], source: Source, form: ExportForm, types: Mapping
     from pyarrow import parquet
 
     texts = {name: pa.string() if kind == "text" else kind for name, kind in types.items()}
-    columns, done = pa.schema(list(texts.items())), 0
+    columns, count = pa.schema(list(texts.items())), 0
     with parquet.ParquetWriter(cast(Any, out), columns, compression="zstd") as writer:
         for part in _parts(source, form):
             arrays = [_array(name, kind, part) for name, kind in types.items()]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=columns))
-            done += len(part)
-            yield done
-    yield done
+            count += len(part)
+            yield count
+    yield count
 
 
 def _parts(source: Source, form: ExportForm) -> Iterator[list[dict[str, Any]]]:
@@ -351,28 +353,28 @@ def _column_types(source: Source, form: ExportForm) -> dict[str, Any]:
     arrow = {"text": "text", "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     types: dict[str, Any] = dict.fromkeys(_names(source, form))
     stated = {name: arrow[kind] for name, kind in form.types.items()}
-    if unknown := stated.keys() - types.keys():
-        raise ExportError(f"--types names {min(unknown)!r}; the columns are {', '.join(types)}")
-    quiet = form._replace(skip_bad=None if form.skip_bad is None else lambda error: None)
-    for part in _parts(source, quiet):
+    if unknown_names := stated.keys() - types.keys():
+        raise ExportError(f"--types names {min(unknown_names)!r}; the columns are {', '.join(types)}")
+    quiet_form = form._replace(skip_bad=None if form.skip_bad is None else lambda error: None)
+    for part in _parts(source, quiet_form):
         for name in types.keys() - stated.keys():
             types[name] = _wider(types[name], [members.get(name) for members in part])
     return {name: _final(stated.get(name, kind)) for name, kind in types.items()}
 
 
-def _wider(known: Any, values: list[Any]) -> Any:
+def _wider(wide: Any, values: list[Any]) -> Any:
     """Return the type that holds both the values of a type and these values without a change; "text" if there
     is none.
     """
     import pyarrow as pa
 
-    if known == "text":
-        return known
+    if wide == "text":
+        return wide
     try:
-        here = pa.array(values).type
-        if known is None or pa.types.is_null(known):
-            return here
-        schemas = [pa.schema([("value", kind)]) for kind in (known, here)]
+        new_kind = pa.array(values).type
+        if wide is None or pa.types.is_null(wide):
+            return new_kind
+        schemas = [pa.schema([("value", kind)]) for kind in (wide, new_kind)]
         return pa.unify_schemas(schemas, promote_options="permissive").field("value").type
     except _CONVERSION_ERRORS:
         return "text"

@@ -76,22 +76,22 @@ Key = str | bytes
 class Connecting(Awaitable[Opened]):
     """A client or drain that is being opened: `await` returns it, and `async with` also closes it at the end."""
 
-    def __init__(self, opened: Coroutine[Any, Any, Opened]) -> None:
-        self._coroutine = opened
-        self._opened: Opened | None = None
+    def __init__(self, opening: Coroutine[Any, Any, Opened]) -> None:
+        self._coroutine = opening
+        self._result: Opened | None = None
 
     def __await__(self) -> Generator[Any, None, Opened]:
         return self._coroutine.__await__()
 
     async def __aenter__(self) -> Opened:
-        self._opened = await self
-        return self._opened
+        self._result = await self
+        return self._result
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._opened is not None:
-            await self._opened.__aexit__(kind, error, trace)
+        if self._result is not None:
+            await self._result.__aexit__(kind, error, trace)
 
 
 class _Turns:
@@ -111,7 +111,7 @@ class _Turns:
         return await self._turns.run(steps)
 
 
-class _Connected(_Turns):
+class _ConnectedClient(_Turns):
     """Connections that are made by `connect` and closed again."""
 
     _aware: Cluster | None = None  # connections that ask for Collections, made when they are needed
@@ -363,16 +363,16 @@ class AsyncCollectionClient(AsyncDocuments):
     collection does not exist, the methods raise UnknownCollection or UnknownScope.
     """
 
-    def __init__(self, of: CollectionId, cluster: Cluster, operations: Operations, turns: Any) -> None:
+    def __init__(self, collection: CollectionId, cluster: Cluster, operations: Operations, turns: Any) -> None:
         super().__init__(cluster, operations, turns)
-        self.scope: str = of.scope
-        self.name: str = of.name
-        self._of = of
+        self.scope: str = collection.scope
+        self.name: str = collection.name
+        self._collection_id = collection
 
     @property
     def collection_id(self) -> int:
         """The id that the last request has used; 0 before the first one."""
-        return self._of.number
+        return self._collection_id.number
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.scope}.{self.name} of {self._cluster}>"
@@ -393,7 +393,7 @@ class AsyncScopeClient:
         return self._client.collection(f"{self.name}.{name}")
 
 
-class AsyncClient(_Connected, AsyncDocuments):
+class AsyncClient(_ConnectedClient, AsyncDocuments):
     """A bucket, reached by key or by its changes; made by `connect`.
 
     The methods of documents are those of the default collection; `collection` has others.
@@ -517,8 +517,10 @@ class AsyncClient(_Connected, AsyncDocuments):
         return await self._run(self._knowing().seqnos(collection=number))
 
     async def hold_clocks(self, cas: int = 0) -> ClocksHeld:
-        """Ask all nodes to give no more change a CAS at or below `cas`, but promise no more than the time of their
-        clocks; 0 to learn their time. `Completeness` makes of this the time up to which a reader has everything.
+        """Ask all nodes to promise that later changes get a CAS above `cas`; 0 only requests the time of their clocks.
+
+        A node promises no more than its clock's time. From the promises `Completeness` computes the time up to which a
+        reader has all changes.
         """
         return await self._run(hold_clocks(self._do, cas))
 
@@ -635,8 +637,8 @@ class AsyncClient(_Connected, AsyncDocuments):
         """
         from headwater.client.feeds import AsyncChanges  # noqa: PLC0415 - arrow and kernels: not for key-value work alone
 
-        chosen = drain_options(ChangesOptions, {"markers": True, **options})
-        return self._open(AsyncChanges, start, vbuckets, until, chosen)
+        drain = drain_options(ChangesOptions, {"markers": True, **options})
+        return self._open(AsyncChanges, start, vbuckets, until, drain)
 
     @shows(BatchesOptions, DrainOptions)
     def batches(
@@ -654,8 +656,8 @@ class AsyncClient(_Connected, AsyncDocuments):
         """
         from headwater.client.feeds import AsyncBatches  # noqa: PLC0415
 
-        chosen = drain_options(BatchesOptions, options)
-        return self._open(AsyncBatches, start, vbuckets, until, chosen)
+        drain = drain_options(BatchesOptions, options)
+        return self._open(AsyncBatches, start, vbuckets, until, drain)
 
 
 # ====================================================================== connect

@@ -108,11 +108,11 @@ def with_befores(rows: pa.RecordBatch, decoded: pa.RecordBatch) -> pa.RecordBatc
     structs = pa.Array.from_buffers(
         COLUMNS[0].type, len(rows), [_bits(states == BeforeState.VERSION)], children=version
     )
-    known = pa.Array.from_buffers(pa.bool_(), len(rows), [None, _bits(states != BeforeState.NOT_KEPT)])
+    is_known = pa.Array.from_buffers(pa.bool_(), len(rows), [None, _bits(states != BeforeState.NOT_KEPT)])
     operations = _OPERATION_OF[(opcodes - np.uint8(Opcode.DCP_MUTATION)) * _STATES + states]
-    named = [_bits(operations != _UNKNOWN), pa.py_buffer(operations.tobytes())]
-    numbers = pa.Array.from_buffers(pa.int8(), len(rows), [*named])
-    columns = [*rows.columns, structs, known, pa.DictionaryArray.from_arrays(numbers, _OPERATIONS)]
+    buffers = [_bits(operations != _UNKNOWN), pa.py_buffer(operations.tobytes())]
+    numbers = pa.Array.from_buffers(pa.int8(), len(rows), [*buffers])
+    columns = [*rows.columns, structs, is_known, pa.DictionaryArray.from_arrays(numbers, _OPERATIONS)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*rows.schema, *COLUMNS]))
 
 

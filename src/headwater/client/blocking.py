@@ -88,7 +88,7 @@ class _Turns:
             return run(steps, self._cluster.clock)
 
 
-class _Connected(_Turns):
+class _ConnectedClient(_Turns):
     """Connections that are made by `connect` and closed again."""
 
     _aware: Cluster | None = None  # connections that ask for Collections, made when they are needed
@@ -340,16 +340,16 @@ class CollectionClient(Documents):
     collection does not exist, the methods raise UnknownCollection or UnknownScope.
     """
 
-    def __init__(self, of: CollectionId, cluster: Cluster, operations: Operations, turns: Any) -> None:
+    def __init__(self, collection: CollectionId, cluster: Cluster, operations: Operations, turns: Any) -> None:
         super().__init__(cluster, operations, turns)
-        self.scope: str = of.scope
-        self.name: str = of.name
-        self._of = of
+        self.scope: str = collection.scope
+        self.name: str = collection.name
+        self._collection_id = collection
 
     @property
     def collection_id(self) -> int:
         """The id that the last request has used; 0 before the first one."""
-        return self._of.number
+        return self._collection_id.number
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.scope}.{self.name} of {self._cluster}>"
@@ -370,7 +370,7 @@ class ScopeClient:
         return self._client.collection(f"{self.name}.{name}")
 
 
-class Client(_Connected, Documents):
+class Client(_ConnectedClient, Documents):
     """A bucket, reached by key or by its changes; made by `connect`.
 
     The methods of documents are those of the default collection; `collection` has others.
@@ -494,8 +494,10 @@ class Client(_Connected, Documents):
         return self._run(self._knowing().seqnos(collection=number))
 
     def hold_clocks(self, cas: int = 0) -> ClocksHeld:
-        """Ask all nodes to give no more change a CAS at or below `cas`, but promise no more than the time of their
-        clocks; 0 to learn their time. `Completeness` makes of this the time up to which a reader has everything.
+        """Ask all nodes to promise that later changes get a CAS above `cas`; 0 only requests the time of their clocks.
+
+        A node promises no more than its clock's time. From the promises `Completeness` computes the time up to which a
+        reader has all changes.
         """
         return self._run(hold_clocks(self._do, cas))
 
@@ -612,8 +614,8 @@ class Client(_Connected, Documents):
         """
         from headwater.client.feeds import Changes  # noqa: PLC0415 - arrow and kernels: not for key-value work alone
 
-        chosen = drain_options(ChangesOptions, {"markers": True, **options})
-        return self._open(Changes, start, vbuckets, until, chosen)
+        drain = drain_options(ChangesOptions, {"markers": True, **options})
+        return self._open(Changes, start, vbuckets, until, drain)
 
     @shows(BatchesOptions, DrainOptions)
     def batches(
@@ -631,8 +633,8 @@ class Client(_Connected, Documents):
         """
         from headwater.client.feeds import Batches  # noqa: PLC0415
 
-        chosen = drain_options(BatchesOptions, options)
-        return self._open(Batches, start, vbuckets, until, chosen)
+        drain = drain_options(BatchesOptions, options)
+        return self._open(Batches, start, vbuckets, until, drain)
 
 
 # ====================================================================== connect

@@ -79,8 +79,8 @@ class BulkItem:
     order: int = 0
 
     def makes_void(self, earlier: BulkItem) -> bool:
-        """Return True if a success of this item leaves nothing of an earlier item of the same key, so that the earlier
-        one needs no retry.
+        """Return True if the success of this item overwrites all effects of an earlier item of the same key, which then
+        needs no retry.
         """
         return earlier.order < self.order and (self.stands_alone or not earlier.has_meta)
 
@@ -137,8 +137,8 @@ class BulkWriter:
         # Not the newest map but one for all that is under way: the same key must not go two ways.
         self._map = cluster.map
         self._chunks: dict[Address, Chunk] = {}
-        self._sent: deque[SentChunk] = deque()
-        self._again: dict[bytes, list[tuple[BulkItem, Failure]]] = {}
+        self._sent_chunks: deque[SentChunk] = deque()
+        self._postponed_items: dict[bytes, list[tuple[BulkItem, Failure]]] = {}
         self._has_sent = self._has_written = False
         self._hopeless: set[int] = set()  # vbuckets that were waited for in vain: once in a run is enough
         self.answers: dict[bytes, Frame] = {}
@@ -152,7 +152,7 @@ class BulkWriter:
             item.order = order
             if (full := self._add(item)) is not None:
                 yield from self._send(full, self._chunks.pop(full))
-            if self._again:
+            if self._postponed_items:
                 yield from self._insist()
         yield from self._flush()
         yield from self._insist()
@@ -172,7 +172,7 @@ class BulkWriter:
         vbucket = self._map.vbucket_of(item.key)
         owner = self._map.owner(vbucket)
         if owner is None:
-            self._put_off(item, self._cluster.ownerless(vbucket, self._name(item)))
+            self._postpone(item, self._cluster.ownerless(vbucket, self._name(item)))
             return None
         chunk = self._chunks.setdefault(owner, Chunk())
         chunk.items.append(item)
@@ -185,33 +185,33 @@ class BulkWriter:
         """Send the gathered chunks, and wait for all answers."""
         for owner in list(self._chunks):
             yield from self._send(owner, self._chunks.pop(owner))
-        while self._sent:
+        while self._sent_chunks:
             yield from self._settle()
 
     def _insist(self) -> Steps[None]:
         """Retry temporarily refused items, with growing delays, for as long as one operation may take."""
-        if not self._again:
+        if not self._postponed_items:
             return
         # All answers first: what is under way may be refused as well, and items of one key go out again in their order.
         yield from self._flush()
         began, backoff = self._cluster.clock(), for_requests()
-        while self._again:
+        while self._postponed_items:
             moment = self._cluster.clock() + backoff.next_seconds()
             if moment >= began + self._cluster.settings.timeout_seconds:
                 self._give_up(backoff.failures, self._cluster.clock() - began)
                 return
             yield Ready((), moment)
-            again, self._again = self._put_off_so_far(), {}
-            if any(isinstance(error, NotMyVbucket | TransportError) for _, error in again):
+            items, self._postponed_items = self._put_off_so_far(), {}
+            if any(isinstance(error, NotMyVbucket | TransportError) for _, error in items):
                 yield from self._cluster.look_around(until=began + self._cluster.settings.timeout_seconds)
             if not self._map.is_same_bucket(self._cluster.map):
                 self._check_unsent()
                 yield from self._plan()
-            elif any(isinstance(error, UnknownCollection) for _, error in again):
+            elif any(isinstance(error, UnknownCollection) for _, error in items):
                 yield from self._look_up()
             if self._map.is_same_bucket(self._cluster.map):  # else what is sent by it is put off once more
                 self._map = self._cluster.map
-            for item, _ in again:
+            for item, _ in items:
                 if (full := self._add(item)) is not None:
                     yield from self._send(full, self._chunks.pop(full))
             yield from self._flush()
@@ -241,7 +241,7 @@ class BulkWriter:
             raise self._cluster.made_anew(self._map)
 
     def _put_off_so_far(self) -> list[tuple[BulkItem, Failure]]:
-        return [each for of_a_key in self._again.values() for each in of_a_key]
+        return [each for of_a_key in self._postponed_items.values() for each in of_a_key]
 
     def _give_up(self, attempts: int, seconds: float) -> None:
         for item, error in self._put_off_so_far():
@@ -250,30 +250,30 @@ class BulkWriter:
                 raise failure
             self._hopeless.add(self._map.vbucket_of(item.key))
             self._fail(item, failure)
-        self._again = {}
+        self._postponed_items = {}
 
     def _fail(self, item: BulkItem, error: StatusError) -> None:
         self.errors[item.key] = error
         if item.place >= 0:
             self.failed[item.place] = error
 
-    def _put_off(self, item: BulkItem, error: Failure) -> None:
+    def _postpone(self, item: BulkItem, error: Failure) -> None:
         """Keep an item for another attempt after a refusal that may be temporary."""
         if isinstance(error, StatusError) and self._map.vbucket_of(item.key) in self._hopeless:
             self._fail(item, error)
         else:  # whether it is taken may depend on what was put off before it
             if item.stands_alone:
                 self._forget(item)
-            waiting = self._again.setdefault(item.key, [])
-            insort(waiting, (item, error), key=lambda each: each[0].order)
+            attempts_ = self._postponed_items.setdefault(item.key, [])
+            insort(attempts_, (item, error), key=lambda each: each[0].order)
 
     def _forget(self, item: BulkItem) -> None:
         """Drop kept items that this item makes void."""
-        if item.key not in self._again:
+        if item.key not in self._postponed_items:
             return
-        left = [each for each in self._again.pop(item.key) if not item.makes_void(each[0])]
-        if left:
-            self._again[item.key] = left
+        remaining = [each for each in self._postponed_items.pop(item.key) if not item.makes_void(each[0])]
+        if remaining:
+            self._postponed_items[item.key] = remaining
 
     def _name(self, item: BulkItem) -> str:
         return f'{Opcode(item.opcode or self._opcode).name.lower()} "{item.key.decode(errors="backslashreplace")}"'
@@ -286,7 +286,7 @@ class BulkWriter:
             if not error.retriable and not (yield from self._cluster.was_emptied(error, self._cluster.deadline())):
                 raise
             for item in chunk.items:
-                self._put_off(item, error)
+                self._postpone(item, error)
             return
         # A new connection brings a newer map. By an old one these requests would reach a bucket, or a node, that they
         # were not planned for.
@@ -301,10 +301,10 @@ class BulkWriter:
         first = link.reserve(len(chunk.items) + 1)
         requests = b"".join(self._encode(chunk, first))
         try:
-            self._sent.append(SentChunk(link, link.send_bulk(first, len(chunk.items), requests), chunk.items))
+            self._sent_chunks.append(SentChunk(link, link.send_bulk(first, len(chunk.items), requests), chunk.items))
         except TransportError as error:
-            self._lost(chunk.items, error)
-        while len(self._sent) > CHUNKS_AHEAD:
+            self._handle_lost_link(chunk.items, error)
+        while len(self._sent_chunks) > CHUNKS_AHEAD:
             yield from self._settle()
 
     def _put_off_misplaced(self, owner: Address, chunk: Chunk) -> None:
@@ -317,7 +317,7 @@ class BulkWriter:
         if not self._cluster.map.is_same_bucket(self._map):
             self._check_unsent()
         for item, vbucket in zip(chunk.items, chunk.vbuckets, strict=True):
-            self._put_off(item, self._cluster.misplaced(vbucket, self._name(item), owner))
+            self._postpone(item, self._cluster.misplaced(vbucket, self._name(item), owner))
 
     def _encode(self, chunk: Chunk, opaque: int) -> Iterator[bytes]:
         pack, usual, prefix = HEADER.pack, self._opcode, self._prefix
@@ -342,16 +342,16 @@ class BulkWriter:
 
     def _settle(self) -> Steps[None]:
         """Wait for the answers to the oldest chunk, and note hits, failures and items to retry."""
-        sent = self._sent.popleft()
+        chunk_sent = self._sent_chunks.popleft()
         try:
-            frames = yield from sent.link.finish_bulk(sent.bulk, self._deadline(len(sent.items)))
+            frames = yield from chunk_sent.link.finish_bulk(chunk_sent.bulk, self._deadline(len(chunk_sent.items)))
         except TransportError as error:
-            self._lost(sent.items, error)
+            self._handle_lost_link(chunk_sent.items, error)
             return
         refusals: dict[int, StatusError] = {}
         for frame in frames:
-            place = frame.opaque - sent.bulk.first
-            item = sent.items[place]
+            place = frame.opaque - chunk_sent.bulk.first
+            item = chunk_sent.items[place]
             if frame.opcode != (opcode := item.opcode or self._opcode):
                 raise RemoteProtocolError(
                     f"opcode 0x{frame.opcode:02x} answers a request 0x{opcode:02x} (opaque {frame.opaque})"
@@ -360,14 +360,14 @@ class BulkWriter:
                 self.answers[item.key] = frame
             elif frame.status == Status.NOT_MY_VBUCKET:  # its value is a map
                 refusals[place] = self._cluster.misplaced(
-                    self._map.vbucket_of(item.key), self._name(item), sent.link.address
+                    self._map.vbucket_of(item.key), self._name(item), chunk_sent.link.address
                 )
             else:
                 refusals[place] = refused(self._name(item), frame)
         # Quiet writes are answered only when they fail (kv 2), so whatever was not refused is written.
-        self._has_written = self._has_written or (len(refusals) < len(sent.items) and not self._reads)
-        if refusals or self._again:
-            self._sort(sent.items, refusals)
+        self._has_written = self._has_written or (len(refusals) < len(chunk_sent.items) and not self._reads)
+        if refusals or self._postponed_items:
+            self._sort(chunk_sent.items, refusals)
 
     def _deadline(self, count: int) -> float:
         """Return the deadline for the answers to `count` requests; each durable one may take all of its time."""
@@ -387,7 +387,7 @@ class BulkWriter:
                 self._forget(item)
                 self._fail(item, refusal)
             elif refusal.retriable or (isinstance(refusal, UnknownCollection) and not self._looked_up):
-                self._put_off(item, refusal)
+                self._postpone(item, refusal)
             else:  # refused for good it changed nothing, so what was put off before it still counts
                 self._fail(item, refusal)
                 if item.stands_alone and self._deletes(item) and isinstance(refusal, KeyNotFound):
@@ -396,7 +396,7 @@ class BulkWriter:
     def _deletes(self, item: BulkItem) -> bool:
         return (item.opcode or self._opcode) == Delete.layout.quiet
 
-    def _lost(self, items: list[BulkItem], error: TransportError) -> None:
+    def _handle_lost_link(self, items: list[BulkItem], error: TransportError) -> None:
         """Handle a connection that broke before all answers came: keep reads for another attempt; the outcome of writes
         is unknown.
         """
@@ -405,7 +405,7 @@ class BulkWriter:
             requests = f"{len(items)} {name} requests, the first for {items[0].key!r}"
             raise lost_write(error, requests)
         for item in items:
-            self._put_off(item, error)
+            self._postpone(item, error)
 
 
 def set_items(items: Iterable[tuple[str | bytes, Value]], flags: int, expiry: Expiry) -> Iterator[BulkItem]:

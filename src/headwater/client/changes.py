@@ -340,7 +340,7 @@ class ChangeBatch:
 
 def batch_of(handout: Handout) -> ChangeBatch:
     """Return the rows and events that a drain hands out at once, in the form that callers get."""
-    ended = tuple(
+    ends = tuple(
         StreamEnd(event.stream.vbucket, event.reason)
         for _, event in handout.events
         if isinstance(event, Ended) and event.reason is not None
@@ -350,12 +350,12 @@ def batch_of(handout: Handout) -> ChangeBatch:
     thinned = tuple((row, marker) for row, marker in markers if marker.is_deduplicated)
     records = without_befores(handout.records)
     if handout.streamed is None:
-        return ChangeBatch(with_befores(records, handout.records), ended, handout.positions, (), losses, thinned)
+        return ChangeBatch(with_befores(records, handout.records), ends, handout.positions, (), losses, thinned)
     names = handout.streamed.names
     events = ((row, collection_event(event, names)) for row, event in handout.events)
     happened = tuple((row, event) for row, event in events if event is not None)
     rows = with_befores(with_names(records, names), handout.records)
-    return ChangeBatch(rows, ended, handout.positions, happened, losses, thinned)
+    return ChangeBatch(rows, ends, handout.positions, happened, losses, thinned)
 
 
 def _marker(event: Marked) -> SnapshotMarker:
@@ -370,8 +370,10 @@ def collection_event(event: StreamEvent, names: CollectionNames) -> CollectionEv
     """Return the event of a collection or scope; None for events of other kinds."""
     if isinstance(event, Vanished):  # it lies behind all that came of the stream, wherever that was
         start = event.stream.request_position
-        here = (0, 0) if start is None else (start.seqno, start.snapshot_end)
-        return CollectionDropped(event.vbucket, here[0], event.manifest_uid, names.of(event.collection_id), *here)
+        snapshot = (0, 0) if start is None else (start.seqno, start.snapshot_end)
+        return CollectionDropped(
+            event.vbucket, snapshot[0], event.manifest_uid, names.of(event.collection_id), *snapshot
+        )
     if isinstance(event, CollectionsTold):
         return _news_event(event, names)
     if not isinstance(event, CollectionsChanged):
@@ -381,10 +383,10 @@ def collection_event(event: StreamEvent, names: CollectionNames) -> CollectionEv
     if kind in (EventKind.CREATE_SCOPE, EventKind.DROP_SCOPE):
         kind_of_event = ScopeCreated if kind is EventKind.CREATE_SCOPE else ScopeDropped
         return kind_of_event(*place, message.scope_id, names.scope(message.scope_id), *event.snapshot)
-    within = names.of(message.collection_id or 0)
+    collection_names = names.of(message.collection_id or 0)
     if kind is EventKind.DROP_COLLECTION:
-        return CollectionDropped(*place, within, *event.snapshot)
-    return CollectionCreated(*place, within, *event.snapshot, message.max_ttl or None, event.history)
+        return CollectionDropped(*place, collection_names, *event.snapshot)
+    return CollectionCreated(*place, collection_names, *event.snapshot, message.max_ttl or None, event.history)
 
 
 def _news_event(event: CollectionsTold, names: CollectionNames) -> CollectionEvent:
@@ -411,7 +413,7 @@ class ChangeFeed:
         self._names = CollectionNames()
         self._start = start
         # The vbucket and foothold that moved for an event on its way to the caller, and how the foothold was before.
-        self._before: tuple[Any, ...] = ()
+        self._replaced_version: tuple[Any, ...] = ()
 
     def positions(self) -> dict[int, Position]:
         """Return the positions after the last event that was taken, by vbucket."""
@@ -419,10 +421,10 @@ class ChangeFeed:
 
     def position(self, vbucket: int) -> Position:
         """Return the position of one vbucket after the last event that was taken."""
-        stands, log, start = self._places[vbucket], self._logs[vbucket], self._start[vbucket]
-        if stands.last == start.seqno and log is start.failover_log:
+        foothold, log, start = self._places[vbucket], self._logs[vbucket], self._start[vbucket]
+        if foothold.last == start.seqno and log is start.failover_log:
             return start  # nothing came yet, not even the answer: what the caller gave us
-        return place(vbucket, stands.last, stands.held_start, stands.held_end, log, self._coverage)
+        return place(vbucket, foothold.last, foothold.held_start, foothold.held_end, log, self._coverage)
 
     def take(self, handout: Handout) -> Iterator[Event]:
         """Yield the events of a handout in the order of the wire."""
@@ -432,51 +434,60 @@ class ChangeFeed:
         else:
             self._names = handout.streamed.names
             rows = _rows(handout.records, self._names)
-        done = 0
+        row_reached = 0
         for row, occurrence in handout.events:
-            invariant(done <= row, "an event before row {} comes behind row {}", row, done)
-            for _ in range(row - done):
-                yield self._moved(next(rows))
-            done = row
+            invariant(row_reached <= row, "an event before row {} comes behind row {}", row, row_reached)
+            for _ in range(row - row_reached):
+                yield self._with_position_moved(next(rows))
+            row_reached = row
             event = self._occurred(occurrence)
             if event is None:
                 self.settle()  # it moves on without the caller
             else:
                 yield event
         for change in rows:
-            yield self._moved(change)
+            yield self._with_position_moved(change)
 
     def settle(self) -> None:
         """Make the effect of the last event on the positions final, because the caller has received the event."""
-        self._before = ()
+        self._replaced_version = ()
 
     def take_back(self) -> bool:
         """Undo the effect of the last event on the positions, because the event did not reach the caller.
 
         Returns: False if the event was settled already, and nothing was undone.
         """
-        if not self._before:
+        if not self._replaced_version:
             return False
-        vbucket, stands, stands.last, stands.held_start, stands.held_end, stands.snapshot = self._before
-        self._places[vbucket], self._before = stands, ()
+        vbucket, foothold, foothold.last, foothold.held_start, foothold.held_end, foothold.snapshot = (
+            self._replaced_version
+        )
+        self._places[vbucket], self._replaced_version = foothold, ()
         return True
 
-    def _remember(self, vbucket: int, stands: Foothold) -> None:
-        self._before = vbucket, stands, stands.last, stands.held_start, stands.held_end, stands.snapshot
+    def _remember(self, vbucket: int, foothold: Foothold) -> None:
+        self._replaced_version = (
+            vbucket,
+            foothold,
+            foothold.last,
+            foothold.held_start,
+            foothold.held_end,
+            foothold.snapshot,
+        )
 
-    def _moved(self, change: Change) -> Change:
-        stands, seqno = self._places[change.vbucket], change.seqno
+    def _with_position_moved(self, change: Change) -> Change:
+        foothold, seqno = self._places[change.vbucket], change.seqno
         # Before anything moves: an interrupt behind this line must find what there is to take back.
-        self._remember(change.vbucket, stands)
-        if (change.snapshot_start, change.snapshot_end) == stands.snapshot and seqno <= stands.held_end:
-            stands.last = seqno  # as `move` would, for nearly all
+        self._remember(change.vbucket, foothold)
+        if (change.snapshot_start, change.snapshot_end) == foothold.snapshot and seqno <= foothold.held_end:
+            foothold.last = seqno  # as `move` would, for nearly all
         else:
-            stands.move(seqno, change.snapshot_start, change.snapshot_end)
+            foothold.move(seqno, change.snapshot_start, change.snapshot_end)
         return change
 
     def _occurred(self, occurrence: StreamEvent) -> Event | None:
         self._remember(occurrence.vbucket, self._places[occurrence.vbucket])
-        self._places[occurrence.vbucket].occur(occurrence)
+        self._places[occurrence.vbucket].apply_event(occurrence)
         match occurrence:
             case Marked():
                 return _marker(occurrence) if self._markers else None
@@ -506,10 +517,10 @@ def _rows(records: pa.RecordBatch, names: CollectionNames | None = None) -> Iter
     opcodes = cast("list[int]", records.column("opcode").to_pylist())
     columns = (records.column(name).to_pylist() for name in _COLUMNS)
     if names is None:
-        within: Iterator[CollectionName] = repeat(DEFAULT_COLLECTION, len(opcodes))
+        collection_names: Iterator[CollectionName] = repeat(DEFAULT_COLLECTION, len(opcodes))
     else:
-        within = map(names.of, cast("list[int]", records.column("collection_id").to_pylist()))
-    rows: Iterator[tuple[Any, ...]] = zip(*columns, within, befores_of(records), strict=True)
+        collection_names = map(names.of, cast("list[int]", records.column("collection_id").to_pylist()))
+    rows: Iterator[tuple[Any, ...]] = zip(*columns, collection_names, befores_of(records), strict=True)
     for opcode, row in zip(opcodes, rows, strict=True):
         if opcode == Opcode.DCP_MUTATION:
             yield Mutation(*row)

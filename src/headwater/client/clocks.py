@@ -22,7 +22,7 @@ _STRANGERS: Final = (UnknownCommand, NotSupported)
 
 
 def hold_clocks(operations: Operations, cas: int) -> Steps[ClocksHeld]:
-    """Ask all nodes of the map to give no more change a CAS at or below `cas`; 0 to learn their time.
+    """Ask all nodes of the map to promise that later changes get a CAS above `cas`; 0 only requests their clocks' time.
 
     A node that does not answer, or goes by a newer map, is the result's `problem`, not an error: any node of the map
     may be the next owner of any vbucket.

@@ -34,7 +34,7 @@ from headwater.wire.status import Status
 class Cluster(Nodes):
     """Connections, the map, and requests; all methods with `yield` are step generators."""
 
-    def call(self, vbucket: int, request: Frame, what: str, *, reads: bool = False) -> Steps[Frame]:
+    def call(self, vbucket: int, request: Frame, action: str, *, reads: bool = False) -> Steps[Frame]:
         """Send a request to the node that owns its vbucket; returns the answer if it is a success.
 
         Temporary refusals and "not here" are retried with a growing delay until the deadline. So is a connection that
@@ -44,7 +44,7 @@ class Cluster(Nodes):
 
         Args:
             request: the request; one with framing extras is a durable write (for the nodes of `for_durable_writes`).
-            what: the request in words, for errors.
+            action: the request in words, for errors.
 
         Raises:
             StatusError: the server refused, or still refuses temporarily at the deadline.
@@ -55,12 +55,12 @@ class Cluster(Nodes):
         planned = self.map if request.key else None  # without a key it is the caller who means this vbucket
         began, backoff = self.clock(), for_requests()
         deadline = self.deadline()
-        waiting = WaitTeller(began, self.settings.timeout_seconds)
+        teller = WaitTeller(began, self.settings.timeout_seconds)
         while True:
-            link = yield from self._link_of_owner(planned, vbucket, what, deadline)
+            link = yield from self._link_of_owner(planned, vbucket, action, deadline)
             answer: Frame | StatusError | TransportError
             if isinstance(link, Pipeline):
-                answer = yield from self._attempt(link, vbucket, request, what, deadline, reads=reads)
+                answer = yield from self._attempt(link, vbucket, request, action, deadline, reads=reads)
             else:
                 answer = link
             if isinstance(answer, Frame):
@@ -71,11 +71,11 @@ class Cluster(Nodes):
             # write was done: it has at least as long as the delay before it, or is not made.
             if moment + delay >= deadline:
                 raise tried(answer, backoff.failures, self.clock() - began)
-            waiting.tell(answer, self.clock())
+            teller.tell(answer, self.clock())
             yield Ready((), moment)
 
     def _link_of_owner(
-        self, planned: ClusterMap | None, vbucket: int, what: str, deadline: float
+        self, planned: ClusterMap | None, vbucket: int, action: str, deadline: float
     ) -> Steps[Pipeline | StatusError | TransportError]:
         """Return a connection to the vbucket's owner, or an error that is worth another attempt.
 
@@ -86,7 +86,7 @@ class Cluster(Nodes):
         owner = self.map.owner(vbucket)
         if owner is None:
             yield from self.look_around(until=deadline)
-            return self.ownerless(vbucket, what)
+            return self.ownerless(vbucket, action)
         try:
             link = yield from self.link(owner, deadline)
         except (TransportError, StatusError) as error:
@@ -99,35 +99,35 @@ class Cluster(Nodes):
         self._check_bucket(planned)
         if planned is not None and not self.leads_to(link, planned):
             yield from self.look_around(without=owner, until=deadline)
-            return self.misplaced(vbucket, what, owner)
+            return self.misplaced(vbucket, action, owner)
         return link
 
     def _attempt(
-        self, link: Pipeline, vbucket: int, request: Frame, what: str, deadline: float, *, reads: bool
+        self, link: Pipeline, vbucket: int, request: Frame, action: str, deadline: float, *, reads: bool
     ) -> Steps[Frame | StatusError | TransportError]:
         """Return the answer, or an error that is worth another attempt."""
         if request.framing:
             # Before a byte is sent: a node that knows no durable writes would carry it out as a plain one.
-            check_granted(link.greeting.features, what, link.address)
+            check_granted(link.greeting.features, action, link.address)
             request = within(request, deadline - self.clock())
         try:
             answer = yield from link.call(request, deadline)
         except ConnectionLost as error:
             if not reads:
-                raise lost_write(error, what) from None
+                raise lost_write(error, action) from None
             return error
         # No second try, even of a read: the silence lasted up to the operation's deadline.
         except PeerSilent as error:
-            raise error if reads else lost_write(error, what) from None
+            raise error if reads else lost_write(error, action) from None
         if answer.status == Status.SUCCESS:
             return answer
         if answer.status != Status.NOT_MY_VBUCKET:
-            refusal = refused(f"{what} (vbucket {vbucket})", answer)
+            refusal = refused(f"{action} (vbucket {vbucket})", answer)
             if not refusal.retriable:
                 raise refusal
             return refusal
         yield from self.relearn(answer.value, link.address, deadline)
-        return self.misplaced(vbucket, what, link.address)
+        return self.misplaced(vbucket, action, link.address)
 
     def _check_bucket(self, planned: ClusterMap | None) -> None:
         if planned is not None and not planned.is_same_bucket(self.map):
@@ -144,20 +144,20 @@ class Cluster(Nodes):
         if self.map is before:
             yield from self.look_around(until=until)
 
-    def ownerless(self, vbucket: int, what: str) -> NotMyVbucket:
+    def ownerless(self, vbucket: int, action: str) -> NotMyVbucket:
         """Return the error for a vbucket without an owner in the map."""
-        return NotMyVbucket(f"{what}: vbucket {vbucket} has no active node in the cluster map {self.map.label}")
+        return NotMyVbucket(f"{action}: vbucket {vbucket} has no active node in the cluster map {self.map.label}")
 
-    def misplaced(self, vbucket: int, what: str, address: Address) -> NotMyVbucket:
+    def misplaced(self, vbucket: int, action: str, address: Address) -> NotMyVbucket:
         """Return the error for a vbucket that is not active on the node that the map names."""
         problem = f"vbucket {vbucket} is not active on {address}; the newest map is {self.map.label}"
-        return NotMyVbucket(f"{what}: {problem}")
+        return NotMyVbucket(f"{action}: {problem}")
 
     # ------------------------------------------------------------------ what a drain needs to know
 
     def seqnos(
         self,
-        wanted: Collection[int] | None = None,
+        vbuckets: Collection[int] | None = None,
         patience_seconds: float | None = None,
         collection: int | None = None,
     ) -> Steps[dict[int, int]]:
@@ -167,7 +167,7 @@ class Cluster(Nodes):
         the answer: a reader up to "now" would take its history for empty. So a missing vbucket is asked for again.
 
         Args:
-            wanted: vbuckets that must be in the answer; None for those that the map gives to a node.
+            vbuckets: vbuckets that must be in the answer; None for those that the map gives to a node.
             patience_seconds: for how long to ask; None for the time of one operation.
             collection: the id of the only collection that counts, on connections with Collections; None for all.
 
@@ -177,24 +177,26 @@ class Cluster(Nodes):
         """
         began, backoff = self.clock(), for_requests()
         patience = self.settings.timeout_seconds if patience_seconds is None else patience_seconds
-        waiting, until = WaitTeller(began, patience), began + patience
+        teller, until = WaitTeller(began, patience), began + patience
         if any(chain[0] == NOBODY for chain in self.map.chains):
             yield from self.look_around(
                 until=until
             )  # nobody else would be asked for what had no owner when the map was made
         while True:
             highs, trouble = yield from self._seqnos_of_owners(collection, until)
-            owned = [vb for vb, chain in enumerate(self.map.chains) if chain[0] != NOBODY]
-            needed = owned if wanted is None else wanted
-            missing = [vb for vb in needed if vb not in highs]
-            if not missing:
+            owned_vbuckets = [vb for vb, chain in enumerate(self.map.chains) if chain[0] != NOBODY]
+            required = owned_vbuckets if vbuckets is None else vbuckets
+            ownerless = [vb for vb in required if vb not in highs]
+            if not ownerless:
                 return dict(sorted(highs.items()))
             moment = self.clock() + backoff.next_seconds()
-            problem = f"{len(missing)} of {len(needed)} vbuckets, the first is {missing[0]},"
-            lost = NotMyVbucket(f"{problem} are active on no node that the cluster map {self.map.label} names")
+            problem = f"{len(ownerless)} of {len(required)} vbuckets, the first is {ownerless[0]},"
+            ownerless_error = NotMyVbucket(
+                f"{problem} are active on no node that the cluster map {self.map.label} names"
+            )
             if moment >= until:
-                raise tried(trouble or lost, backoff.failures, self.clock() - began)
-            waiting.tell(trouble or lost, self.clock())
+                raise tried(trouble or ownerless_error, backoff.failures, self.clock() - began)
+            teller.tell(trouble or ownerless_error, self.clock())
             yield Ready((), moment)
             yield from self.look_around(until=until)
 
@@ -207,8 +209,8 @@ class Cluster(Nodes):
         """
         highs: dict[int, int] = {}
         trouble: TransportError | StatusError | None = None
-        known = self.map
-        for address in known.owning:
+        cluster_map = self.map
+        for address in cluster_map.owning:
             try:
                 link = yield from self.link(address)
                 answer = yield from self.seqnos_of(link, collection)
@@ -219,7 +221,7 @@ class Cluster(Nodes):
             else:
                 # Only of the vbuckets that this map gives to the node: one that was failed over still reports the
                 # others, with old seqnos.
-                highs |= {vb: seqno for vb, seqno in answer.items() if known.owner(vb) == address}
+                highs |= {vb: seqno for vb, seqno in answer.items() if cluster_map.owner(vb) == address}
         return highs, trouble
 
 

@@ -30,14 +30,14 @@ SCHEMA_WITH_NAMES: Final = (
 
 def with_names(records: pa.RecordBatch, names: CollectionNames) -> pa.RecordBatch:
     """Return the same rows with the columns `scope_id`, `scope` and `collection` added."""
-    ids, where = _distinct(records.column("collection_id").to_numpy())
-    known = [names.of(number) for number in ids.tolist()]
-    nameless = np.array([each.collection is None for each in known], np.bool_)[where]
-    scope_ids = np.array([each.scope_id or 0 for each in known], np.uint32)[where]
+    ids, indexes = _distinct(records.column("collection_id").to_numpy())
+    entries = [names.of(number) for number in ids.tolist()]
+    nameless = np.array([each.collection is None for each in entries], np.bool_)[indexes]
+    scope_ids = np.array([each.scope_id or 0 for each in entries], np.uint32)[indexes]
     columns = [
         pa.array(scope_ids, pa.uint32(), mask=nameless),
-        _dictionary([each.scope or "" for each in known], where, nameless),
-        _dictionary([each.collection or "" for each in known], where, nameless),
+        _dictionary([each.scope or "" for each in entries], indexes, nameless),
+        _dictionary([each.collection or "" for each in entries], indexes, nameless),
     ]
     return pa.RecordBatch.from_arrays([*records.columns, *columns], schema=SCHEMA_WITH_NAMES)
 
@@ -49,7 +49,7 @@ def _distinct(ids: NDArray[np.uint32]) -> tuple[NDArray[Any], NDArray[Any]]:
     return np.unique(ids, return_inverse=True)
 
 
-def _dictionary(words: list[str], where: NDArray[Any], nameless: NDArray[np.bool_]) -> pa.Array[Any]:
-    known = list(dict.fromkeys(words))
-    places = np.array([known.index(word) for word in words], np.int32)[where]
-    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32(), mask=nameless), pa.array(known, pa.string()))
+def _dictionary(words: list[str], indexes: NDArray[Any], nameless: NDArray[np.bool_]) -> pa.Array[Any]:
+    distinct = list(dict.fromkeys(words))
+    places = np.array([distinct.index(word) for word in words], np.int32)[indexes]
+    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32(), mask=nameless), pa.array(distinct, pa.string()))

@@ -104,7 +104,7 @@ class CollectionNames:
 
 
 @dataclass(slots=True)
-class Streamed:
+class StreamedCollections:
     """The share of a bucket's collections that a drain reads.
 
     Args:
@@ -138,8 +138,8 @@ class Streamed:
 
     def missing_in(self, manifest: CollectionsManifest) -> tuple[int, ...]:
         """Return the chosen collections that a newer manifest does not have."""
-        kept = self.choice.within(manifest).collections or ()
-        return tuple(number for number in self.choice.collections or () if number not in kept)
+        present = self.choice.within(manifest).collections or ()
+        return tuple(number for number in self.choice.collections or () if number not in present)
 
     def described_without(self, manifest: CollectionsManifest) -> str:
         """Return the part of the choice that a newer manifest does not have, as the subject of a sentence."""
@@ -148,15 +148,15 @@ class Streamed:
         paths = [self.names.of(number).path for number in self.missing_in(manifest)]
         return f"collection{'s' * (len(paths) > 1)} {', '.join(paths)} {'are' if len(paths) > 1 else 'is'}"
 
-    def look_at(self, manifest: CollectionsManifest) -> bool:
+    def apply_manifest(self, manifest: CollectionsManifest) -> bool:
         """Apply a newer manifest; return True if fewer of the chosen collections exist than before."""
         before = self.left
         self.names.learn(manifest)
         self.manifest_uid = max(self.manifest_uid, manifest.uid)
         self.is_over = self.choice.has_gone(manifest)
         self.left = before if self.is_over else before.within(manifest)
-        kept = () if self.is_over else self.left.collections or ()
-        self.dropped = tuple(number for number in self.choice.collections or () if number not in kept)
+        present = () if self.is_over else self.left.collections or ()
+        self.dropped = tuple(number for number in self.choice.collections or () if number not in present)
         return self.is_over or self.left != before
 
 
@@ -181,27 +181,30 @@ def resolve(manifest: CollectionsManifest, collections: Collections, scope: str 
 
 
 def resolve_again(
-    manifest: CollectionsManifest, collections: Iterable[str] | Literal["all"] | None, scope: str | None, held: Coverage
+    manifest: CollectionsManifest,
+    collections: Iterable[str] | Literal["all"] | None,
+    scope: str | None,
+    saved: Coverage,
 ) -> Coverage:
     """Return the choice of a reader that continues. A name whose collection was dropped since stands for an id in
-    `held`, as long as `held` has enough such ids.
+    `saved`, as long as `saved` has enough such ids.
 
-    Returns: `held` itself if a collection was dropped, so that the next start may use the same names.
+    Returns: `saved` itself if a collection was dropped, so that the next start may use the same names.
 
     Raises:
         OptionError, UnknownCollection, UnknownScope: as `resolve`.
     """
     # An older manifest says nothing of what was dropped since.
-    if manifest.uid >= held.manifest_uid:
-        if scope is not None and held.scope is not None and manifest.scope(scope) is None and held.has_gone(manifest):
-            return held
+    if manifest.uid >= saved.manifest_uid:
+        if scope is not None and saved.scope is not None and manifest.scope(scope) is None and saved.has_gone(manifest):
+            return saved
         names = read_names(collections) if scope is None else None
-        if names is not None and held.collections is not None:
-            known = [manifest.collection(*path) for path in {parse_path(name) for name in names}]
-            there = {each.id for each in known if each is not None}
-            left = set(held.within(manifest).collections or ())
-            if there == left and 0 < known.count(None) <= len(held.collections) - len(left):
-                return held
+        if names is not None and saved.collections is not None:
+            named_collections = [manifest.collection(*path) for path in {parse_path(name) for name in names}]
+            ids = {each.id for each in named_collections if each is not None}
+            remaining = set(saved.within(manifest).collections or ())
+            if ids == remaining and 0 < named_collections.count(None) <= len(saved.collections) - len(remaining):
+                return saved
     return resolve(manifest, collections, scope)
 
 
@@ -238,8 +241,8 @@ def scope_id(manifest: CollectionsManifest, name: str) -> int:
     """Return the id of a scope; UnknownScope lists the existing ones."""
     scope = manifest.scope(name)
     if scope is None:
-        there = ", ".join(each.name for each in manifest.scopes)
-        raise error_for(Status.UNKNOWN_SCOPE, f"there is no scope {name} (manifest {manifest.uid:x} has {there})")
+        choices = ", ".join(each.name for each in manifest.scopes)
+        raise error_for(Status.UNKNOWN_SCOPE, f"there is no scope {name} (manifest {manifest.uid:x} has {choices})")
     return scope.id
 
 
@@ -249,8 +252,8 @@ def collection_id(manifest: CollectionsManifest, scope: str, name: str) -> int:
     collection = manifest.collection(scope, name)
     if collection is None:
         of_scope = manifest.scope_by_id(number)
-        there = ", ".join(each.name for each in of_scope.collections) if of_scope else ""
-        text = f"there is no collection {scope}.{name} (by manifest {manifest.uid:x} the scope has {there or 'none'})"
+        choices = ", ".join(each.name for each in of_scope.collections) if of_scope else ""
+        text = f"there is no collection {scope}.{name} (by manifest {manifest.uid:x} the scope has {choices or 'none'})"
         raise error_for(Status.UNKNOWN_COLLECTION, text)
     return collection.id
 
@@ -267,14 +270,14 @@ def manifest_of(cluster: Cluster, at_least: int = 0) -> Steps[CollectionsManifes
         TransportError, StatusError: no node answered. RemoteProtocolError: an answer that is no manifest.
     """
     newest: CollectionsManifest | None = None
-    lost: TransportError | StatusError | None = None
+    last_error: TransportError | StatusError | None = None
     for address in cluster.known_nodes:
         try:
             answer = yield from _ask_manifest(cluster, address)
         except (TransportError, StatusError) as error:
             if not error.retriable and not isinstance(error, BucketNotFound):  # one that was emptied is not asked alone
                 raise
-            lost = error
+            last_error = error
             continue
         manifest = _read_manifest(address, answer)
         if newest is None or manifest.uid > newest.uid:
@@ -282,7 +285,7 @@ def manifest_of(cluster: Cluster, at_least: int = 0) -> Steps[CollectionsManifes
         if newest.uid >= at_least:
             return newest
     if newest is None:
-        raise lost or NotSupported("the manifest of collections: no node is known")
+        raise last_error or NotSupported("the manifest of collections: no node is known")
     return newest
 
 
@@ -303,11 +306,11 @@ def newest_manifest(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> 
         TransportError, StatusError: one of them did not answer, or no vbucket has a node. RemoteProtocolError: an
             answer that is no manifest.
     """
-    wanted = None if vbuckets is None else tuple(vbuckets)
+    numbers = None if vbuckets is None else tuple(vbuckets)
     backoff, until = for_requests(), cluster.deadline()
     while True:
         try:
-            return (yield from _manifest_of_owners(cluster, wanted, until))
+            return (yield from _manifest_of_owners(cluster, numbers, until))
         except (TransportError, StatusError) as error:
             moment = cluster.clock() + backoff.next_seconds()
             if moment >= until or not (error.retriable or (yield from cluster.was_emptied(error, until))):
@@ -318,13 +321,13 @@ def newest_manifest(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> 
 def _manifest_of_owners(cluster: Cluster, vbuckets: Iterable[int] | None, until: float) -> Steps[CollectionsManifest]:
     yield from cluster.look_around(until=until)
     while True:
-        known, manifests = cluster.map, []
-        owners = [*map(known.owner, range(known.vbuckets) if vbuckets is None else vbuckets)]
+        cluster_map, manifests = cluster.map, []
+        owners = [*map(cluster_map.owner, range(cluster_map.vbuckets) if vbuckets is None else vbuckets)]
         for address in dict.fromkeys(owner for owner in owners if owner is not None):
             manifests.append(_read_manifest(address, (yield from _ask_manifest(cluster, address))))
-        if cluster.map is known:  # else one of them knew of other owners
+        if cluster.map is cluster_map:  # else one of them knew of other owners
             if not manifests:
-                raise NotMyVbucket(f"the manifest of collections: no vbucket has a node in the map {known.label}")
+                raise NotMyVbucket(f"the manifest of collections: no vbucket has a node in the map {cluster_map.label}")
             return max(manifests, key=lambda manifest: manifest.uid)
 
 
@@ -377,9 +380,9 @@ class CollectionId:
         """The id as of the last lookup; 0 before the first."""
         return self._id or 0
 
-    def is_of(self, known: ClusterMap) -> bool:
+    def is_of(self, cluster_map: ClusterMap) -> bool:
         """Return True if the id is known and belongs to the bucket of this map."""
-        return self._id is not None and self._map is not None and self._map.is_same_bucket(known)
+        return self._id is not None and self._map is not None and self._map.is_same_bucket(cluster_map)
 
     def prefix(self) -> Steps[bytes]:
         """Return the bytes in front of each key.
@@ -391,8 +394,8 @@ class CollectionId:
             yield from self.look_up()
         return leb128.encode(self.number)
 
-    def prefix_after(self, refusal: UnknownCollection, sent: bytes) -> Steps[bytes]:
-        """Look up the id after a node refused a request with the prefix `sent`; return the prefix to send instead.
+    def prefix_after(self, refusal: UnknownCollection, sent_prefix: bytes) -> Steps[bytes]:
+        """Look up the id after a node refused a request with `sent_prefix`; return the prefix to send instead.
 
         What counts is the id that was sent: another request may have looked up the new one by now.
 
@@ -400,27 +403,29 @@ class CollectionId:
             UnknownCollection: the refusal, because the id is still the one that was sent. Errors as `prefix`.
         """
         yield from self.look_up()
-        if (prefix := (yield from self.prefix())) == sent:
+        if (prefix := (yield from self.prefix())) == sent_prefix:
             raise refusal
         return prefix
 
     def look_up(self) -> Steps[None]:
         """Look up the id. Errors as `prefix`."""
         # A node that says an id is not there may know more than the others, or less: then all are asked.
-        known = self._cluster.map
-        manifest = yield from manifest_of(self._cluster, UID_MAX if self.is_of(known) else 0)
-        self._map = known if known.is_same_bucket(self._cluster.map) else None  # of which of the two, nobody knows
+        cluster_map = self._cluster.map
+        manifest = yield from manifest_of(self._cluster, UID_MAX if self.is_of(cluster_map) else 0)
+        self._map = (
+            cluster_map if cluster_map.is_same_bucket(self._cluster.map) else None
+        )  # of which of the two, nobody knows
         self._id = None
         self._id = collection_id(manifest, self.scope, self.name)
 
 
-def check_ids(ids: dict[str, int], more: Mapping[str, int]) -> None:
+def check_ids(ids: dict[str, int], new_ids: Mapping[str, int]) -> None:
     """Add the ids of collections, by name, to `ids`.
 
     Raises:
         CollectionMadeAnew: a name has another id there.
     """
-    for path, number in more.items():
+    for path, number in new_ids.items():
         if (before := ids.setdefault(path, number)) != number:
             raise CollectionMadeAnew(path, before, number)
 
@@ -438,30 +443,32 @@ def check_start(start: Mapping[int, Position], choice: Coverage | None, manifest
     for position in start.values():
         # A position at 0 has left nothing out yet, so any choice may follow it.
         if position.seqno and not _goes_on(position.coverage, choice, manifest):
-            raise OptionError("collections", _described(choice, manifest), _needed(position.coverage, choice, manifest))
+            raise OptionError(
+                "collections", _choice_text(choice, manifest), _advice_for(position.coverage, choice, manifest)
+            )
 
 
-def _goes_on(held: Coverage | None, choice: Coverage | None, manifest: CollectionsManifest) -> bool:
+def _goes_on(saved: Coverage | None, choice: Coverage | None, manifest: CollectionsManifest) -> bool:
     """Return True if the choice of saved positions and that of the caller are the same, apart from dropped
     collections.
     """
-    if held is None or choice is None:
-        return held is choice
-    return held.same_choice(choice) or held.within(manifest).same_choice(choice)
+    if saved is None or choice is None:
+        return saved is choice
+    return saved.same_choice(choice) or saved.within(manifest).same_choice(choice)
 
 
-def _described(choice: Coverage | None, manifest: CollectionsManifest) -> str:
+def _choice_text(choice: Coverage | None, manifest: CollectionsManifest) -> str:
     return "the default collection only" if choice is None else choice.described(manifest)
 
 
-def _needed(held: Coverage | None, choice: Coverage | None, manifest: CollectionsManifest) -> str:
+def _advice_for(saved: Coverage | None, choice: Coverage | None, manifest: CollectionsManifest) -> str:
     """Return advice for an error: the choice that positions were saved with, and the next step if it is no longer
     possible.
     """
-    advice = f"what the positions were saved with: {_described(held, manifest)}"
-    if held is not None and manifest.uid < held.manifest_uid:
-        advice += f" (by manifest {held.manifest_uid:x}, newer than {manifest.uid:x}: is it the same bucket?)"
-    elif held is not None and choice is not None and held.within(manifest) != held:
+    advice = f"what the positions were saved with: {_choice_text(saved, manifest)}"
+    if saved is not None and manifest.uid < saved.manifest_uid:
+        advice += f" (by manifest {saved.manifest_uid:x}, newer than {manifest.uid:x}: is it the same bucket?)"
+    elif saved is not None and choice is not None and saved.within(manifest) != saved:
         advice += "; one that was made again under its old name is another collection, read it from its beginning"
     return f"{advice}. Or begin without positions"
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from headwater.client.cluster import Cluster, tried
-from headwater.client.collections import CollectionNames, Streamed, manifest_of, newest_manifest
+from headwater.client.collections import CollectionNames, StreamedCollections, manifest_of, newest_manifest
 from headwater.client.losses import ReadAgain, explained
 from headwater.client.mapwatch import REFRESH_SECONDS, watch
-from headwater.client.mitigation import Cut, Gate
+from headwater.client.mitigation import Gate, StreamCut
 from headwater.client.options import DrainOptions
 from headwater.client.persistence import poll
 from headwater.client.progress import Positions, VBucketProgress
@@ -108,11 +108,11 @@ class Handout:
     records: pa.RecordBatch
     events: list[tuple[int, StreamEvent]]
     positions: Positions
-    streamed: Streamed | None = None
+    streamed: StreamedCollections | None = None
 
 
 @dataclass(slots=True)
-class Unassigned:
+class UnassignedVbucket:
     """A vbucket without a stream, with the time and the reason of its next attempt.
 
     Attributes:
@@ -142,12 +142,12 @@ class Drainer:
         start: Mapping[int, Position],
         ends: Mapping[int, int],
         options: DrainOptions,
-        streamed: Streamed | None = None,
+        streamed: StreamedCollections | None = None,
     ) -> None:
         self.cluster: Cluster = cluster
         self.options: DrainOptions = options
         self.clock: Callable[[], float] = cluster.clock
-        self.streamed: Streamed | None = streamed
+        self.streamed: StreamedCollections | None = streamed
         ids = streamed is not None
         self.arena: Arena = Arena(value_bytes=options.batch_bytes, with_ids=ids, with_befores=options.before)
         self._coverage = None if streamed is None else streamed.choice
@@ -156,21 +156,21 @@ class Drainer:
         self.progress: dict[int, VBucketProgress] = {
             vb: VBucketProgress(place, ends.get(vb, ENDLESS), backoff=Backoff()) for vb, place in start.items()
         }
-        self._unassigned = {vb: Unassigned(now, None) for vb in start}
+        self._unassigned = {vb: UnassignedVbucket(now, None) for vb in start}
         self._workers: dict[Address, Worker] = {}
         self._events: list[tuple[int, StreamEvent]] = []
         # Changed only while no batch has them; the first change after a batch makes a copy.
         self._logs: dict[int, FailoverLog] = {}
         self._failure: HeadwaterError | None = None
         self._refusals: dict[int, RollbackRequired] = {}
-        self._over = False
+        self._is_over = False
         self._bounded = all(each.end_seqno != ENDLESS for each in self.progress.values())
         self._pace = BULK if self._bounded else LIVE
         self._moved_at = self._waited_since = self._left_at = now
         self._linger_until: float | None = None
         self._last_error: HeadwaterError | None = None
-        self._resting: dict[int, Position] = dict(start)
-        self.positions: Positions = Positions(self._resting, [], {}, self._coverage)
+        self._last_positions: dict[int, Position] = dict(start)
+        self.positions: Positions = Positions(self._last_positions, [], {}, self._coverage)
         self._steward, self._refreshed_at = Task(self._house()), float("-inf")
         self._watch = Task(watch(cluster, options.map_poll_seconds, self._workers, self._lose))
         self._gate: Gate | None = None
@@ -181,7 +181,7 @@ class Drainer:
 
     def close(self) -> None:
         """Close all connections, those of the cluster included; positions stay readable."""
-        self._over = True
+        self._is_over = True
         self._steward.close()
         self._watch.close()
         for worker in self._workers.values():
@@ -208,15 +208,15 @@ class Drainer:
             # Bytes are acknowledged when the caller is done with them, not when they were read: so a slow caller slows
             # the nodes down, and memory stays bounded (dcp 7).
             worker.processed(now, 0 if self._gate is None else self._gate.held_bytes(worker.vbuckets))
-        while not self._over:
-            more = yield from self._run_workers()
+        while not self._is_over:
+            has_more = yield from self._run_workers()
             if self._gate is not None:
                 yield from self._pass(self._gate)
                 if self._gate.is_ready:
                     return self._hand_out()
             # What came before a failure is handed out first; the failure is raised by the next call.
             if self.arena.rows or self._events:
-                if more or not self._worth_waiting():
+                if has_more or not self._worth_waiting():
                     return self._hand_out()
             elif self._failure is not None or self._is_done:
                 if not (yield from self._reads_again()):
@@ -244,16 +244,16 @@ class Drainer:
         for vbucket, refusal in self._refusals.items():
             if vbucket in self._failure.purged:
                 self._begin_again(vbucket, refusal.requested, self._failure.purged[vbucket])
-        left = [refusal for vb, refusal in self._refusals.items() if vb not in self._failure.purged]
-        self._failure = left[0] if left else None
+        remaining = [refusal for vb, refusal in self._refusals.items() if vb not in self._failure.purged]
+        self._failure = remaining[0] if remaining else None
         self._refusals.clear()
-        return not left
+        return not remaining
 
     def _begin_again(self, vbucket: int, seqno: int, purge_seqno: int) -> None:
         progress = self.progress[vbucket]
         progress.position, progress.purge_seqno = replace(Position.beginning(vbucket), coverage=self._coverage), 0
-        self._resting = {**self._resting, vbucket: progress.position}
-        self._unassigned[vbucket] = Unassigned(self.clock(), None)
+        self._last_positions = {**self._last_positions, vbucket: progress.position}
+        self._unassigned[vbucket] = UnassignedVbucket(self.clock(), None)
         self._events.append((self.arena.rows, ReadAgain(ConsumerStream(vbucket), seqno, purge_seqno)))
 
     @property
@@ -367,7 +367,7 @@ class Drainer:
         # While the steward asks for a map, which a silent node may make long, the times of the vbuckets that wait for
         # it have passed: to wake for them would be to turn round and round, all of a processor, until the answer comes.
         if self._steward.wait.deadline is None:
-            moments += [lost.retry_at for lost in self._unassigned.values()]
+            moments += [entry.retry_at for entry in self._unassigned.values()]
         if self.options.max_wait_seconds is not None:
             moments.append(self._waited_since + self.options.max_wait_seconds)
         if self._may_stand_still and self.options.patience_seconds is not None:
@@ -388,7 +388,7 @@ class Drainer:
             self._moved_at, self._last_error = self._left_at, None
         parts = [worker.part() for worker in self._workers.values() if worker.drain]
         # The numbers are copied here, with the rows: the workers read on while the caller has the batch.
-        self.positions = Positions(self._resting, parts, self._logs, self._coverage)
+        self.positions = Positions(self._last_positions, parts, self._logs, self._coverage)
         events, self._events = self._events, []
         last, rows = events[-1][0] if events else 0, self.arena.rows
         invariant(last <= rows, "an event before row {} of {}", last, rows)
@@ -432,41 +432,41 @@ class Drainer:
         """Assign vbuckets without a stream to the workers of their owners, each at its `retry_at`; runs for ever."""
         while True:
             now = self.clock()
-            due = [vb for vb, lost in self._unassigned.items() if lost.retry_at <= now]
+            due_vbuckets = [vb for vb, entry in self._unassigned.items() if entry.retry_at <= now]
             # Vbuckets fail one by one, a map tells of all of them: not every failure asks for a map of its own.
             is_time = now >= self._refreshed_at + REFRESH_SECONDS
-            if is_time and (yield from self._look_for_bucket(due)):
+            if is_time and (yield from self._look_for_bucket(due_vbuckets)):
                 self._refreshed_at = self.clock()
-            elif is_time and any(self._unassigned[vb].stale_map for vb in due):
+            elif is_time and any(self._unassigned[vb].stale_map for vb in due_vbuckets):
                 try:
                     yield from self.cluster.refresh()
                 except (TransportError, StatusError) as error:
                     if not error.retriable:
                         raise
-                    self._displace(due, error, stale_map=True)
-                    due = []
+                    self._displace(due_vbuckets, error, stale_map=True)
+                    due_vbuckets = []
                 self._refreshed_at = self.clock()
-            if any(self._unassigned[vb].stale_manifest for vb in due):
-                due = yield from self._look_at_collections(due)
-            for vbucket in due:
+            if any(self._unassigned[vb].stale_manifest for vb in due_vbuckets):
+                due_vbuckets = yield from self._look_at_collections(due_vbuckets)
+            for vbucket in due_vbuckets:
                 self._assign(vbucket)
-            yield AGAIN if due else Ready()
+            yield AGAIN if due_vbuckets else Ready()
 
-    def _look_for_bucket(self, due: Iterable[int]) -> Steps[bool]:
+    def _look_for_bucket(self, vbuckets: Iterable[int]) -> Steps[bool]:
         """Return True if one of these vbuckets failed because its node was emptied, so that the newest map names other
         nodes.
 
         Raises:
             BucketNotFound: a node lacks the bucket, and no other node may have it.
         """
-        for error in (self._unassigned[vb].error for vb in due):
+        for error in (self._unassigned[vb].error for vb in vbuckets):
             if isinstance(error, BucketNotFound):
                 if not (yield from self.cluster.was_emptied(error, self.cluster.deadline())):
                     raise error
                 return True
         return False
 
-    def _look_at_collections(self, due: list[int]) -> Steps[list[int]]:
+    def _look_at_collections(self, vbuckets: list[int]) -> Steps[list[int]]:
         """Compare the choice with the manifest and report dropped collections; return the vbuckets to request again.
 
         A stream that was cut off before it could report a drop is handled here.
@@ -480,19 +480,19 @@ class Drainer:
             manifest = yield from manifest_of(self.cluster, streamed.choice.manifest_uid)
             if self._seems_dropped(streamed, manifest):
                 manifest = yield from self._manifest_to_drop_by(streamed)
-            streamed.look_at(manifest)
+            streamed.apply_manifest(manifest)
         except (TransportError, StatusError) as error:
             if not error.retriable:
                 raise
-            self._displace(due, error, stale_map=True)
-            for vbucket in due:
+            self._displace(vbuckets, error, stale_map=True)
+            for vbucket in vbuckets:
                 self._unassigned[vbucket].stale_manifest = True
             return []
-        for vbucket in due:
+        for vbucket in vbuckets:
             self._tell_dropped(vbucket, streamed)
-        return [] if streamed.is_over else due
+        return [] if streamed.is_over else vbuckets
 
-    def _seems_dropped(self, streamed: Streamed, manifest: CollectionsManifest) -> bool:
+    def _seems_dropped(self, streamed: StreamedCollections, manifest: CollectionsManifest) -> bool:
         """Return True if a manifest lacks a part of the choice that no stream has reported as dropped.
 
         An id is never used twice, so a drop that the stream of one vbucket reported is true for all vbuckets.
@@ -501,7 +501,7 @@ class Drainer:
             return not streamed.is_over and streamed.choice.has_gone(manifest)
         return not {number for _, number in self._reported_drops}.issuperset(streamed.missing_in(manifest))
 
-    def _manifest_to_drop_by(self, streamed: Streamed) -> Steps[CollectionsManifest]:
+    def _manifest_to_drop_by(self, streamed: StreamedCollections) -> Steps[CollectionsManifest]:
         """Return the newest manifest of all owners, which has all collections of the bucket.
 
         A node refuses a stream in the same way if a collection does not exist and if the user has no right in it. It
@@ -511,9 +511,9 @@ class Drainer:
         Raises:
             NoAccess: the user does not see all collections, so a dropped one can't be told from a hidden one.
         """
-        shown = yield from self._may_read_all()
+        may_read = yield from self._may_read_all()
         manifest = yield from newest_manifest(self.cluster)
-        if shown and (yield from self._may_read_all()):  # rights may be taken between two answers
+        if may_read and (yield from self._may_read_all()):  # rights may be taken between two answers
             return manifest
         raise error_for(Status.EACCESS, f"{streamed.described_without(manifest)} {NOT_SHOWN}")
 
@@ -531,8 +531,8 @@ class Drainer:
             noop_interval_seconds=self.options.noop_interval_seconds,
             patience_seconds=self.options.patience_seconds,
         )
-        whole = Streamed(Coverage(), CollectionNames())
-        drain = Drainer(self.cluster.twin(Feature.COLLECTIONS), starts, dict.fromkeys(starts, 0), options, whole)
+        streamed = StreamedCollections(Coverage(), CollectionNames())
+        drain = Drainer(self.cluster.twin(Feature.COLLECTIONS), starts, dict.fromkeys(starts, 0), options, streamed)
         try:
             while (yield from drain.advance()) is not None:
                 pass
@@ -544,7 +544,7 @@ class Drainer:
             drain.close()
         return True
 
-    def _tell_dropped(self, vbucket: int, streamed: Streamed) -> None:
+    def _tell_dropped(self, vbucket: int, streamed: StreamedCollections) -> None:
         stream = ConsumerStream(vbucket, request_position=self.progress[vbucket].position)
         for number in streamed.dropped:
             if (vbucket, number) not in self._reported_drops:
@@ -571,16 +571,21 @@ class Drainer:
         `patience_seconds`.
         """
         now, self._last_error = self.clock(), error or self._last_error
-        delays = [self.progress[vb].stumble(now) for vb in vbuckets]
+        delays = [self.progress[vb].note_failure(now) for vb in vbuckets]
         # Together, at the pace of the slowest: they mostly fail for one reason, and are requested over one connection.
         retry_at = now + max(delays, default=0.0)
         for vbucket in vbuckets:
-            self._unassigned[vbucket] = Unassigned(retry_at, error, stale_map)
-            since, patience = self.progress[vbucket].trouble_since, self.options.patience_seconds
-            if patience is not None and since is not None and now - since >= patience and self._failure is None:
-                self._failure = error or PeerSilent(f"vbucket {vbucket}", now - since)
+            self._unassigned[vbucket] = UnassignedVbucket(retry_at, error, stale_map)
+            trouble_since, patience = self.progress[vbucket].trouble_since, self.options.patience_seconds
+            if (
+                patience is not None
+                and trouble_since is not None
+                and now - trouble_since >= patience
+                and self._failure is None
+            ):
+                self._failure = error or PeerSilent(f"vbucket {vbucket}", now - trouble_since)
                 if isinstance(error, TransportError | StatusError):
-                    self._failure = tried(error, self.progress[vbucket].backoff.failures, now - since)
+                    self._failure = tried(error, self.progress[vbucket].backoff.failures, now - trouble_since)
 
     def _lose(self, address: Address, error: HeadwaterError) -> None:
         """Drop a lost connection: its unfinished vbuckets continue elsewhere, or here again."""
@@ -588,7 +593,7 @@ class Drainer:
         # First what the streams said before the loss: their positions must cover it.
         missed = self._take_events(worker)
         for vbucket in worker.vbuckets:
-            self._rest(worker, vbucket, self.arena.rows)
+            self._keep_position(worker, vbucket, self.arena.rows)
         worker.close()
         self._displace([*worker.vbuckets, *worker.todo], error, stale_map=True)
         if missed:
@@ -606,13 +611,13 @@ class Drainer:
         for event in missed:
             self._begin_again(event.vbucket, event.seqno, event.purge_seqno)
 
-    def _rest(self, worker: Worker, vbucket: int, row: int) -> None:
+    def _keep_position(self, worker: Worker, vbucket: int, row: int) -> None:
         """Keep the last position of a stream that is over. Drop its rows that still wait in the gate: they come
         again.
         """
         if self._gate is not None:
             self.progress[vbucket].position = self._gate.cut(vbucket)
-            self._events.append((row, Cut(ConsumerStream(vbucket))))
+            self._events.append((row, StreamCut(ConsumerStream(vbucket))))
             return
         before = self.progress[vbucket].position.seqno
         self.progress[vbucket].position = position = worker.position(vbucket)
@@ -620,9 +625,9 @@ class Drainer:
         self.progress[vbucket].purge_seqno = worker.purge_seqno(vbucket)
         invariant(before <= position.seqno, "vbucket {}: from {} back to {}", vbucket, before, position.seqno)
         # The caller's last batch refers to this mapping, and must go on showing its own positions.
-        if self._resting is self.positions.resting:
-            self._resting = dict(self._resting)
-        self._resting[vbucket] = position
+        if self._last_positions is self.positions.resting:
+            self._last_positions = dict(self._last_positions)
+        self._last_positions[vbucket] = position
 
     # ------------------------------------------------------------------ what became of the streams
 
@@ -652,11 +657,11 @@ class Drainer:
                 # Behind a gate the last rows may still wait, or be dropped and requested again: the vbucket is done
                 # when they are released (`_finish`).
                 if self._gate is None or not self._is_final(vbucket, reason):
-                    self._rest(worker, vbucket, row)
+                    self._keep_position(worker, vbucket, row)
                     worker.release(vbucket)
-                self._ended(row, event, reason)
+                self._handle_end(row, event, reason)
             case CollectionsChanged(message=message):
-                self._changed(vbucket, message)
+                self._note_collection_event(vbucket, message)
                 self._events.append((row, event))
             case CollectionsTold(news=news):
                 if self.streamed is not None and news.collection_id is not None and news.scope_id is not None:
@@ -673,9 +678,9 @@ class Drainer:
                 self._failure = self._failure or refusal
             case Refused():
                 worker.release(vbucket)
-                self._refused(worker, event)
+                self._handle_refusal(worker, event)
 
-    def _changed(self, vbucket: int, message: SystemEvent) -> None:
+    def _note_collection_event(self, vbucket: int, message: SystemEvent) -> None:
         """Learn the names in a system event, and remember dropped collections, which must be reported only once."""
         kind, number = EventKind(message.event), message.collection_id
         if self.streamed is not None:
@@ -684,7 +689,7 @@ class Drainer:
         if kind is EventKind.DROP_COLLECTION and number is not None:
             self._reported_drops.add((vbucket, number))
 
-    def _ended(self, row: int, event: Ended, reason: int) -> None:
+    def _handle_end(self, row: int, event: Ended, reason: int) -> None:
         """Handle a stream's end, dcp.md 2.6: 0 done; 2 fetch the cluster map; 4, 5 retry with backoff; 6 re-request
         (expect a rollback); 7 nothing left; 8 give up. 1 is treated as 2 (UPR used 1 for it), and so are unknown
         numbers, and 0 for a stream without an end."""
@@ -702,10 +707,10 @@ class Drainer:
     def _is_final(self, vbucket: int, reason: int) -> bool:
         return reason in FINAL and not (reason == _OK and self.progress[vbucket].end_seqno == ENDLESS)
 
-    def _refused(self, worker: Worker, event: Refused) -> None:
+    def _handle_refusal(self, worker: Worker, event: Refused) -> None:
         hint = event.said
-        what = f"stream request for vbucket {event.vbucket} to {worker.address}" + (f" ({hint})" if hint else "")
-        error = error_for(event.status, what)
+        action = f"stream request for vbucket {event.vbucket} to {worker.address}" + (f" ({hint})" if hint else "")
+        error = error_for(event.status, action)
         # A dropped collection ends only its own part of the choice, so the manifest is looked at before anything fails.
         if event.status in GONE and self.streamed is not None:
             self._displace([event.vbucket], error, stale_map=False)
@@ -714,7 +719,7 @@ class Drainer:
         if not error.retriable:
             self._failure = self._failure or error
             return
-        moved = event.status == Status.NOT_MY_VBUCKET
-        if moved and event.body.startswith(b"{"):
+        is_moved = event.status == Status.NOT_MY_VBUCKET
+        if is_moved and event.body.startswith(b"{"):
             self.cluster.learn(event.body, worker.address)
-        self._displace([event.vbucket], error, stale_map=moved)
+        self._displace([event.vbucket], error, stale_map=is_moved)

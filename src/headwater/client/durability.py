@@ -82,11 +82,11 @@ def as_durability(choice: DurabilityChoice, timeout_seconds: float) -> Durabilit
     """
     if choice is None:
         return None
-    chosen = choice if isinstance(choice, Durability) else Durability(choice)
-    if chosen.timeout_seconds is not None and chosen.timeout_seconds >= timeout_seconds:
+    durability = choice if isinstance(choice, Durability) else Durability(choice)
+    if durability.timeout_seconds is not None and durability.timeout_seconds >= timeout_seconds:
         allowed = f"less than {timeout_seconds:g} s, the timeout_seconds of the client"
-        raise OptionError("durability", f"{chosen.timeout_seconds:g} s", allowed)
-    return chosen
+        raise OptionError("durability", f"{durability.timeout_seconds:g} s", allowed)
+    return durability
 
 
 def within(write: Frame, left_seconds: float) -> Frame:
@@ -98,18 +98,18 @@ def _framing_within(framing: bytes, left_seconds: float) -> bytes:
     (info,) = decode_framing(framing)
     level, timeout_ms = decode_durability(info.data)
     # A timeout of 0 is illegal (wire 1.4).
-    most = max(1, min(int(left_seconds * SHARE * 1000), DURABILITY_TIMEOUT_MS_MAX))
-    return durability_framing(level, most if timeout_ms is None else min(timeout_ms, most))
+    longest_ms = max(1, min(int(left_seconds * SHARE * 1000), DURABILITY_TIMEOUT_MS_MAX))
+    return durability_framing(level, longest_ms if timeout_ms is None else min(timeout_ms, longest_ms))
 
 
-def check_granted(granted: frozenset[int], what: str, peer: object) -> None:
+def check_granted(granted: frozenset[int], action: str, peer: object) -> None:
     """Check that a connection can carry a durable write.
 
     Args:
-        what: the write in words, for the error.
+        action: the write in words, for the error.
 
     Raises:
         NotSupported: the node did not grant the features of durable writes; nothing was sent.
     """
     if not granted.issuperset(FEATURES):
-        raise NotSupported(f"{what}: {peer} knows no durable writes; leave durability out")
+        raise NotSupported(f"{action}: {peer} knows no durable writes; leave durability out")

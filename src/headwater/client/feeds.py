@@ -124,7 +124,7 @@ class _EventPositions(_Feed):
         if self._feed.take_back():
             self._torn = True
 
-    def _still_waits(self, since: float | None) -> float:
+    def _still_waits(self, waiting_since: float | None) -> float:
         """Return the time since which the caller waits.
 
         Seqnos of other collections do not end a wait, since they may pass all the time.
@@ -133,9 +133,9 @@ class _EventPositions(_Feed):
             NothingCame: the caller has waited for `max_wait_seconds`.
         """
         now, wait = self._drainer.clock(), self._drainer.options.max_wait_seconds
-        if since is not None and wait is not None and now >= since + wait:
+        if waiting_since is not None and wait is not None and now >= waiting_since + wait:
             raise NothingCame(wait)
-        return now if since is None else since
+        return now if waiting_since is None else waiting_since
 
     def _take(self, handout: Handout) -> None:
         """Take a handout as the source of the next events.
@@ -168,12 +168,12 @@ class Changes(_EventPositions, Iterator[Event]):
         """Return the next event, blocking while nothing changes; raise NothingCame after `max_wait_seconds` without
         one.
         """
-        since = None
+        waiting_since = None
         # This call means that the caller has the event before; from here on nothing may take it back.
         self._feed.settle()
         try:
             while (event := self._next_event()) is None:
-                since = self._still_waits(since)
+                waiting_since = self._still_waits(waiting_since)
                 with self._reading("thread", threading.get_ident()):
                     handout = blocking.run(self._steps(), self._drainer.clock)
                 if handout is None:
@@ -225,11 +225,11 @@ class AsyncChanges(_Async, _EventPositions, AsyncIterator[Event]):
 
     async def __anext__(self) -> Event:
         """Return the next event. Cancelling loses nothing: the next call continues. NothingCame as in `Changes`."""
-        since = None
+        waiting_since = None
         self._feed.settle()
         try:
             while (event := self._next_event()) is None:
-                since = self._still_waits(since)
+                waiting_since = self._still_waits(waiting_since)
                 self._take(await self._advance())
             return event
         except BaseException:

@@ -53,9 +53,11 @@ class Foothold:
             self.enter(start, end)
         elif self.held_end < seqno:
             self.held_end = end  # the first one behind a boundary
-        last, held = self.last, (self.held_start, self.held_end)
+        last, snapshot = self.last, (self.held_start, self.held_end)
         invariant(last < seqno, "seqno {} is passed on behind seqno {}", seqno, last)
-        invariant(held[0] <= seqno <= held[1], "seqno {} is passed on outside of its snapshot, {}", seqno, held)
+        invariant(
+            snapshot[0] <= seqno <= snapshot[1], "seqno {} is passed on outside of its snapshot, {}", seqno, snapshot
+        )
         self.last = seqno
 
     def advance(self, seqno: int, snapshot: tuple[int, int]) -> None:
@@ -72,7 +74,7 @@ class Foothold:
         self.held_start = self.held_end = self.last
         self.snapshot = self.last, ENDLESS
 
-    def occur(self, event: StreamEvent) -> None:
+    def apply_event(self, event: StreamEvent) -> None:
         """Move by an event other than a change; ignore events that move nothing."""
         match event:
             case Marked(start_seqno=start, end_seqno=end):

@@ -29,7 +29,7 @@ def noting_interruptions(reader: InterruptibleReader, steps: Steps[Returned]) ->
         while True:
             reader._torn = True
             try:
-                wanted = steps.send(answer)
+                wait = steps.send(answer)
             except StopIteration as stop:
                 returned: Returned = stop.value
                 reader._torn = returned is not None
@@ -38,4 +38,4 @@ def noting_interruptions(reader: InterruptibleReader, steps: Steps[Returned]) ->
                 reader._torn = False
                 raise
             reader._torn = False
-            answer = yield wanted
+            answer = yield wait

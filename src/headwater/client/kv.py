@@ -198,8 +198,8 @@ def _as_bytes(name: str, data: Value) -> bytes:
     # bytes(10) would be ten NUL bytes and bytes([104, 105]) would be b"hi": whatever is not bytes is refused.
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    more = ", or use set_json" if name == "value" else ""
-    raise TypeError(f"a {name} is text or bytes, not {type(data).__name__}: {data!r:.40}; give str or bytes{more}")
+    hint = ", or use set_json" if name == "value" else ""
+    raise TypeError(f"a {name} is text or bytes, not {type(data).__name__}: {data!r:.40}; give str or bytes{hint}")
 
 
 def unsigned(name: str, number: int, highest: int) -> int:
@@ -287,7 +287,7 @@ class Operations:
         if self.collection is not None and not self.collection.is_of(cluster.map):
             raise cluster.made_anew(self.cluster.map)
         request = replace(request, vbucket=cluster.map.vbucket_of(request.key))
-        what = f'{name_of(request.layout.opcode).lower()} "{request.key.decode(errors="backslashreplace")}"'
+        action = f'{name_of(request.layout.opcode).lower()} "{request.key.decode(errors="backslashreplace")}"'
         # Only these change nothing, so only these may be sent again after an answer was lost. GAT is a read that sets
         # an expiry.
         reads = isinstance(request, documents.Get | GetMeta | subdoc.SubdocGet) and not isinstance(
@@ -297,7 +297,7 @@ class Operations:
             request = replace(request, key=prefix + request.key)
         if durability is not None:
             request = replace(request, framing=durability.framing())
-        frame = yield from cluster.call(request.vbucket, request.frame(), what, reads=reads)
+        frame = yield from cluster.call(request.vbucket, request.frame(), action, reads=reads)
         return answer.decode(frame)
 
     # ------------------------------------------------------------------ documents
@@ -501,13 +501,13 @@ class Operations:
 
     def _stats_of_owners(self, group: str, vbuckets: Collection[int] | None) -> Steps[dict[int, dict[str, str]]]:
         by_vbucket: dict[int, dict[str, str]] = {}
-        known = self.cluster.map
-        owners = {vb: known.owner(vb) for vb in vbuckets or ()}
+        cluster_map = self.cluster.map
+        owners = {vb: cluster_map.owner(vb) for vb in vbuckets or ()}
         single = [(owner, f"{group} {vb}") for vb, owner in sorted(owners.items()) if owner is not None]
-        for address, named in single if vbuckets is not None else [(each, group) for each in known.owning]:
-            for line, value in (yield from self._stats_of(address, named)).items():
+        for address, group_ in single if vbuckets is not None else [(each, group) for each in cluster_map.owning]:
+            for line, value in (yield from self._stats_of(address, group_)).items():
                 vbucket, _, name = line.removeprefix("vb_").partition(":")
-                if vbucket.isdecimal() and known.owner(int(vbucket)) == address:
+                if vbucket.isdecimal() and cluster_map.owner(int(vbucket)) == address:
                     by_vbucket.setdefault(int(vbucket), {})[name] = value
         return by_vbucket
 
@@ -544,13 +544,13 @@ class Operations:
         request = admin.DelVbucket(vbucket=unsigned("vbucket", vbucket, 0xFFFF))
         yield from self._administer(request, "delete", Done)
 
-    def _administer(self, request: Request, what: str, answer: type[Answered]) -> Steps[Answered]:
+    def _administer(self, request: Request, action: str, answer: type[Answered]) -> Steps[Answered]:
         """Send a request to the vbucket's node in the map. NOT_MY_VBUCKET is raised here; no other node is tried."""
         owner = self.cluster.map.owner(request.vbucket) or self.cluster.map.servers[0]
         link = yield from self.cluster.link(owner)
         frame = yield from link.call(request.frame(), self.cluster.deadline())
         if frame.status:
-            raise refused(f"{what} vbucket {request.vbucket} on {owner}", frame)
+            raise refused(f"{action} vbucket {request.vbucket} on {owner}", frame)
         return answer.decode(frame)
 
 

@@ -8,8 +8,8 @@ SHOWN_BYTES_MAX = 160
 
 def line(*parts: object, value: bytes = b"") -> str:
     """Return the parts and the value in one line: `512:7 mutation greeting hello world`; long values are cut."""
-    shown = [] if not value else [_cut(value)]
-    return printable(" ".join([*map(str, parts), *shown]))
+    value_parts = [] if not value else [_shortened(value)]
+    return printable(" ".join([*map(str, parts), *value_parts]))
 
 
 def printable(line_: str) -> str:
@@ -43,7 +43,7 @@ def value_members(value: bytes) -> dict[str, str]:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def _cut(value: bytes) -> str:
-    more = len(value) - SHOWN_BYTES_MAX
-    shown = text(value[:SHOWN_BYTES_MAX])
-    return shown + (f"... ({more} bytes more)" if more > 0 else "")
+def _shortened(value: bytes) -> str:
+    hidden_bytes = len(value) - SHOWN_BYTES_MAX
+    beginning = text(value[:SHOWN_BYTES_MAX])
+    return beginning + (f"... ({hidden_bytes} bytes more)" if hidden_bytes > 0 else "")

@@ -85,8 +85,8 @@ class Link:
         deadline = self.clock() + timeout_seconds
         try:
             yield from self._connect(deadline)
-            fresh = replace(login, nonce=secrets.token_urlsafe(NONCE_BYTES))
-            self.greeting = yield from self.converse(greet(fresh), deadline)
+            new_login = replace(login, nonce=secrets.token_urlsafe(NONCE_BYTES))
+            self.greeting = yield from self.converse(greet(new_login), deadline)
         except BaseException:
             self.close()
             raise
@@ -95,7 +95,7 @@ class Link:
         targets = yield Resolve(*self.address)
         if isinstance(targets, OSError):
             raise ConnectionLost(str(self.address), targets.strerror or str(targets)) from None
-        lost: ConnectionLost | PeerSilent | TlsError | None = None
+        last_error: ConnectionLost | PeerSilent | TlsError | None = None
         for number, target in enumerate(targets):
             # One address that swallows all that comes, as IPv6 often does where it is half set up, must leave time for
             # the others.
@@ -107,13 +107,13 @@ class Link:
                 # An error of the certificate, not of the connection: other addresses of the name would show the same
                 # one.
                 if error.code:
-                    raise (yield from self._refused(error, target, deadline)) from None
-                lost = error
+                    raise (yield from self._certificate_error(error, target, deadline)) from None
+                last_error = error
             except (ConnectionLost, PeerSilent) as error:
-                lost = error
+                last_error = error
             else:
                 return
-        raise lost or ConnectionLost(str(self.address), "the name has no address")
+        raise last_error or ConnectionLost(str(self.address), "the name has no address")
 
     def _reach(self, target: SocketAddress, tls: TlsSettings | None, deadline: float) -> Steps[None]:
         engine = None if tls is None else TlsEngine(tls.context(), is_server=False, host=self.address.host)
@@ -121,22 +121,22 @@ class Link:
         while not self._channel.connected():
             yield from self.wait(deadline)
 
-    def _refused(self, error: TlsError, target: SocketAddress, deadline: float) -> Steps[CertificateRefused]:
+    def _certificate_error(self, error: TlsError, target: SocketAddress, deadline: float) -> Steps[CertificateRefused]:
         """Return the error for a certificate that is not trusted, with a description of the certificate.
 
         The certificate is fetched over another connection without verification, since OpenSSL does not keep a refused
         one. No request is sent on that connection.
         """
-        shown = "which it shows no more"
+        description = "which it shows no more"
         try:
             yield from self._reach(target, TlsSettings(verify="none"), deadline)
             der = None if self.channel.tls is None else self.channel.tls.engine.certificate()
-            shown = shown if der is None else str(read_der(der))
+            description = description if der is None else str(read_der(der))
         except (HeadwaterError, ValueError):
             pass
         self.close()
         return CertificateRefused(
-            error.peer, f"{error.reason}; it is {shown}{next_step(error.code, self.address.host)}", error.code
+            error.peer, f"{error.reason}; it is {description}{next_step(error.code, self.address.host)}", error.code
         )
 
     def check(self, deadline: float) -> None:
@@ -227,13 +227,13 @@ class Link:
             self.close()
             raise ConnectionLost(str(self.address), "the node closed the connection")
 
-    def fill(self, needed: int = 0) -> int | None:
+    def fill(self, byte_count: int = 0) -> int | None:
         """Receive the bytes available now; as `Inbox.fill`."""
         unread = self.inbox.unread
-        if not needed and len(unread) >= HEADER_BYTES:
+        if not byte_count and len(unread) >= HEADER_BYTES:
             # Room for the whole frame that has begun: else a large one would never fit.
-            needed = lengths(unread).frame
-        count = self.inbox.fill(self.channel, needed or HEADER_BYTES)
+            byte_count = lengths(unread).frame
+        count = self.inbox.fill(self.channel, byte_count or HEADER_BYTES)
         if count:
             self.heard_at = self.clock()
         return count

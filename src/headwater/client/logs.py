@@ -27,24 +27,24 @@ def failover_logs(cluster: Cluster, vbuckets: Iterable[int] | None = None) -> St
         StatusError: a node refused, or a vbucket still has no active node at the deadline.
         TransportError: no connection, or no answer in time.
     """
-    chosen = range(cluster.map.vbuckets) if vbuckets is None else sorted(set(vbuckets))
-    check_vbuckets(cluster, chosen)
-    owned: dict[Address, list[int]] = {}
-    for vbucket in chosen:
+    numbers = range(cluster.map.vbuckets) if vbuckets is None else sorted(set(vbuckets))
+    check_vbuckets(cluster, numbers)
+    vbuckets_by_owner: dict[Address, list[int]] = {}
+    for vbucket in numbers:
         if (owner := cluster.map.owner(vbucket)) is not None:
-            owned.setdefault(owner, []).append(vbucket)
+            vbuckets_by_owner.setdefault(owner, []).append(vbucket)
     logs: dict[int, Log] = {}
-    for owner, mine in owned.items():
+    for owner, owned_vbuckets in vbuckets_by_owner.items():
         try:
-            logs |= yield from _logs_of(cluster, owner, mine)
+            logs |= yield from _logs_of(cluster, owner, owned_vbuckets)
         # Its vbuckets are asked for one at a time below, where the wait for their new owner has its patience.
         except (ConnectionLost, BucketNotFound):
             continue
     one_by_one = Operations(cluster)
-    for vbucket in chosen:
+    for vbucket in numbers:
         if vbucket not in logs:
             logs[vbucket] = yield from one_by_one.failover_log(vbucket)
-    return {vbucket: logs[vbucket] for vbucket in chosen}
+    return {vbucket: logs[vbucket] for vbucket in numbers}
 
 
 def _logs_of(cluster: Cluster, owner: Address, vbuckets: list[int]) -> Steps[dict[int, Log]]:

@@ -45,8 +45,8 @@ def explained(cluster: Cluster, failure: HeadwaterError, starts: Mapping[int, in
     except (TransportError, StatusError):  # they don't say: then it is a rollback, which is true as well
         return failure
     starts = {**starts, failure.vbucket: failure.requested}
-    purged = {vb: _number(stats.get(vb, {}).get("purge_seqno", "")) for vb in starts}
-    missed = {vb: purged[vb] for vb in sorted(starts) if 0 < starts[vb] < purged[vb]}
+    purge_seqnos = {vb: _number(stats.get(vb, {}).get("purge_seqno", "")) for vb in starts}
+    missed = {vb: purge_seqnos[vb] for vb in sorted(starts) if 0 < starts[vb] < purge_seqnos[vb]}
     return DataLoss(missed, starts[min(missed)]) if failure.vbucket in missed else failure
 
 

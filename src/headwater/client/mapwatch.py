@@ -34,15 +34,15 @@ def watch(
     Args:
         poll_seconds: the interval; None for no polling.
     """
-    turn = 0
+    polls = 0
     suspects: set[tuple[Address, int]] = set()
     while True:
         yield from _pause(cluster, poll_seconds)
         if len(cluster.map.servers) < 2:
             continue
-        turn += 1
+        polls += 1
         with suppress(TransportError, StatusError):
-            yield from cluster.ask_map_of(cluster.map.servers[turn % len(cluster.map.servers)])
+            yield from cluster.ask_map_of(cluster.map.servers[polls % len(cluster.map.servers)])
         # Only what is misplaced at two looks in a row is dropped: a node that has just given a vbucket away ends its
         # stream by itself, and says more by that.
         misplaced = set(_misplaced_vbuckets(cluster, workers))
@@ -61,10 +61,10 @@ def _pause(cluster: Cluster, seconds: float | None) -> Steps[None]:
 
 def _misplaced_vbuckets(cluster: Cluster, workers: Mapping[Address, Worker]) -> list[tuple[Address, int]]:
     """Return (node, vbucket) for each stream that comes from another node than the vbucket's owner in the map."""
-    known = cluster.map
+    cluster_map = cluster.map
     return [
         (address, vbucket)
         for address, worker in workers.items()
         for vbucket in worker.vbuckets
-        if known.owner(vbucket) not in (None, address)
+        if cluster_map.owner(vbucket) not in (None, address)
     ]

@@ -46,12 +46,12 @@ ROW_BYTES = 56
 
 
 @dataclass(frozen=True, slots=True)
-class Cut(StreamEvent):
+class StreamCut(StreamEvent):
     """A stream was cut off before its end: the changes that the gate holds of it are dropped, and come again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Withheld:
+class WithheldChanges:
     """Changes of one snapshot, or one event, of one vbucket.
 
     Attributes:
@@ -77,7 +77,7 @@ class _Vbucket:
     place: Foothold
     position: Position
     log: FailoverLog = ()
-    queue: deque[Withheld] = field(default_factory=deque)
+    queue: deque[WithheldChanges] = field(default_factory=deque)
     size: int = 0
     persisted: int = 0
     seqnos: dict[Address, int] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class _Vbucket:
 
 
 @dataclass(slots=True)
-class Released:
+class ReleasedChanges:
     """The changes that the gate has released: rows, the events among them as (row, event), and the positions
     afterwards.
     """
@@ -105,14 +105,14 @@ class Gate:
 
     Args:
         start: where each vbucket begins.
-        wanted: number of copies that must have a change.
+        min_persisted: number of copies that must have a change.
         batch_bytes: about the most that is released at once.
     """
 
-    def __init__(self, start: Mapping[int, Position], wanted: MinPersisted, batch_bytes: int) -> None:
-        self._wanted, self._batch_bytes = wanted, batch_bytes
+    def __init__(self, start: Mapping[int, Position], min_persisted: MinPersisted, batch_bytes: int) -> None:
+        self._min_persisted, self._batch_bytes = min_persisted, batch_bytes
         self._vbuckets = {vb: _Vbucket(Foothold(position), position) for vb, position in start.items()}
-        self._resting: dict[int, Position] = dict(start)
+        self._last_positions: dict[int, Position] = dict(start)
         self._logs: dict[int, FailoverLog] = {}
         self._holding: set[int] = set()
         self._ready: set[int] = set()
@@ -143,38 +143,38 @@ class Gate:
         Args:
             events: (row, event), each event before the row with that index.
         """
-        for vbucket, held in _sorted_out(records, list(events)):
-            if isinstance(held.event, Cut):
+        for vbucket, withheld in _sorted_out(records, list(events)):
+            if isinstance(withheld.event, StreamCut):
                 self.cut(vbucket)
                 continue
             state = self._vbuckets[vbucket]
             if not state.queue:
                 state.waits_since = now
-            state.queue.append(held)
-            state.size += held.size
+            state.queue.append(withheld)
+            state.size += withheld.size
             self._holding.add(vbucket)
             if state.is_ready:
                 self._ready.add(vbucket)
 
     # ------------------------------------------------------------------ what the copies say
 
-    def queries(self, address: Address, known: ClusterMap) -> dict[int, int]:
+    def queries(self, address: Address, cluster_map: ClusterMap) -> dict[int, int]:
         """Return the vbuckets that wait for the copy on a node, each with the vb uuid to ask for."""
         return {
             vb: state.log[0][0]
             for vb in sorted(self._holding - self._ready)
-            if (state := self._vbuckets[vb]).log and address in known.copies(vb)
+            if (state := self._vbuckets[vb]).log and address in cluster_map.copies(vb)
         }
 
-    def hear(self, address: Address, answers: Mapping[int, tuple[int, int]], known: ClusterMap) -> None:
+    def hear(self, address: Address, answers: Mapping[int, tuple[int, int]], cluster_map: ClusterMap) -> None:
         """Note a node's answer: by vbucket the vb uuid of the query, and the seqno of that branch on its disk."""
         self._troubles.pop(address, None)
         for vbucket, (vb_uuid, seqno) in answers.items():
             state = self._vbuckets[vbucket]
             if state.log and state.log[0][0] == vb_uuid:  # or it was asked before the stream was made anew
                 state.seqnos[address] = seqno
-                copies = known.copies(vbucket)
-                count = copies_needed(self._wanted, len(copies), 1 + known.replica_count)
+                copies = cluster_map.copies(vbucket)
+                count = copies_needed(self._min_persisted, len(copies), 1 + cluster_map.replica_count)
                 state.persisted = persisted_by(count, copies, state.seqnos)
                 if state.is_ready:
                     self._ready.add(vbucket)
@@ -199,19 +199,19 @@ class Gate:
         """Return how many bytes of these vbuckets the gate holds."""
         return sum(self._vbuckets[vb].size for vb in self._holding.intersection(vbuckets))
 
-    def release(self, now: float) -> Released:
+    def release(self, now: float) -> ReleasedChanges:
         """Return the rows and events that enough copies have on disk, about `batch_bytes` at most."""
         rows, events, size = _Rows(), list[tuple[int, StreamEvent]](), 0
         # The handout before refers to the old mapping.
-        self._resting = dict(self._resting)
+        self._last_positions = dict(self._last_positions)
         for vbucket in sorted(self._ready):
             state = self._vbuckets[vbucket]
-            for held in self._let_go(state, self._batch_bytes - size):
-                size += held.size
-                if held.event is not None:
-                    events.append((rows.count, held.event))
+            for withheld in self._let_go(state, self._batch_bytes - size):
+                size += withheld.size
+                if withheld.event is not None:
+                    events.append((rows.count, withheld.event))
                 else:
-                    rows.add(held)
+                    rows.add(withheld)
             state.waits_since = now
             self._settle(vbucket, state)
             if not state.is_ready:
@@ -220,30 +220,30 @@ class Gate:
                 self._holding.discard(vbucket)
             if size >= self._batch_bytes:
                 break
-        return Released(rows.batch(), events, self._resting, self._logs)
+        return ReleasedChanges(rows.batch(), events, self._last_positions, self._logs)
 
     @staticmethod
-    def _let_go(state: _Vbucket, room: int) -> Iterator[Withheld]:
+    def _let_go(state: _Vbucket, room: int) -> Iterator[WithheldChanges]:
         while state.is_ready and room > 0:
-            held = state.queue.popleft()
-            state.size -= held.size
-            needs, persisted = held.needs, state.persisted
+            withheld = state.queue.popleft()
+            state.size -= withheld.size
+            needs, persisted = withheld.needs, state.persisted
             invariant(needs <= persisted, "seqno {} goes, seqno {} is on enough disks", needs, persisted)
             invariant(state.size >= 0 and (state.queue or not state.size), "{} bytes wait for nothing", state.size)
-            room -= held.size
-            if held.event is not None:
-                state.place.occur(held.event)
+            room -= withheld.size
+            if withheld.event is not None:
+                state.place.apply_event(withheld.event)
             else:
-                state.place.move(held.last, *held.snapshot)
-            yield held
+                state.place.move(withheld.last, *withheld.snapshot)
+            yield withheld
 
     def _settle(self, vbucket: int, state: _Vbucket) -> None:
-        stands, coverage = state.place, state.position.coverage
+        foothold, coverage = state.place, state.position.coverage
         # Without a log the stream was never accepted, and the start stands as the caller gave it.
         if state.log:
-            state.position = place(vbucket, stands.last, stands.held_start, stands.held_end, state.log, coverage)
-            if self._resting.get(vbucket) != state.position:
-                self._resting[vbucket] = state.position
+            state.position = place(vbucket, foothold.last, foothold.held_start, foothold.held_end, state.log, coverage)
+            if self._last_positions.get(vbucket) != state.position:
+                self._last_positions[vbucket] = state.position
 
     # ------------------------------------------------------------------ what does not
 
@@ -253,19 +253,19 @@ class Gate:
         """
         if patience_seconds is None:
             return None
-        waiting = (self._vbuckets[vb].waits_since for vb in self._holding - self._ready)
-        return min(waiting, default=float("inf")) + patience_seconds if self._holding - self._ready else None
+        since = (self._vbuckets[vb].waits_since for vb in self._holding - self._ready)
+        return min(since, default=float("inf")) + patience_seconds if self._holding - self._ready else None
 
-    def too_long(self, now: float, patience_seconds: float | None, known: ClusterMap) -> NotPersisted | None:
+    def too_long(self, now: float, patience_seconds: float | None, cluster_map: ClusterMap) -> NotPersisted | None:
         """Return the error for changes that have waited for `patience_seconds`; None if there are none."""
         deadline = self.deadline(patience_seconds)
         if deadline is None or now < deadline:
             return None
         vbucket = min(self._holding - self._ready, key=lambda vb: self._vbuckets[vb].waits_since)
-        state, copies = self._vbuckets[vbucket], known.copies(vbucket)
+        state, copies = self._vbuckets[vbucket], cluster_map.copies(vbucket)
         needs = state.queue[0].needs
         having = sum(state.seqnos.get(copy, 0) >= needs for copy in copies)
-        count = copies_needed(self._wanted, len(copies), 1 + known.replica_count)
+        count = copies_needed(self._min_persisted, len(copies), 1 + cluster_map.replica_count)
         text = "; ".join(_copy_text(copy, state, self._troubles) for copy in copies)
         return NotPersisted(vbucket, needs, (having, count), now - state.waits_since, text or "the map names no copies")
 
@@ -283,13 +283,13 @@ class _Rows:
         self.count = 0
         self._parts: list[tuple[pa.RecordBatch, int, int]] = []
 
-    def add(self, held: Withheld) -> None:
-        self.count += held.end - held.first
-        if self._parts and self._parts[-1][0] is held.source and self._parts[-1][2] == held.first:
+    def add(self, withheld: WithheldChanges) -> None:
+        self.count += withheld.end - withheld.first
+        if self._parts and self._parts[-1][0] is withheld.source and self._parts[-1][2] == withheld.first:
             source, first, _ = self._parts.pop()
-            self._parts.append((source, first, held.end))
-        elif held.source is not None:
-            self._parts.append((held.source, held.first, held.end))
+            self._parts.append((source, first, withheld.end))
+        elif withheld.source is not None:
+            self._parts.append((withheld.source, withheld.first, withheld.end))
 
     def batch(self) -> pa.RecordBatch | None:
         slices = [source.slice(first, end - first) for source, first, end in self._parts]
@@ -298,25 +298,28 @@ class _Rows:
         return slices[0] if slices else None
 
 
-def _sorted_out(records: pa.RecordBatch, events: list[tuple[int, StreamEvent]]) -> Iterator[tuple[int, Withheld]]:
+def _sorted_out(
+    records: pa.RecordBatch, events: list[tuple[int, StreamEvent]]
+) -> Iterator[tuple[int, WithheldChanges]]:
     """Yield the changes and events of a handout by vbucket, each vbucket's in the order in which they came."""
     order = np.argsort(records.column("vbucket").to_numpy(), kind="stable")
-    ours = records.take(pa.array(order, pa.int64()))  # a copy: the memory of the arena is used again
-    vbuckets = ours.column("vbucket").to_numpy()
-    parts: list[tuple[int, int, int, Withheld]] = []  # (vbucket, row, whether it is a change, what it is)
+    sorted_records = records.take(pa.array(order, pa.int64()))  # a copy: the memory of the arena is used again
+    vbuckets = sorted_records.column("vbucket").to_numpy()
+    parts: list[tuple[int, int, int, WithheldChanges]] = []  # (vbucket, row, whether it is a change, what it is)
     for row, event in events:
         first, end = np.searchsorted(vbuckets, (event.vbucket, event.vbucket + 1))
         at = int(first + np.searchsorted(order[first:end], row))
-        parts.append((event.vbucket, at, 0, Withheld(_needed_for(event), event=event)))
+        parts.append((event.vbucket, at, 0, WithheldChanges(_needed_for(event), event=event)))
     if len(order):
         parts += [
-            (int(vbuckets[held.first]), held.first, 1, held) for held in _runs(ours, {at for _, at, _, _ in parts})
+            (int(vbuckets[withheld.first]), withheld.first, 1, withheld)
+            for withheld in _runs(sorted_records, {at for _, at, _, _ in parts})
         ]
     parts.sort(key=lambda each: each[:3])
-    return ((vbucket, held) for vbucket, _, _, held in parts)
+    return ((vbucket, withheld) for vbucket, _, _, withheld in parts)
 
 
-def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[Withheld]:
+def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[WithheldChanges]:
     """Yield the changes of a batch in runs: one run per snapshot, split at `cuts`.
 
     Args:
@@ -339,7 +342,7 @@ def _runs(records: pa.RecordBatch, cuts: set[int]) -> Iterator[Withheld]:
     for first, end, last, snapshot_start, snapshot_end, size in zip(*numbers, strict=True):
         # A snapshot of UPR has no end: then each run of changes stands for itself.
         needs = last if snapshot_end == ENDLESS else snapshot_end
-        yield Withheld(needs, last, (snapshot_start, snapshot_end), size, records, first, end)
+        yield WithheldChanges(needs, last, (snapshot_start, snapshot_end), size, records, first, end)
 
 
 def _wire_bytes(records: pa.RecordBatch) -> NDArray[np.int64]:

@@ -69,7 +69,7 @@ class Nodes:
         self._links: dict[Address, Pipeline] = {}
         self._opening: dict[Address, Pipeline] = {}
         self._durable: Self | None = None
-        self._closed = False
+        self._is_closed = False
         self._refreshing, self._refreshed_at = False, float("-inf")
         self._all_asked_at = self._missing_until = float("-inf")
 
@@ -116,14 +116,14 @@ class Nodes:
         """Return the bucket with its numbers of vbuckets and nodes, or that the client is closed; without the
         password.
         """
-        if self._closed or self._map is None:
-            return f"{self.settings.target.url}, {'closed' if self._closed else 'not connected'}"
+        if self._is_closed or self._map is None:
+            return f"{self.settings.target.url}, {'closed' if self._is_closed else 'not connected'}"
         nodes = len(self._map.servers)
         return f"{self.settings.target.url}, {nodes} node{'s' * (nodes > 1)}, {self._map.vbuckets} vbuckets"
 
     def close(self) -> None:
         """Close all connections, those being made too, for good."""
-        self._closed = True
+        self._is_closed = True
         for link in (*self._links.values(), *self._opening.values()):
             link.close()
         self._links.clear()
@@ -192,7 +192,7 @@ class Nodes:
 
     def check_open(self) -> None:
         """Raise LocalProtocolError if this was closed."""
-        if self._closed:
+        if self._is_closed:
             raise LocalProtocolError("this client was closed; connect again")
 
     def learn(self, config: bytes, source: Address) -> ClusterMap:
@@ -212,20 +212,20 @@ class Nodes:
                 again, does not count if another one has the bucket.
             StatusError: a node refused us.
         """
-        lost: TransportError | None = None
-        missing: BucketNotFound | None = None
+        last_error: TransportError | None = None
+        no_bucket: BucketNotFound | None = None
         for seed in self.settings.target.seeds:
             try:
                 link = yield from self.link(seed)
                 if self._map is None:
                     self._map = map_of_one(seed, (yield from self._count_vbuckets(link)))
             except TransportError as error:
-                lost = error
+                last_error = error
             except BucketNotFound as error:
-                missing = error
+                no_bucket = error
             else:
                 return
-        raise missing or lost or OptionError("connection", "", "a list of nodes")
+        raise no_bucket or last_error or OptionError("connection", "", "a list of nodes")
 
     def _count_vbuckets(self, link: Pipeline) -> Steps[int]:
         if self.settings.vbuckets is not None:
@@ -289,32 +289,32 @@ class Nodes:
 
     def _ask_for_map(self, without: Address | None, until: float | None) -> Steps[None]:
         before, answered = self._map, False
-        lost: list[TransportError | StatusError] = []
+        errors: list[TransportError | StatusError] = []
         todo = [address for address in self.known_nodes if address != without]
         for number, address in enumerate(todo):
             try:
                 yield from self.ask_map_of(address, self._share(until, len(todo) - number))
                 answered, self._missing_until = True, float("-inf")
             except (TransportError, StatusError) as error:
-                lost.append(error)
+                errors.append(error)
             if self._map is not before:
                 return
         if not answered:
             # A silent node may have the bucket, and so may the one that was left out: no conclusion from either.
-            if without is None and all(isinstance(error, BucketNotFound) for error in lost):
+            if without is None and all(isinstance(error, BucketNotFound) for error in errors):
                 self._missing_until = self.clock() + MISSING_SECONDS
             # The error that may pass goes to the caller, who then tries again.
-            lost.sort(key=lambda error: error.retriable)
-            raise lost[-1] if lost else ConnectionLost(str(self.settings.target.seeds[0]), "no other node is known")
+            errors.sort(key=lambda error: error.retriable)
+            raise errors[-1] if errors else ConnectionLost(str(self.settings.target.seeds[0]), "no other node is known")
 
-    def _share(self, until: float | None, nodes: int) -> float | None:
-        """Return the deadline for the next of so many nodes: an equal share of the time until `until`; None for no
+    def _share(self, until: float | None, node_count: int) -> float | None:
+        """Return the deadline for the next of `node_count` nodes: an equal share of the time until `until`; None for no
         deadline.
         """
         if until is None:
             return None
         now = self.clock()
-        return now + max(0.0, until - now) / nodes
+        return now + max(0.0, until - now) / node_count
 
     @property
     def known_nodes(self) -> list[Address]:

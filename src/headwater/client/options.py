@@ -130,10 +130,10 @@ def drain_options(names: type, options: Mapping[str, Any]) -> DrainOptions:
 
 def refuse_unknown(options: Mapping[str, object], names: Iterable[str]) -> None:
     """Raise OptionError for the first option that is not among the names; its message suggests the nearest name."""
-    known = list(names)
-    for name in [name for name in options if name not in known]:
-        near = nearest(name, known)
-        hint = f'did you mean "{near}"?' if near else f"there are {', '.join(known)}"
+    choices = list(names)
+    for name in [name for name in options if name not in choices]:
+        near = nearest(name, choices)
+        hint = f'did you mean "{near}"?' if near else f"there are {', '.join(choices)}"
         raise OptionError(name, options[name], f"taken under this name; {hint}")
 
 
@@ -149,12 +149,13 @@ def shows(names: type, table: Callable[..., object], **defaults: object) -> Call
     """
 
     def show(function: Function) -> Function:
-        own, known = inspect.signature(function), inspect.signature(table).parameters
-        first = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        signature, declared_parameters = inspect.signature(function), inspect.signature(table).parameters
+        first = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         keywords = [
-            known[name].replace(default=defaults.get(name, known[name].default)) for name in names.__annotations__
+            declared_parameters[name].replace(default=defaults.get(name, declared_parameters[name].default))
+            for name in names.__annotations__
         ]
-        vars(function)["__signature__"] = own.replace(parameters=[*first, *keywords])
+        vars(function)["__signature__"] = signature.replace(parameters=[*first, *keywords])
         return function
 
     return show

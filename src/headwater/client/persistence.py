@@ -91,20 +91,22 @@ def _seqno_of(frame: Frame, vbucket: int, vb_uuid: int) -> int:
     return persisted((ObserveSeqnoFailedOver if failed_over else ObserveSeqnoResponse).decode(frame), vb_uuid)
 
 
-def persisted_seqnos(cluster: Cluster, vb_uuids: Mapping[int, int], wanted: MinPersisted) -> Steps[dict[int, int]]:
+def persisted_seqnos(
+    cluster: Cluster, vb_uuids: Mapping[int, int], min_persisted: MinPersisted
+) -> Steps[dict[int, int]]:
     """Return the seqno up to which enough copies have each of these branches on disk now.
 
     A copy that does not answer counts as having nothing.
 
     Args:
-        vb_uuids: vbucket to the vb uuid of the branch. wanted: how many copies.
+        vb_uuids: vbucket to the vb uuid of the branch. min_persisted: how many copies.
 
     Raises:
         StatusError: a node refused.
     """
-    known, by_copy = cluster.map, dict[int, dict[Address, int]]()
-    for address in known.servers:
-        queries = {vb: uuid for vb, uuid in vb_uuids.items() if address in known.copies(vb)}
+    cluster_map, by_copy = cluster.map, dict[int, dict[Address, int]]()
+    for address in cluster_map.servers:
+        queries = {vb: uuid for vb, uuid in vb_uuids.items() if address in cluster_map.copies(vb)}
         try:
             seqnos = (yield from observe(cluster, address, queries)) if queries else {}
         except (TransportError, StatusError) as error:
@@ -113,5 +115,7 @@ def persisted_seqnos(cluster: Cluster, vb_uuids: Mapping[int, int], wanted: MinP
             continue
         for vb, seqno in seqnos.items():
             by_copy.setdefault(vb, {})[address] = seqno
-    counts = {vb: copies_needed(wanted, len(known.copies(vb)), 1 + known.replica_count) for vb in vb_uuids}
-    return {vb: persisted_by(counts[vb], known.copies(vb), by_copy.get(vb, {})) for vb in vb_uuids}
+    counts = {
+        vb: copies_needed(min_persisted, len(cluster_map.copies(vb)), 1 + cluster_map.replica_count) for vb in vb_uuids
+    }
+    return {vb: persisted_by(counts[vb], cluster_map.copies(vb), by_copy.get(vb, {})) for vb in vb_uuids}

@@ -131,10 +131,10 @@ class Pipeline(Link):
     def close(self) -> None:
         """Close the connection; everybody who waits for an answer gets an error."""
         super().close()
-        for flight in self._waiting():
+        for flight in self._waiting_requests():
             flight.signal.fire()
 
-    def _waiting(self) -> Iterator[Flight | Bulk]:
+    def _waiting_requests(self) -> Iterator[Flight | Bulk]:
         yield from self._bulks
         yield from self._flights.values()
 
@@ -161,7 +161,7 @@ class Pipeline(Link):
         """
         if self._reader is None or self._reader is flight:
             self._reader = None
-            any(waiting.signal.fire() for waiting in self._waiting())
+            any(waiter.signal.fire() for waiter in self._waiting_requests())
 
     def _sort(self, frame: Frame) -> None:
         flight = self._flights.get(frame.opaque)
@@ -172,11 +172,11 @@ class Pipeline(Link):
             flight.signal.fire()
         elif bulk := next((bulk for bulk in self._bulks if bulk.first <= frame.opaque <= bulk.noop), None):
             self._sort_bulk(bulk, frame)
-        elif (left := self._abandoned.get(frame.opaque)) is None or left.opcode != frame.opcode:
+        elif (request := self._abandoned.get(frame.opaque)) is None or request.opcode != frame.opcode:
             raise RemoteProtocolError(
                 f"{name_of(frame.opcode)}: an answer with opaque {frame.opaque}, which was not asked"
             )
-        elif left.last(frame):
+        elif request.last(frame):
             del self._abandoned[frame.opaque]
 
     def _sort_bulk(self, bulk: Bulk, frame: Frame) -> None:
@@ -190,9 +190,9 @@ class Pipeline(Link):
             self._bulks.remove(bulk)
 
 
-def lost_write(error: TransportError, what: str) -> TransportError:
+def lost_write(error: TransportError, action: str) -> TransportError:
     """Return the error for a write whose answer never came: whether it happened is not known."""
-    unknown = f"whether {what} was stored is not known, read it before retrying"
+    advice = f"whether {action} was stored is not known, read it before retrying"
     if isinstance(error, PeerSilent):
-        return PeerSilent(error.peer, error.quiet_seconds, f"{unknown}, or repeat it with its CAS")
-    return ConnectionLost(error.peer, f"{error.reason}; {unknown}") if isinstance(error, ConnectionLost) else error
+        return PeerSilent(error.peer, error.quiet_seconds, f"{advice}, or repeat it with its CAS")
+    return ConnectionLost(error.peer, f"{error.reason}; {advice}") if isinstance(error, ConnectionLost) else error

@@ -15,7 +15,14 @@ from dataclasses import replace
 from typing import Any
 
 from headwater.client.cluster import Cluster
-from headwater.client.collections import CollectionNames, Streamed, check_start, covering, manifest_of, resolve
+from headwater.client.collections import (
+    CollectionNames,
+    StreamedCollections,
+    check_start,
+    covering,
+    manifest_of,
+    resolve,
+)
 from headwater.client.drainer import Drainer
 from headwater.client.kv import check_vbuckets
 from headwater.client.logs import Log, failover_logs
@@ -41,19 +48,19 @@ def plan(
     cluster.check_open()
     _check_copies(cluster, options)
     if not options.chooses:
-        saved = _saved(start)
-        if any(position.coverage is not None for position in saved.values()):
-            check_start(saved, None, (yield from manifest_of(cluster)))
+        saved_positions = _saved_positions_of(start)
+        if any(position.coverage is not None for position in saved_positions.values()):
+            check_start(saved_positions, None, (yield from manifest_of(cluster)))
         begin, ends = yield from _ends(cluster, start, vbuckets, until, options)
         return Drainer(cluster.twin(), begin, ends, _with_name(options))
     # With Collections, nodes say how far all of a vbucket has come, and not the default collection alone (kv.md 3).
-    own = cluster.twin(Feature.COLLECTIONS)
+    twin = cluster.twin(Feature.COLLECTIONS)
     try:
-        streamed = yield from _chosen_share(own, _saved(start), options)
-        begin, ends = yield from _ends(own, start, vbuckets, until, options)
-        return Drainer(own, covering(begin, streamed.choice), ends, _with_name(options), streamed)
+        streamed = yield from _chosen_share(twin, _saved_positions_of(start), options)
+        begin, ends = yield from _ends(twin, start, vbuckets, until, options)
+        return Drainer(twin, covering(begin, streamed.choice), ends, _with_name(options), streamed)
     except BaseException:
-        own.close()
+        twin.close()
         raise
 
 
@@ -63,7 +70,7 @@ def _check_copies(cluster: Cluster, options: DrainOptions) -> None:
         raise OptionError("min_persisted", options.min_persisted, f"at most {copies}, the copies that the bucket keeps")
 
 
-def _saved(start: Start) -> Mapping[int, Position]:
+def _saved_positions_of(start: Start) -> Mapping[int, Position]:
     return {vb: _fitting(vb, position) for vb, position in start.items()} if isinstance(start, Mapping) else {}
 
 
@@ -71,59 +78,61 @@ def _with_name(options: DrainOptions) -> DrainOptions:
     return replace(options, name=options.name or f"headwater-{secrets.token_hex(6)}")
 
 
-def _chosen_share(cluster: Cluster, saved: Mapping[int, Position], options: DrainOptions) -> Steps[Streamed]:
+def _chosen_share(
+    cluster: Cluster, saved_positions: Mapping[int, Position], options: DrainOptions
+) -> Steps[StreamedCollections]:
     """Return the chosen share of the bucket's collections."""
-    covered = [position.coverage.manifest_uid for position in saved.values() if position.coverage is not None]
+    covered = [position.coverage.manifest_uid for position in saved_positions.values() if position.coverage is not None]
     # A node that has not heard of the newest manifest would make a collection of the saved choice look dropped.
     manifest = yield from manifest_of(cluster, max(covered, default=0))
     choice = resolve(manifest, options.collections, options.scope)
-    check_start(saved, choice, manifest)
-    return Streamed(choice, CollectionNames(manifest))
+    check_start(saved_positions, choice, manifest)
+    return StreamedCollections(choice, CollectionNames(manifest))
 
 
 def _ends(
     cluster: Cluster, start: Start, vbuckets: Iterable[int] | None, until: Until, options: DrainOptions
 ) -> Steps[tuple[dict[int, Position], dict[int, int]]]:
     """Return the start position and the end seqno of each vbucket; ENDLESS for a stream without an end."""
-    chosen = _chosen(cluster, start, vbuckets)
+    numbers = _chosen_vbuckets(cluster, start, vbuckets)
     seqnos: Mapping[int, int] = {}
     patience = math.inf if options.patience_seconds is None else options.patience_seconds
     if start == "now":
-        begin = yield from _now(cluster, chosen, patience)
+        begin = yield from _now(cluster, numbers, patience)
         seqnos = {vb: position.seqno for vb, position in begin.items()}
     else:
-        begin = _begin(start, chosen)
+        begin = _begin(start, numbers)
         if until == "now":
-            seqnos = yield from cluster.seqnos(chosen, patience)
+            seqnos = yield from cluster.seqnos(numbers, patience)
     ends = seqnos if until == "now" else until if isinstance(until, Mapping) else {}
     if until is not None and not isinstance(until, Mapping) and until != "now":
         raise OptionError("until", until, '"now", a mapping of vbucket to seqno, or None for a drain without end')
-    return begin, {vb: ends.get(vb, ENDLESS) for vb in chosen}
+    return begin, {vb: ends.get(vb, ENDLESS) for vb in numbers}
 
 
-def _chosen(cluster: Cluster, start: Start, vbuckets: Iterable[int] | None) -> list[int]:
+def _chosen_vbuckets(cluster: Cluster, start: Start, vbuckets: Iterable[int] | None) -> list[int]:
     if vbuckets is not None and not isinstance(vbuckets, Iterable):
         raise OptionError("vbuckets", vbuckets, "a list of vbuckets, such as [7], or None for all")
-    chosen = range(cluster.map.vbuckets) if vbuckets is None else set(vbuckets)
-    check_vbuckets(cluster, chosen)
+    numbers = range(cluster.map.vbuckets) if vbuckets is None else set(vbuckets)
+    check_vbuckets(cluster, numbers)
     check_vbuckets(cluster, start if isinstance(start, Mapping) else ())
-    return sorted(chosen)
+    return sorted(numbers)
 
 
-def _begin(start: Start, chosen: list[int]) -> dict[int, Position]:
+def _begin(start: Start, numbers: list[int]) -> dict[int, Position]:
     if start is None:
-        return {vb: Position.beginning(vb) for vb in chosen}
+        return {vb: Position.beginning(vb) for vb in numbers}
     if isinstance(start, Mapping):
-        return {vb: _fitting(vb, start[vb]) if vb in start else Position.beginning(vb) for vb in chosen}
+        return {vb: _fitting(vb, start[vb]) if vb in start else Position.beginning(vb) for vb in numbers}
     raise OptionError("start", start, '"now", a mapping of vbucket to Position, or None for the whole history')
 
 
-def _now(cluster: Cluster, chosen: list[int], patience_seconds: float) -> Steps[dict[int, Position]]:
+def _now(cluster: Cluster, numbers: list[int], patience_seconds: float) -> Steps[dict[int, Position]]:
     """Return the position of each vbucket at its high seqno."""
     logs: Mapping[int, Log] | None = None
     while True:
-        before, seqnos = logs, (yield from cluster.seqnos(chosen, patience_seconds))
-        logs = yield from failover_logs(cluster, chosen)
+        before, seqnos = logs, (yield from cluster.seqnos(numbers, patience_seconds))
+        logs = yield from failover_logs(cluster, numbers)
         if logs == before:
             return {vb: Position.after(vb, seqnos.get(vb, 0), log) for vb, log in logs.items()}
 

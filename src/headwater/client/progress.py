@@ -46,13 +46,13 @@ class VBucketProgress:
     backoff: Backoff = field(default_factory=Backoff)
     _trouble_seqno: int = -1
 
-    def stumble(self, now: float) -> float:
+    def note_failure(self, now: float) -> float:
         """Note a failure; return the seconds to wait before the next attempt.
 
         Progress by a change, or a stream that lasts for a while, ends a trouble.
         """
-        held = self.opened_at is not None and now - self.opened_at >= STEADY_SECONDS
-        if held or self.trouble_since is None or self.position.seqno != self._trouble_seqno:
+        was_steady = self.opened_at is not None and now - self.opened_at >= STEADY_SECONDS
+        if was_steady or self.trouble_since is None or self.position.seqno != self._trouble_seqno:
             self.trouble_since = now
             self.backoff.reset()
         self._trouble_seqno, self.opened_at = self.position.seqno, None

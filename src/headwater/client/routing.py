@@ -73,32 +73,36 @@ def parse(connection: str) -> Target:
     if not isinstance(connection, str):
         raise TypeError(f"a connection is text such as couchbase://127.0.0.1:11210/default, not {connection!r:.40}")
     allowed = 'a connection string such as "couchbase://127.0.0.1:11210/default" or "couchbases://node.example/default"'
-    scheme, _, rest = connection.partition("://") if "://" in connection else ("", "", connection)
-    login, at, rest = rest.rpartition("@")
-    shown = f"...@{rest}" if at else connection  # what is shown ends up in logs, plans and tracebacks
-    rest, _, query = rest.partition("?")
+    scheme, _, remainder = connection.partition("://") if "://" in connection else ("", "", connection)
+    login, at, remainder = remainder.rpartition("@")
+    text_shown = f"...@{remainder}" if at else connection  # what is shown ends up in logs, plans and tracebacks
+    remainder, _, query = remainder.partition("?")
     if scheme not in SCHEMES:
-        raise OptionError("connection", shown, allowed)
-    tls = _tls(query, shown, speaks=SCHEMES[scheme])
-    hosts, _, bucket = rest.partition("/")
+        raise OptionError("connection", text_shown, allowed)
+    tls = _tls(query, text_shown, speaks=SCHEMES[scheme])
+    hosts, _, bucket = remainder.partition("/")
     port = PORT if tls is None else TLS_PORT
-    seeds = tuple(_address(part, port, shown, allowed) for part in hosts.split(",") if part)
+    seeds = tuple(_address(part, port, text_shown, allowed) for part in hosts.split(",") if part)
     if not seeds:
-        raise OptionError("connection", shown, allowed)
+        raise OptionError("connection", text_shown, allowed)
     name, colon, password = login.partition(":")
     if at and not (name and colon):
-        raise OptionError("connection", shown, "with a name and a password as couchbase://NAME:PASSWORD@HOST/BUCKET")
+        raise OptionError(
+            "connection", text_shown, "with a name and a password as couchbase://NAME:PASSWORD@HOST/BUCKET"
+        )
     user, secret = (unquote(name), unquote(password)) if at else (None, None)
     network = dict(parse_qsl(query)).get("network", AUTO)
     return Target(seeds, bucket.strip("/") or "default", user, secret, tls, network)
 
 
-def _tls(query: str, shown: str, *, speaks: bool) -> TlsSettings | None:
+def _tls(query: str, text_shown: str, *, speaks: bool) -> TlsSettings | None:
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     if speaks:
         return TlsSettings.from_query(parameters)
     if wrong := sorted(parameters.keys() & QUERY.keys()):
-        raise OptionError("connection", shown, f"one for TLS, which is couchbases://; {wrong[0]} does nothing without")
+        raise OptionError(
+            "connection", text_shown, f"one for TLS, which is couchbases://; {wrong[0]} does nothing without"
+        )
     return None
 
 

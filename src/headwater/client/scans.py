@@ -74,51 +74,53 @@ class WantedKeys:
     def description(self, collection: int) -> bytes:
         """Return the JSON value of RANGE_SCAN_CREATE. The lowest key is one zero byte, since no key is empty."""
         is_behind = self.after >= self.prefix and self.after != b""
-        first = {"excl_start" if is_behind else "start": _written(self.after if is_behind else self.prefix or b"\0")}
-        last = {"end": _written(self.prefix + _HIGHEST)}
+        first = {
+            "excl_start" if is_behind else "start": _base64_text(self.after if is_behind else self.prefix or b"\0")
+        }
+        last = {"end": _base64_text(self.prefix + _HIGHEST)}
         return json.dumps({"collection": f"{collection:x}", "key_only": True, "range": first | last}).encode()
 
 
-def keys_page(cluster: Cluster, collection: CollectionId | None, wanted: WantedKeys) -> Steps[KeyPage]:
+def keys_page(cluster: Cluster, collection: CollectionId | None, query: WantedKeys) -> Steps[KeyPage]:
     """Return keys of documents that are durable, and have not expired, when the node begins to look.
 
     Raises:
         OptionError: it is no vbucket of the bucket. NoAccess: the user may not read. UnknownCommand, NotSupported: the
             node knows no range scans. TransportError, StatusError: as `Cluster.call`.
     """
-    check_vbuckets(cluster, [wanted.vbucket])
-    if wanted.after >= wanted.prefix + _HIGHEST:
+    check_vbuckets(cluster, [query.vbucket])
+    if query.after >= query.prefix + _HIGHEST:
         return KeyPage([], is_last=True)
     began, backoff = cluster.clock(), for_requests()
     deadline = cluster.deadline()
     while True:
         prefix = b"\0" if collection is None else (yield from collection.prefix())
         try:
-            return (yield from _page(cluster, leb128.decode(prefix)[0], wanted, deadline))
+            return (yield from _page(cluster, leb128.decode(prefix)[0], query, deadline))
         except UnknownCollection as refusal:  # under its name there may be another by now
             if collection is None:
                 raise
             yield from collection.prefix_after(refusal, prefix)
             continue
         except ConnectionLost as error:
-            lost: StatusError | ConnectionLost = error
-        except _ScanGoneError as gone:
-            lost = gone.refusal
+            last_error: StatusError | ConnectionLost = error
+        except _ScanGoneError as gone_error:
+            last_error = gone_error.refusal
         moment = cluster.clock() + backoff.next_seconds()
         if moment >= deadline:
-            raise tried(lost, backoff.failures, cluster.clock() - began)
+            raise tried(last_error, backoff.failures, cluster.clock() - began)
         yield Ready((), moment)
 
 
-def _written(key: bytes) -> str:
+def _base64_text(key: bytes) -> str:
     return b64encode(key).decode()
 
 
-def _page(cluster: Cluster, collection: int, wanted: WantedKeys, deadline: float) -> Steps[KeyPage]:
-    description = wanted.description(collection)
-    request = RangeScanCreate(vbucket=wanted.vbucket, value=description, datatype=int(Datatype.JSON))
+def _page(cluster: Cluster, collection: int, query: WantedKeys, deadline: float) -> Steps[KeyPage]:
+    description = query.description(collection)
+    request = RangeScanCreate(vbucket=query.vbucket, value=description, datatype=int(Datatype.JSON))
     try:
-        answer = yield from cluster.call(wanted.vbucket, request.frame(), "list keys", reads=True)
+        answer = yield from cluster.call(query.vbucket, request.frame(), "list keys", reads=True)
     except KeyNotFound as error:
         if isinstance(error, BucketNotFound):
             raise
@@ -129,36 +131,36 @@ def _page(cluster: Cluster, collection: int, wanted: WantedKeys, deadline: float
             raise _ScanGoneError(error) from None
         raise
     created = RangeScanCreated.decode(answer)
-    owner = cluster.map.owner(wanted.vbucket)
+    owner = cluster.map.owner(query.vbucket)
     if owner is None:  # it moved while the answer was on its way
-        raise _ScanGoneError(cluster.ownerless(wanted.vbucket, "list keys"))
+        raise _ScanGoneError(cluster.ownerless(query.vbucket, "list keys"))
     link = yield from cluster.link(owner, deadline)
-    return (yield from _collect(link, wanted, created, deadline))
+    return (yield from _collect(link, query, created, deadline))
 
 
-def _collect(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, deadline: float) -> Steps[KeyPage]:
+def _collect(link: Pipeline, query: WantedKeys, created: RangeScanCreated, deadline: float) -> Steps[KeyPage]:
     """Continue a scan until the page is full or the scan is complete; an unfinished scan is cancelled.
 
     Raises:
         _ScanGoneError: the node ended the scan or refused it temporarily. StatusError: it refused permanently.
     """
     keys: list[bytes] = []
-    while len(keys) < wanted.most:
+    while len(keys) < query.most:
         request = RangeScanContinue(
-            vbucket=wanted.vbucket,
+            vbucket=query.vbucket,
             scan_high=created.scan_high,
             scan_low=created.scan_low,
-            item_limit=wanted.most - len(keys),
+            item_limit=query.most - len(keys),
             byte_limit=BYTES_MAX,
         )
         frames = yield from link.call_until(request.frame(), _ends, deadline)
         last = frames[-1]
         if last.status in _GONE:
-            why = f"list the keys of vbucket {wanted.vbucket}: the scan was ended by its node"
-            raise _ScanGoneError(NotMyVbucket(why))
+            action = f"list the keys of vbucket {query.vbucket}: the scan was ended by its node"
+            raise _ScanGoneError(NotMyVbucket(action))
         if last.status not in _MORE:
-            refusal = refused(f"list the keys of vbucket {wanted.vbucket}", last)
-            yield from _cancel(link, wanted, created, deadline)
+            refusal = refused(f"list the keys of vbucket {query.vbucket}", last)
+            yield from _cancel(link, query, created, deadline)
             raise _ScanGoneError(refusal) if refusal.retriable else refusal
         part = [key for frame in frames for key in keys_of(RangeScanPart.decode(frame).value)]
         keys += part
@@ -166,12 +168,12 @@ def _collect(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, dead
             return KeyPage(keys, is_last=True)
         if not part:
             raise RemoteProtocolError("RANGE_SCAN_CONTINUE (opcode 0xdb): there is more, and no key came")
-    yield from _cancel(link, wanted, created, deadline)
+    yield from _cancel(link, query, created, deadline)
     return KeyPage(keys, is_last=False)
 
 
-def _cancel(link: Pipeline, wanted: WantedKeys, created: RangeScanCreated, deadline: float) -> Steps[None]:
-    over = RangeScanCancel(vbucket=wanted.vbucket, scan_high=created.scan_high, scan_low=created.scan_low)
+def _cancel(link: Pipeline, query: WantedKeys, created: RangeScanCreated, deadline: float) -> Steps[None]:
+    over = RangeScanCancel(vbucket=query.vbucket, scan_high=created.scan_high, scan_low=created.scan_low)
     with suppress(HeadwaterError):  # the node gives up what nobody goes on with, later
         yield from link.call(over.frame(), deadline)
 
@@ -189,8 +191,8 @@ def keys_of(value: bytes) -> list[bytes]:
     """
     keys, at = [], 0
     while at < len(value):
-        size, taken = leb128.decode(value[at : at + 5])
-        at += taken
+        size, width = leb128.decode(value[at : at + 5])
+        at += width
         if not 0 < size <= KEY_BYTES_MAX or at + size > len(value):
             raise RemoteProtocolError(f"RANGE_SCAN_CONTINUE (opcode 0xdb): a key of {size} bytes at {at}")
         keys.append(value[at : at + size])

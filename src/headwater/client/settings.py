@@ -70,8 +70,8 @@ def settings_for(
         # PLAIN shows the password to whoever is at the other end, so that must be known to be the node.
         is_safe = target.tls is not None and target.tls.is_verified
         mechanisms = MECHANISMS_KNOWN if is_safe else MECHANISMS
-    if unknown := [mechanism for mechanism in mechanisms if mechanism not in MECHANISMS_KNOWN]:
-        raise OptionError("mechanisms", unknown[0], f"one of {', '.join(MECHANISMS_KNOWN)}")
+    if unknown_mechanisms := [mechanism for mechanism in mechanisms if mechanism not in MECHANISMS_KNOWN]:
+        raise OptionError("mechanisms", unknown_mechanisms[0], f"one of {', '.join(MECHANISMS_KNOWN)}")
     features = KV_FEATURES * hello + (Feature.XATTR,) * xattrs
     login = Login(agent, target.bucket, user, password, mechanisms=tuple(mechanisms), features=features)
     return ConnectSettings(target, login, vbuckets, connect_timeout_seconds, timeout_seconds, clock)

@@ -82,7 +82,7 @@ class TapStream:
         self._patience_seconds = patience_seconds
         self._on_gap = on_gap
         self._was_open = False
-        self._put_off: PutOff | None = None
+        self._postponement: PutOff | None = None
         self._link: Link | None = None
         self._consumer = TapConsumer()
         self._torn = self._is_spoiled = False
@@ -137,7 +137,7 @@ class TapStream:
         """
         self._torn = False  # whatever was returned has reached the caller
         try:
-            return self._followed(timeout_seconds)
+            return self._next_message(timeout_seconds)
         except BaseException:
             self._give_up_torn()
             raise
@@ -148,7 +148,7 @@ class TapStream:
             self._is_spoiled = self.options.ends
             self.close()
 
-    def _followed(self, timeout_seconds: float | None) -> TapMessage | None:
+    def _next_message(self, timeout_seconds: float | None) -> TapMessage | None:
         """Return the next message; connect again, as often as patience allows, when the connection is lost."""
         clock = self._settings.clock
         until = None if timeout_seconds is None else clock() + timeout_seconds
@@ -157,18 +157,18 @@ class TapStream:
         while True:
             try:
                 message = blocking.run(noting_interruptions(self, self._next(until)), clock)
-            except (TransportError, StatusError) as lost:
-                begun = self._link is not None
+            except (TransportError, StatusError) as error:
+                was_open = self._link is not None
                 self.close()
-                if self.options.ends and begun and isinstance(lost, ConnectionLost):
-                    self._ended(lost)
+                if self.options.ends and was_open and isinstance(error, ConnectionLost):
+                    self._handle_close(error)
                     return None
-                if self.options.ends or not self._patience_seconds or not lost.retriable:
+                if self.options.ends or not self._patience_seconds or not error.retriable:
                     raise
-                blocking.run(self._reconnect(lost), clock)
+                blocking.run(self._reconnect(error), clock)
             else:
                 if message is not None:
-                    self._put_off = None
+                    self._postponement = None
                 return message
 
     def answer(self, status: int = Status.SUCCESS) -> None:
@@ -233,7 +233,7 @@ class TapStream:
             return not self.options.acknowledge
         return not self.options.wants_backfill(int(time.time()))
 
-    def _ended(self, lost: ConnectionLost) -> None:
+    def _handle_close(self, error: ConnectionLost) -> None:
         """Handle the closed connection of a dump or takeover.
 
         Raises:
@@ -242,16 +242,16 @@ class TapStream:
         consumer = self._consumer
         if consumer.is_whole:
             return
-        missing, what = sorted(consumer.missing), "takeover" if self.options.takeover else "dump"
-        if not missing:
+        incomplete, kind = sorted(consumer.missing), "takeover" if self.options.takeover else "dump"
+        if not incomplete:
             problem = "nothing came of it"
-        elif len(missing) == 1:
-            problem = f"vbucket {missing[0]} is not complete"
+        elif len(incomplete) == 1:
+            problem = f"vbucket {incomplete[0]} is not complete"
         else:
-            problem = f"{len(missing)} of {len(missing) + len(consumer.completed)} vbuckets are not complete"
-        raise ConnectionLost(lost.peer, f"{lost.reason}, and the {what} is not whole: {problem}") from lost
+            problem = f"{len(incomplete)} of {len(incomplete) + len(consumer.completed)} vbuckets are not complete"
+        raise ConnectionLost(error.peer, f"{error.reason}, and the {kind} is not whole: {problem}") from error
 
-    def _reconnect(self, lost: TransportError | StatusError) -> Steps[None]:
+    def _reconnect(self, cause: TransportError | StatusError) -> Steps[None]:
         """Open again, for as long as patience lasts.
 
         A starting node may accept us only to refuse for now. That is no success: the patience for the refusal before
@@ -259,11 +259,11 @@ class TapStream:
         """
         now, backoff = self._settings.clock(), Backoff()
         give_up = now + self._patience_seconds
-        if isinstance(lost, StatusError):
-            if self._put_off is not None and now < self._put_off.at + 2 * LONGEST_SECONDS:
-                backoff, give_up = self._put_off.backoff, self._put_off.give_up
-            self._put_off = PutOff(now, backoff, give_up)
-            yield from self._pause(lost, backoff, give_up)
+        if isinstance(cause, StatusError):
+            if self._postponement is not None and now < self._postponement.at + 2 * LONGEST_SECONDS:
+                backoff, give_up = self._postponement.backoff, self._postponement.give_up
+            self._postponement = PutOff(now, backoff, give_up)
+            yield from self._pause(cause, backoff, give_up)
         while True:
             try:
                 yield from self._open()
@@ -275,10 +275,10 @@ class TapStream:
                 self.reconnects += 1
                 return
 
-    def _pause(self, lost: TransportError | StatusError, backoff: Backoff, give_up: float) -> Steps[None]:
+    def _pause(self, error: TransportError | StatusError, backoff: Backoff, give_up: float) -> Steps[None]:
         now = self._settings.clock()
         if now >= give_up:
-            raise lost
+            raise error
         yield Ready((), now + backoff.next_seconds())
 
     def _next(self, until: float | None) -> Steps[TapMessage | None]:
@@ -296,9 +296,9 @@ class TapStream:
     def _take(self, frame: Frame) -> TapMessage | None:
         for event in self._consumer.receive_frame(frame, self._settings.clock()):
             match event:
-                case ConnectRefused(status=status, said=said):
+                case ConnectRefused(status=status, said=reason):
                     self.close()
-                    raise error_for(status, "the node refused TAP_CONNECT" + (f": {said}" if said else ""))
+                    raise error_for(status, "the node refused TAP_CONNECT" + (f": {reason}" if reason else ""))
                 case Received(message=message):
                     self.frame = frame
                     return message

@@ -82,12 +82,12 @@ class TapNodes:
         self.settings: ConnectSettings = settings_for(connection, user, password)
         self.deaf: set[Address] = set()
         self.owners: dict[int, Address] = {}
-        self._take, self._missed = take, missed
+        self._take, self._on_missed = take, missed
         self._owners_only = owners_only
         self._poll_seconds = poll_seconds
         self._listeners: dict[Address, _Listener] = {}
         self._lock = threading.Condition()
-        self._over = threading.Event()
+        self._stop_event = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="tap watcher", daemon=True)
         self._error: BaseException | None = None
 
@@ -113,7 +113,7 @@ class TapNodes:
         Raises:
             Exception: an error of `take` or `missed`, which has ended the listening.
         """
-        self._over.set()
+        self._stop_event.set()
         listeners = tuple(self._listeners.values())
         for listener in listeners:
             listener.over.set()
@@ -151,7 +151,9 @@ class TapNodes:
         """
         maps, claims = self._survey()
         # A node goes by the name that maps give it: one that was named otherwise must not be listened to twice.
-        nodes = {address for known in maps.values() for address in known.servers} | claims.keys() - maps.keys()
+        nodes = {
+            address for cluster_map in maps.values() for address in cluster_map.servers
+        } | claims.keys() - maps.keys()
         for address in self._listeners.keys() - nodes:
             self._forget(address)
         if self._owners_only:
@@ -160,7 +162,7 @@ class TapNodes:
             self._listen_to(address)
 
     def _watch(self) -> None:
-        while not self._over.wait(self._poll_seconds):
+        while not self._stop_event.wait(self._poll_seconds):
             try:
                 self.look()
             except HeadwaterError:
@@ -171,11 +173,11 @@ class TapNodes:
     def _survey(self) -> tuple[dict[Address, ClusterMap], dict[Address, set[int]]]:
         """Return the cluster map of each node that answers, and the vbuckets that each node reports as its own."""
         maps, claims, problem = dict[Address, ClusterMap](), dict[Address, set[int]](), None
-        todo, seen = [*self.settings.target.seeds, *self._listeners], set[Address]()
+        todo, asked_nodes = [*self.settings.target.seeds, *self._listeners], set[Address]()
         while todo:
-            if (address := todo.pop()) in seen:
+            if (address := todo.pop()) in asked_nodes:
                 continue
-            seen.add(address)
+            asked_nodes.add(address)
             try:
                 config, claims[address] = blocking.run(self._ask(address), self.settings.clock)
                 if config:
@@ -204,12 +206,12 @@ class TapNodes:
         Args:
             claims: the vbuckets that each node reports as its own.
         """
-        newest = max(maps.values(), key=lambda known: known.version, default=None)
+        newest = max(maps.values(), key=lambda cluster_map: cluster_map.version, default=None)
         owners = dict[int, Address]()
         for vb in sorted(set().union(*claims.values())):
             claimants = [address for address in sorted(claims) if vb in claims[address]]
-            wanted = (self.owners.get(vb), newest.owner(vb) if newest else None)
-            owners[vb] = next((address for address in wanted if address in claimants), claimants[0])
+            candidates = (self.owners.get(vb), newest.owner(vb) if newest else None)
+            owners[vb] = next((address for address in candidates if address in claimants), claimants[0])
         with self._lock:  # from now on the old owner is not listened to, and the new one may begin
             self.owners.update(owners)
 
@@ -220,7 +222,7 @@ class TapNodes:
             return
         listener = self._listeners.get(address)
         if listener is None:
-            self.is_deaf_to(address)
+            self.note_lost_session(address)
             listener = self._listeners[address] = _Listener(self, address, vbuckets)
             listener.start()
         elif listener.vbuckets != vbuckets:
@@ -235,12 +237,12 @@ class TapNodes:
 
     # --- what listeners say -----------------------------------------------------------------------------------------
 
-    def is_deaf_to(self, address: Address) -> None:
+    def note_lost_session(self, address: Address) -> None:
         """Note that a node's session is lost, and call `missed` if it was not lost before."""
         with self._lock:
             if address not in self.deaf:
                 self.deaf.add(address)
-                self._missed()
+                self._on_missed()
 
     def heard(self, address: Address, message: TapMessage) -> None:
         """Pass on a message of a node: its session is set up, so it will be heard from now on."""
@@ -257,7 +259,7 @@ class TapNodes:
         with self._lock:
             self._error = self._error or error
             self._lock.notify_all()
-        self._over.set()
+        self._stop_event.set()
         for listener in tuple(self._listeners.values()):
             listener.over.set()
 
@@ -267,7 +269,7 @@ class TapNodes:
             while not listener.over.is_set():
                 listener.listen_once()
                 if not listener.over.is_set():
-                    self.is_deaf_to(listener.address)
+                    self.note_lost_session(listener.address)
                     listener.over.wait(RETRY_SECONDS)
         except BaseException as error:  # `take` or `missed` raised: `close` and `check` raise it again
             self._fail(error)
@@ -297,7 +299,7 @@ class _Listener(threading.Thread):
     def listen_once(self) -> None:
         """Connect, and pass messages to `take` until the connection is lost."""
         nodes = self._nodes
-        settings = _only(nodes.settings, self.address)
+        settings = _settings_of_one(nodes.settings, self.address)
         options = replace(nodes.options, vbuckets=self.vbuckets)
         with TapStream(settings, options, patience_seconds=0) as stream:
             while not self.over.is_set():
@@ -328,14 +330,14 @@ class _Listener(threading.Thread):
 
     def _ask_for(self, vbuckets: Iterable[int]) -> Steps[Frame]:
         settings = self._nodes.settings
-        wanted = ChangeFilter(key=self._nodes.options.name, checkpoints=[(vb, 0) for vb in vbuckets])
+        request = ChangeFilter(key=self._nodes.options.name, checkpoints=[(vb, 0) for vb in vbuckets])
         link = Link(self.address, settings.clock, settings.target.tls)
         try:
             yield from link.open(settings.login, settings.connect_timeout_seconds)
-            return (yield from link.ask(Frame.decode(wanted.encode()), settings.clock() + settings.timeout_seconds))
+            return (yield from link.ask(Frame.decode(request.encode()), settings.clock() + settings.timeout_seconds))
         finally:
             link.close()
 
 
-def _only(settings: ConnectSettings, address: Address) -> ConnectSettings:
+def _settings_of_one(settings: ConnectSettings, address: Address) -> ConnectSettings:
     return replace(settings, target=replace(settings.target, seeds=(address,)))

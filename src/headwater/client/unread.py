@@ -28,7 +28,7 @@ def unread_collections(client: Client) -> dict[str, int]:
         TransportError: a node did not answer.
     """
     try:
-        return _unread(client.stats("scopes"))
+        return _other_scopes(client.stats("scopes"))
     except StatusError:  # a server from before collections does not know the group
         return {}
 
@@ -56,9 +56,11 @@ def may_read_all(client: Client, vbuckets: Iterable[int] | None = None) -> bool:
     for vbucket in range(client.map.vbuckets) if vbuckets is None else vbuckets:
         if (owner := client.map.owner(vbucket)) is not None:
             firsts.setdefault(owner, vbucket)
-    wanted = [*firsts.values()]
+    owned_vbuckets = [*firsts.values()]
     try:
-        with client.batches(vbuckets=wanted, until=dict.fromkeys(wanted, 0), collections="all") as batches:
+        with client.batches(
+            vbuckets=owned_vbuckets, until=dict.fromkeys(owned_vbuckets, 0), collections="all"
+        ) as batches:
             for _ in batches:
                 pass
     except StatusError as error:
@@ -119,7 +121,7 @@ def required_manifest(client: Client) -> CollectionsManifest:
     return manifest
 
 
-def _unread(scopes: Mapping[str, str]) -> dict[str, int]:
+def _other_scopes(scopes: Mapping[str, str]) -> dict[str, int]:
     counts = {}
     for line, name in scopes.items():
         scope, _, field = line.rpartition(":")

@@ -26,19 +26,23 @@ class WaitTeller:
     """Logs one wait.
 
     Args:
-        began: the time at which it began, seconds.
+        began_at: the time at which the wait began, seconds.
         patience_seconds: the time after which the wait is given up; infinite for never.
     """
 
-    def __init__(self, began: float, patience_seconds: float) -> None:
-        self._until, self._began = began + patience_seconds, began
+    def __init__(self, began_at: float, patience_seconds: float) -> None:
+        self._give_up_at, self._began_at = began_at + patience_seconds, began_at
         self._next: float | None = None
 
-    def tell(self, why: HeadwaterError, now: float) -> None:
+    def tell(self, reason: HeadwaterError, now: float) -> None:
         """Log the reason for the wait; not in its first moments, and then every AGAIN_SECONDS at most."""
-        silent = 0.0 if isinstance(why, TransportError) else MOVING_SECONDS
-        if now < (self._began + silent if self._next is None else self._next):
+        quiet_seconds = 0.0 if isinstance(reason, TransportError) else MOVING_SECONDS
+        if now < (self._began_at + quiet_seconds if self._next is None else self._next):
             return
         self._next = now + AGAIN_SECONDS
-        left = self._until - now
-        log.info("%s; trying again, %s", why, "until it is there" if math.isinf(left) else f"for up to {left:.0f} s")
+        remaining_seconds = self._give_up_at - now
+        log.info(
+            "%s; trying again, %s",
+            reason,
+            "until it is there" if math.isinf(remaining_seconds) else f"for up to {remaining_seconds:.0f} s",
+        )

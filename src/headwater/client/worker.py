@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwater.client.cluster import Cluster
-from headwater.client.collections import Streamed
+from headwater.client.collections import StreamedCollections
 from headwater.client.link import Link
 from headwater.client.options import DrainOptions
 from headwater.client.progress import Part
@@ -80,14 +80,14 @@ class Task:
         A lookup of a host name delays the other tasks. If the caller is cancelled during the lookup, the next call
         repeats it.
         """
-        wanted = next(self._steps) if self._name is None else self._name
-        while isinstance(wanted, Resolve):
-            self._name = wanted
-            addresses = yield wanted
+        wait = next(self._steps) if self._name is None else self._name
+        while isinstance(wait, Resolve):
+            self._name = wait
+            addresses = yield wait
             self._name = None
-            wanted = self._steps.send(addresses)
-        self.wait = wanted
-        return wanted is AGAIN
+            wait = self._steps.send(addresses)
+        self.wait = wait
+        return wait is AGAIN
 
     def close(self) -> None:
         """End the generator; it is not stepped again."""
@@ -109,7 +109,7 @@ class Worker(Task):
         cluster: Cluster,
         arena: Arena,
         options: DrainOptions,
-        streamed: Streamed | None = None,
+        streamed: StreamedCollections | None = None,
     ) -> None:
         super().__init__(self._serve())
         self._streamed = streamed
@@ -120,7 +120,7 @@ class Worker(Task):
         self._cluster, self._arena, self._options = cluster, arena, options
         self._link = Link(address, cluster.clock, cluster.settings.target.tls)
         self.drain: Drain | None = None
-        self._opened = np.zeros(VBUCKET_NUMBERS, np.bool_)  # whether a stream was accepted and is not over
+        self._is_open = np.zeros(VBUCKET_NUMBERS, np.bool_)  # whether a stream was accepted and is not over
         self._vbuckets_max = 0  # all vbuckets so far are below it
         self._open_streams: NDArray[np.intp] | None = None  # the same as numbers, made again when it changes
 
@@ -136,7 +136,7 @@ class Worker(Task):
     def release(self, vbucket: int) -> None:
         """Forget a vbucket whose stream is over."""
         self.vbuckets.pop(vbucket, None)
-        self._opened[vbucket] = False
+        self._is_open[vbucket] = False
         self._open_streams = None
 
     @property
@@ -168,7 +168,7 @@ class Worker(Task):
         if self.drain is None or not self.drain.events:
             return ()
         events, self.drain.events = self.drain.events, []
-        self._opened[[event.stream.vbucket for _, event in events if isinstance(event, Opened)]] = True
+        self._is_open[[event.stream.vbucket for _, event in events if isinstance(event, Opened)]] = True
         self._open_streams = None
         return events
 
@@ -176,7 +176,7 @@ class Worker(Task):
         """Return the positions of all open streams as numbers."""
         drain = self._drain
         if self._open_streams is None:
-            self._open_streams = np.flatnonzero(self._opened[: self._vbuckets_max])
+            self._open_streams = np.flatnonzero(self._is_open[: self._vbuckets_max])
         return Part(self._open_streams, drain.table.rows.take(self._open_streams, axis=0))
 
     def processed(self, now: float, keep_bytes: int = 0) -> None:
@@ -195,12 +195,12 @@ class Worker(Task):
             if self.todo or drain.wants_to_send:
                 self._ask(drain, now)
             # A full arena is not read into: the bytes stay with the node, whose window then stops it.
-            lost = None if drain.full else self._gather(drain)
+            close_error = None if drain.full else self._gather(drain)
             if drain.full or len(inbox.unread) >= drain.needed:
                 inbox.consume(drain.receive(inbox.unread, now))
                 yield Ready() if drain.full else AGAIN
-            elif lost is not None:
-                raise lost
+            elif close_error is not None:
+                raise close_error
             else:
                 _check_alive(drain, now)
                 self._link.channel.send(drain.data_to_send())
@@ -229,8 +229,8 @@ class Worker(Task):
         """Send some of the stream requests in `todo`, and all other bytes that are due."""
         for vbucket in tuple(islice(self.todo, REQUESTS_SENT_AT_ONCE)):
             position, end_seqno, purge_seqno = self.todo.pop(vbucket)
-            known = purge_seqno if self._tells_purges else 0
-            drain.request(position, end_seqno, now, self._value(known), known)
+            known_purge_seqno = purge_seqno if self._tells_purges else 0
+            drain.request(position, end_seqno, now, self._value(known_purge_seqno), known_purge_seqno)
             self.vbuckets[vbucket] = None
         self._link.channel.send(drain.data_to_send())
 
@@ -256,20 +256,20 @@ class Worker(Task):
             collections=self._streamed is not None and self._knows_collections,
             claims=any(isinstance(position, ClaimedPosition) for position, *_ in self.todo.values()),
         )
-        accepted = yield from self._link.converse(open_producer(opening_), deadline)
-        if options.min_persisted is not None and "connection_buffer_size" not in accepted:
+        accepted_controls = yield from self._link.converse(open_producer(opening_), deadline)
+        if options.min_persisted is not None and "connection_buffer_size" not in accepted_controls:
             raise NotSupported(f"min_persisted: {self.address} has no flow control, so what waits can't be bounded")
-        if options.every_version and CHANGE_STREAMS not in accepted:
+        if options.every_version and CHANGE_STREAMS not in accepted_controls:
             raise NotSupported(f"{'history' if options.history else 'before'}: {self.address} {_NO_HISTORY}")
-        if options.before and BEFORE not in accepted:
+        if options.before and BEFORE not in accepted_controls:
             raise NotSupported(f"before: {self.address} {_NO_BEFORE}")
-        self._tells_purges = MARKER_VERSION in accepted
+        self._tells_purges = MARKER_VERSION in accepted_controls
         return Drain(
             self._arena,
             str(self.address),
             # A node that refused the window sends without one, so there is nothing to acknowledge.
-            window_bytes=options.window_bytes if "connection_buffer_size" in accepted else 0,
-            silence_seconds=silence_seconds(accepted, options.noop_interval_seconds),
+            window_bytes=options.window_bytes if "connection_buffer_size" in accepted_controls else 0,
+            silence_seconds=silence_seconds(accepted_controls, options.noop_interval_seconds),
             answer_seconds=options.answer_seconds,
             now=self._cluster.clock(),
             markers=options.markers or options.every_version,
@@ -286,8 +286,8 @@ def _check_alive(drain: Drain, now: float) -> None:
     """
     for event in drain.tick(now):
         if isinstance(event, PeerGone):
-            what = f"{drain.peer}, {event.waited_for}" if event.waited_for else drain.peer
-            raise PeerSilent(what, event.silent_seconds or 0.0)
+            peer = f"{drain.peer}, {event.waited_for}" if event.waited_for else drain.peer
+            raise PeerSilent(peer, event.silent_seconds or 0.0)
 
 
 def opening(options: DrainOptions, *, collections: bool = False, claims: bool = False) -> Opening:
@@ -323,10 +323,10 @@ def opening(options: DrainOptions, *, collections: bool = False, claims: bool = 
     return Opening(options.name, flags, optional_flags, optional=tuple(controls))
 
 
-def silence_seconds(accepted: frozenset[str], interval_seconds: float) -> float | None:
+def silence_seconds(accepted_controls: frozenset[str], interval_seconds: float) -> float | None:
     """Return the longest silence that a live node allows itself: two no-op intervals (dcp.md 6); None if it sends no
     no-ops.
     """
-    if "enable_noop" not in accepted:
+    if "enable_noop" not in accepted_controls:
         return None
-    return 2 * interval_seconds if "set_noop_interval" in accepted else SERVER_IDLE_SECONDS
+    return 2 * interval_seconds if "set_noop_interval" in accepted_controls else SERVER_IDLE_SECONDS

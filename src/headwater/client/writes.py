@@ -26,13 +26,13 @@ from headwater.wire.meta import DelWithMeta, MetaOption, SetWithMeta
 _SET, _META = Set.layout.extras_struct, SetWithMeta.layout.struct_of(28)
 
 
-def _quiet(request: type[Request]) -> int:
+def _quiet_opcode(request: type[Request]) -> int:
     code = request.layout.quiet
     assert code is not None, "each of these has a quiet form"  # noqa: S101
     return int(code)
 
 
-_SETQ, _DELETEQ, _SETQ_META, _DELETEQ_META = map(_quiet, (Set, Delete, SetWithMeta, DelWithMeta))
+_SETQ, _DELETEQ, _SETQ_META, _DELETEQ_META = map(_quiet_opcode, (Set, Delete, SetWithMeta, DelWithMeta))
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,7 @@ class NodeAdmin:
         """
         return _uuid_in(await self.config())
 
-    async def lease(self, operator: Operator, *, again: bool = False) -> None:
+    async def lease(self, operator: Operator, *, is_renewal: bool = False) -> None:
         """Take the node's lease: until `release` or `close`, only this operator's run may change owners on the node.
 
         From then on each request is sent under the lease, or fails: a connection that is opened again takes the lease
@@ -237,16 +237,16 @@ class NodeAdmin:
         sent without.
 
         Args:
-            again: True if the run had the lease before, through this connection or another, and relies on what it read
-                then.
+            is_renewal: True if the run had the lease before, through this connection or another, and relies on what it
+                read then.
 
         Raises:
-            ClusterError: another operator is at work, or, with `again`, has been since.
+            ClusterError: another operator is at work, or, with `is_renewal`, has been since.
         """
         if self._operator is None:
             # Noted before it is requested: a node that does not answer now gets the lease with the next connection,
             # before any other request on it.
-            self._operator, self._had_lease = operator, again
+            self._operator, self._had_lease = operator, is_renewal
             self._renewing = asyncio.create_task(self._renew())
             if self._link.is_open:
                 await self._lease_on(self._link, operator)
@@ -286,13 +286,13 @@ class NodeAdmin:
     async def _ask_lease(self, link: Pipeline, operator: Operator, **how: bool) -> None:
         claim = {"run": operator.run, "by": operator.by, "connection": self._name, **how}
         request = wire.IoctlSet(key=b"lease", value=json.dumps(claim).encode())
-        what = "ask to be alone at work"
-        with _telling(what):
+        action = "ask to be alone at work"
+        with _telling(action):
             answer = await self._run(link.call(request.frame(), self._clock() + self._timeout))
         if answer.status == Status.EBUSY:
             who = f"{self.address}: {context_of(answer.value)}"
             raise ClusterError(who, "wait until that ends, then type this again")
-        _check(f"{self.address}: {what}", answer)
+        _check(f"{self.address}: {action}", answer)
 
     async def _renew(self) -> None:
         while self._operator is not None:
@@ -344,8 +344,8 @@ class NodeAdmin:
             InvalidArguments: the files take more already, or the quota is too small.
         """
         value = str(quota_mib << 20).encode()
-        what = f'give bucket "{self.endpoint.bucket}" a quota of {quota_mib} MiB'
-        await self._ask(wire.SetParam(param_type=1, key=b"max_size", value=value), what)
+        action = f'give bucket "{self.endpoint.bucket}" a quota of {quota_mib} MiB'
+        await self._ask(wire.SetParam(param_type=1, key=b"max_size", value=value), action)
 
     async def quota_mib(self) -> int:
         """Return the room that the files of our bucket may take, MiB; 0 for no limit."""
@@ -385,8 +385,8 @@ class NodeAdmin:
         """Return True if new collections of our bucket have a history; None from a node of an older release, where all
         collections have a history.
         """
-        kept = (await self.stats()).get("ep_history_retention_collection_default")
-        return None if kept is None else kept == "true"
+        default = (await self.stats()).get("ep_history_retention_collection_default")
+        return None if default is None else default == "true"
 
     # --- users --------------------------------------------------------------------------------------------------------
 
@@ -426,16 +426,18 @@ class NodeAdmin:
         Raises:
             KeyExists: it lacks changes, or has damaged ones.
         """
-        what = f"make vbucket {vbucket} {state.name.lower()}"
+        action = f"make vbucket {vbucket} {state.name.lower()}"
         if force:
             options = json.dumps({"force": True}).encode()
-            await self._ask(wire.SetVbucket(vbucket=vbucket, state=state, value=options, datatype=Datatype.JSON), what)
+            await self._ask(
+                wire.SetVbucket(vbucket=vbucket, state=state, value=options, datatype=Datatype.JSON), action
+            )
             return
         if not self._states_are_old:
             with suppress(InvalidArguments):
-                await self._ask(wire.SetVbucket(vbucket=vbucket, state=state), what)
+                await self._ask(wire.SetVbucket(vbucket=vbucket, state=state), action)
                 return
-        await self._ask(wire.SetVbucketOld(vbucket=vbucket, state=state), what)
+        await self._ask(wire.SetVbucketOld(vbucket=vbucket, state=state), action)
         # Only when the old form was taken is the server an old one: EINVAL may also mean the state itself.
         self._states_are_old = True
 
@@ -480,17 +482,17 @@ class NodeAdmin:
         Each copy is reported as of one moment. From a server without such statistics the state is requested first, then
         the history, then the seqnos: a seqno read before a rollback would be too high.
         """
-        wanted = sorted(vbuckets)
+        numbers = sorted(vbuckets)
         if not self._copies_are_old:
             try:
-                starts = range(0, len(wanted), COPIES_AT_ONCE)
-                lists = (vbucket_list(wanted[start : start + COPIES_AT_ONCE]) for start in starts)
+                starts = range(0, len(numbers), COPIES_AT_ONCE)
+                lists = (vbucket_list(numbers[start : start + COPIES_AT_ONCE]) for start in starts)
                 parts = await asyncio.gather(*(self.stats(f"vbucket-copies {each}") for each in lists))
                 return answers.copies({name: value for part in parts for name, value in part.items()})
             except NO_SUCH_GROUP:
                 self._copies_are_old = True
-        reports = await asyncio.gather(*map(self._copy, wanted))
-        return {vb: each for vb, each in zip(wanted, reports, strict=True) if each is not None}
+        reports = await asyncio.gather(*map(self._copy, numbers))
+        return {vb: each for vb, each in zip(numbers, reports, strict=True) if each is not None}
 
     async def _copy(self, vbucket: int) -> CopyReport | None:
         for _ in range(COPY_ATTEMPTS):
@@ -502,8 +504,8 @@ class NodeAdmin:
             if vbucket in seqnos:  # else it has another state by now
                 seqno = seqnos[vbucket]
                 complete = answers.complete(details).get(vbucket, seqno)
-                refused, damaged = answers.refused(details), answers.damaged(details)
-                return CopyReport(state, seqno, complete, log, refused.get(vbucket, 0), damaged.get(vbucket, 0))
+                refusals, damaged = answers.refused(details), answers.damaged(details)
+                return CopyReport(state, seqno, complete, log, refusals.get(vbucket, 0), damaged.get(vbucket, 0))
         raise ClusterError(f"vbucket {vbucket} of {self.address} changes its state all the time", "type this again")
 
     async def _details(self, vbucket: int) -> dict[str, str]:
@@ -547,9 +549,9 @@ class NodeAdmin:
         link = Pipeline(self.endpoint.dialled, self._clock, self.endpoint.tls)
         try:
             await self._run(link.open(self.endpoint.login(), self._timeout))
-            while (left := began + timeout_seconds - self._clock()) > 0:
+            while (remaining_seconds := began + timeout_seconds - self._clock()) > 0:
                 request = wire.SeqnoPersistence(seqno=seqno, vbucket=vbucket).frame()
-                limit = min(left, PERSISTENCE_SECONDS_MAX + self._timeout)
+                limit = min(remaining_seconds, PERSISTENCE_SECONDS_MAX + self._timeout)
                 answer = await self._run(link.call(request, self._clock() + limit))
                 # ETMPFAIL says that the node waited for 30 s (kv 3), not that the change is lost: it is asked again.
                 if answer.status != Status.ETMPFAIL:
@@ -635,8 +637,8 @@ class NodeAdmin:
         return TakeoverStats.of(await self.stats(f"dcp-vbtakeover {vbucket} {name}"))
 
     async def clock_held(self) -> int | None:
-        """Return the CAS up to which the node gives no change one any more, 0 for no promise; None if the server makes
-        no promises.
+        """Return the CAS that all later changes of the node exceed, as it has promised; 0 for no promise, None if the
+        server makes no promises.
         """
         try:
             answer = await self._ask(wire.HoldClock(wanted_cas=0), "ask what its clock has promised")
@@ -645,13 +647,13 @@ class NodeAdmin:
         return wire.HoldClockResponse.decode(answer).held_cas
 
     async def hold_clock(self, cas: int) -> None:
-        """Let the node give no change a CAS at or below `cas`, which another member has promised, whatever its own
-        clock says.
+        """Make the node promise that all later changes get a CAS above `cas`, even if its clock is behind; another
+        member has promised the same.
         """
         await self._control("clock", {"cas": cas}, "hold its clock")
 
-    async def _control(self, key: str, value: dict[str, Any], what: str) -> None:
-        await self._ask(wire.IoctlSet(key=key.encode(), value=json.dumps(value).encode()), what)
+    async def _control(self, key: str, value: dict[str, Any], action: str) -> None:
+        await self._ask(wire.IoctlSet(key=key.encode(), value=json.dumps(value).encode()), action)
 
     # --- collections --------------------------------------------------------------------------------------------------
 
@@ -694,22 +696,22 @@ class NodeAdmin:
 
     async def stats(self, group: str = "") -> dict[str, str]:
         """Return a group of statistics."""
-        link, what = await self._open(), f'ask for the statistics "{group}"'
+        link, action = await self._open(), f'ask for the statistics "{group}"'
         request = Stat(key=group.encode()).frame()
-        with _telling(what):
+        with _telling(action):
             frames = await self._run(link.call_until(request, _ends_stats, self._clock() + self._timeout))
-        _check(f"{self.address}: {what}", frames[-1])
+        _check(f"{self.address}: {action}", frames[-1])
         if len(frames) > STATS_MAX:
             raise RemoteProtocolError(f"STAT (opcode 0x10): more than {STATS_MAX} statistics")
         return {frame.key.decode(errors="replace"): frame.value.decode(errors="replace") for frame in frames[:-1]}
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, request: Request, what: str, seconds: float | None = None) -> Frame:
+    async def _ask(self, request: Request, action: str, seconds: float | None = None) -> Frame:
         link = await self._open()
-        with _telling(what):
+        with _telling(action):
             answer = await self._run(link.call(request.frame(), self._clock() + (seconds or self._timeout)))
-        return _check(f"{self.address}: {what}", answer)
+        return _check(f"{self.address}: {action}", answer)
 
     async def _open(self) -> Pipeline:
         """Return the connection, opened now if there is none."""
@@ -741,8 +743,10 @@ class NodeAdmin:
                 _check(f"{self.address}: ask for the cluster map", answer)
             # A server without maps has no uuid, which is "" here as it was when `bind` was called.
             if _uuid_in(None if answer.status in NO_MAP else answer.value) not in uuids:
-                what = f'{self.address}: bucket "{self.endpoint.bucket}" is not the one that was looked at: it was made'
-                raise ClusterError(f"{what} anew", "nothing was done there; look again")
+                problem_ = (
+                    f'{self.address}: bucket "{self.endpoint.bucket}" is not the one that was looked at: it was made'
+                )
+                raise ClusterError(f"{problem_} anew", "nothing was done there; look again")
         except BaseException:
             link.close()
             raise
@@ -782,17 +786,17 @@ def vbucket_list(vbuckets: Iterable[int]) -> str:
 
 
 @contextmanager
-def _telling(what: str) -> Iterator[None]:
+def _telling(action: str) -> Iterator[None]:
     """Add the name of the request to a ConnectionLost, since the request may be the reason why the node hung up."""
     try:
         yield
     except ConnectionLost as error:
-        raise ConnectionLost(error.peer, f"{what}: {error.reason}") from None
+        raise ConnectionLost(error.peer, f"{action}: {error.reason}") from None
 
 
-def _check(what: str, answer: Frame) -> Frame:
+def _check(action: str, answer: Frame) -> Frame:
     if answer.status:
-        raise refused(what, answer)
+        raise refused(action, answer)
     return answer
 
 

@@ -23,67 +23,67 @@ class Alternation:
     """
 
     def __init__(self, quiet_seconds: float = 0.0) -> None:
-        self._quiet = quiet_seconds
-        self._copying = self._due = 0
+        self._quiet_seconds = quiet_seconds
+        self._copying = self._due_count = 0
         self._handing_over = False
         self._quiet_timer: asyncio.TimerHandle | None = None
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
 
     @asynccontextmanager
     async def copying(self) -> AsyncIterator[None]:
         """Enclose one copy; wait first for hand-overs that run or are due, and for `quiet_seconds` after the last
         one.
         """
-        while self._handing_over or self._due or self._quiet_timer is not None:
+        while self._handing_over or self._due_count or self._quiet_timer is not None:
             await self._change()
         self._copying += 1
         try:
             yield
         finally:
             self._copying -= 1
-            self._changed()
+            self._wake_waiters()
 
     @asynccontextmanager
     async def handing_over(self) -> AsyncIterator[None]:
         """Enclose a hand-over; wait first for running copies, and for earlier hand-overs."""
-        self._due += 1
+        self._due_count += 1
         try:
             while self._copying or self._handing_over:
                 await self._change()
             self._handing_over = True
         finally:
             # Also if the wait was cancelled: copies that stood back for this hand-over must go on.
-            self._due -= 1
-            self._changed()
+            self._due_count -= 1
+            self._wake_waiters()
         try:
             yield
         finally:
             self._handing_over = False
             self._be_quiet()
-            self._changed()
+            self._wake_waiters()
 
     def _be_quiet(self) -> None:
         if self._quiet_timer is not None:
             self._quiet_timer.cancel()
         self._quiet_timer = None
         # While another hand-over is due no copy begins anyway, so quiet begins behind the last one.
-        if self._quiet and not self._due:
-            self._quiet_timer = asyncio.get_running_loop().call_later(self._quiet, self._end_quiet)
+        if self._quiet_seconds and not self._due_count:
+            self._quiet_timer = asyncio.get_running_loop().call_later(self._quiet_seconds, self._end_quiet)
 
     def _end_quiet(self) -> None:
         self._quiet_timer = None
-        self._changed()
+        self._wake_waiters()
 
     async def _change(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiter)
+        self._waiters.add(waiter)
         try:
             await waiter
         finally:
-            self._waiting.discard(waiter)
+            self._waiters.discard(waiter)
 
-    def _changed(self) -> None:
+    def _wake_waiters(self) -> None:
         # All are woken and look for themselves. They leave the set in a later turn of the loop, not during this one.
-        for waiter in self._waiting:
+        for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -109,15 +109,15 @@ def _vbucket_of(name: str) -> int:
 
 
 def _copy(name: str, fields: list[str]) -> CopyReport:
-    what = f"vbucket-copies {name}"
+    name_ = f"vbucket-copies {name}"
     try:
-        state, high, complete, refused, damaged, held, *log = fields
+        state, high, complete, refused_seqno, damaged, held_seqno, *log = fields
         branches = [each.split(":") for each in log]
-        table = [(int(vb_uuid, 16), number(seqno, what)) for vb_uuid, seqno in branches]
-        numbers = [number(each, what) for each in (high, complete, refused, damaged, held)]
+        table = [(int(vb_uuid, 16), number(seqno, name_)) for vb_uuid, seqno in branches]
+        numbers = [number(each, name_) for each in (high, complete, refused_seqno, damaged, held_seqno)]
         return CopyReport(State[state.upper()], numbers[0], numbers[1], table, *numbers[2:])
     except (ValueError, KeyError):
-        raise RemoteProtocolError(f"STAT {what} is {' '.join(fields)[:80]!r}") from None
+        raise RemoteProtocolError(f"STAT {name_} is {' '.join(fields)[:80]!r}") from None
 
 
 def following(stats: Mapping[str, str]) -> dict[str, FollowingReport]:
@@ -243,11 +243,11 @@ def failover_statistics(vbucket: int, stats: Mapping[str, str]) -> list[tuple[in
     return [(statistic(place, "id"), statistic(place, "seq")) for place in range(count)]
 
 
-def number(text: str, what: str) -> int:
-    """Read a decimal number of at most 20 digits; raises RemoteProtocolError, with `what`, for any other text."""
+def number(text: str, name_: str) -> int:
+    """Read a decimal number of at most 20 digits; raises RemoteProtocolError, with `name_`, for any other text."""
     # `int` would also take signs, blanks, underscores and the digits of other scripts. 20 digits hold each u64.
     if not (text.isascii() and text.isdecimal() and len(text) <= 20):
-        raise RemoteProtocolError(f"{what}: {text[:40]!r} is no number")
+        raise RemoteProtocolError(f"{name_}: {text[:40]!r} is no number")
     return int(text)
 
 

@@ -113,28 +113,28 @@ def balance(
         replica_count=count,
         chains=((NOBODY,),) * before.vbuckets,
     ).with_groups(before.groups if groups is None else groups)
-    held = _held(before, empty.servers)
-    owners = _owners([chain[0] for chain in held], held, len(empty.servers))
+    chains = _chains_in_new_map(before, empty.servers)
+    owners = _owners([chain[0] for chain in chains], chains, len(empty.servers))
     # A former owner has a copy as good as a replica's: it is the last in the chain to be kept.
-    kept = [[index for index in (*chain[1:], chain[0]) if index != NOBODY] for chain in held]
-    table = _Replicas(owners, kept, _group_numbers(empty), min(count, len(empty.servers) - 1))
+    replica_chains = [[index for index in (*chain[1:], chain[0]) if index != NOBODY] for chain in chains]
+    table = _Replicas(owners, replica_chains, _group_numbers(empty), min(count, len(empty.servers) - 1))
     table.keep()
     table.fill()
     table.level()
     return replace(empty, rev=before.after(before.rev).rev, chains=tuple(table.chains()))
 
 
-def _held(before: ClusterMap, servers: tuple[Address, ...]) -> list[Chain]:
+def _chains_in_new_map(before: ClusterMap, servers: tuple[Address, ...]) -> list[Chain]:
     """Return the chains as positions of the new members; leaving nodes are left out, a leaving owner is -1."""
     place = {old: servers.index(address) for old, address in enumerate(before.servers) if address in servers}
-    kept = []
+    chains = []
     for chain in before.chains:
-        others = [place[index] for index in chain[1:] if index in place]
-        if chain[0] == NOBODY and others:
-            kept.append(tuple(others))
+        replicas = [place[index] for index in chain[1:] if index in place]
+        if chain[0] == NOBODY and replicas:
+            chains.append(tuple(replicas))
         else:
-            kept.append((place.get(chain[0], NOBODY), *others))
-    return kept
+            chains.append((place.get(chain[0], NOBODY), *replicas))
+    return chains
 
 
 def _group_numbers(map_: ClusterMap) -> list[int]:
@@ -161,28 +161,30 @@ def crowded(map_: ClusterMap) -> list[int]:
 def _copies_of_group_max(groups: Sequence[int], copies: int) -> int:
     """Return the least number of copies of one vbucket that some group must have, of `copies` in all."""
     sizes = Counter(groups).values()
-    return next(most for most in itertools.count(1) if sum(min(size, most) for size in sizes) >= copies)
+    return next(
+        copies_max for copies_max in itertools.count(1) if sum(min(size, copies_max) for size in sizes) >= copies
+    )
 
 
 # ---------------------------------------------------------------------- owners
 
 
-def _owners(now: Sequence[int], held: Sequence[Chain], nodes: int) -> list[int]:
+def _owners(now: Sequence[int], chains: Sequence[Chain], nodes: int) -> list[int]:
     """Return the owner of each vbucket: nodes own the same number within one, with as few changes as possible."""
-    owned = Counter(index for index in now if index != NOBODY)
+    owned_counts = Counter(index for index in now if index != NOBODY)
     share, larger = divmod(len(now), nodes)
-    by_count = sorted(range(nodes), key=lambda index: -owned[index])
+    by_count = sorted(range(nodes), key=lambda index: -owned_counts[index])
     room = {index: share + (rank < larger) for rank, index in enumerate(by_count)}
     owners = list(now)
     unowned = []
-    for vb in sorted(range(len(now)), key=lambda vb: _can_change_role(held[vb], owned, room)):
+    for vb in sorted(range(len(now)), key=lambda vb: _can_change_role(chains[vb], owned_counts, room)):
         if now[vb] == NOBODY or room[now[vb]] == 0:
             owners[vb] = NOBODY
             unowned.append(vb)
         else:
             room[now[vb]] -= 1
-    for vb in sorted(unowned, key=lambda vb: (len(held[vb]), vb)):  # those with few copies have least choice
-        willing = [index for index in held[vb][1:] if room[index] > 0]
+    for vb in sorted(unowned, key=lambda vb: (len(chains[vb]), vb)):  # those with few copies have least choice
+        willing = [index for index in chains[vb][1:] if room[index] > 0]
         if willing:
             _give(vb, max(willing, key=lambda index: room[index]), owners, room)
     for vb in sorted(unowned):
@@ -191,12 +193,12 @@ def _owners(now: Sequence[int], held: Sequence[Chain], nodes: int) -> list[int]:
     return owners
 
 
-def _can_change_role(chain: Chain, owned: Counter[int], room: dict[int, int]) -> bool:
+def _can_change_role(chain: Chain, owned_counts: Counter[int], room: dict[int, int]) -> bool:
     """Return True if a vbucket has a replica on a node that owns too few.
 
     Such a vbucket only changes its role there, so its owner gives it away before others.
     """
-    return any(owned[index] < room[index] for index in chain[1:])
+    return any(owned_counts[index] < room[index] for index in chain[1:])
 
 
 def _give(vb: int, node: int, owners: list[int], room: dict[int, int]) -> None:
@@ -211,20 +213,22 @@ class _Replicas:
     """The replicas of all vbuckets while they are assigned; nodes are positions, `groups` has the group of each."""
 
     def __init__(
-        self, owners: Sequence[int], held: Sequence[Sequence[int]], groups: Sequence[int], wanted: int
+        self, owners: Sequence[int], chains: Sequence[Sequence[int]], groups: Sequence[int], replica_count: int
     ) -> None:
-        self.owners, self.nodes, self.wanted, self.groups = owners, len(groups), wanted, groups
-        self._limit = _copies_of_group_max(groups, 1 + wanted)
+        self.owners, self.nodes, self.wanted, self.groups = owners, len(groups), replica_count, groups
+        self._limit = _copies_of_group_max(groups, 1 + replica_count)
         self._has_groups = len(set(groups)) < len(groups)
-        self.held = [[index for index in copies if index != owner] for owner, copies in zip(owners, held, strict=True)]
+        self.held = [
+            [index for index in copies if index != owner] for owner, copies in zip(owners, chains, strict=True)
+        ]
         self.chosen: list[list[int]] = [[] for _ in owners]
         self.on: list[set[int]] = [set() for _ in groups]
         self.shared: Counter[tuple[int, int]] = Counter()  # (owner, replica): vbuckets
 
     def chains(self) -> Iterator[Chain]:
         """Yield the resulting chains."""
-        for owner, chosen in zip(self.owners, self.chosen, strict=True):
-            yield (owner, *chosen)
+        for owner, replicas in zip(self.owners, self.chosen, strict=True):
+            yield (owner, *replicas)
 
     def keep(self) -> None:
         """Keep copies where they are; if there are too many, keep those on the emptier nodes."""
@@ -307,16 +311,16 @@ class _Replicas:
             # Later starts are no fuller than this one: none of them is two above the emptiest node either.
             if self._load(start) - self._load(by_load[-1]) < 2:
                 return None
-            came = {start: start}
+            predecessors = {start: start}
             queue = deque([start])
             while queue:
                 node = queue.popleft()
                 if self._load(start) - self._load(node) >= 2:
-                    return _walk(came, node)
-                for other in reversed(by_load):
-                    if other not in came and any(self._may(vb, other, node) for vb in self.on[node]):
-                        came[other] = node
-                        queue.append(other)
+                    return _walk(predecessors, node)
+                for next_node in reversed(by_load):
+                    if next_node not in predecessors and any(self._may(vb, next_node, node) for vb in self.on[node]):
+                        predecessors[next_node] = node
+                        queue.append(next_node)
         return None
 
     def _cheapest(self, giver: int, taker: int) -> int | None:
@@ -333,9 +337,9 @@ class _Replicas:
         return copies, self.shared[owner, taker] - self.shared[owner, giver]
 
 
-def _walk(came: dict[int, int], node: int) -> list[int]:
+def _walk(predecessors: dict[int, int], node: int) -> list[int]:
     path = [node]
-    while came[node] != node:
-        node = came[node]
+    while predecessors[node] != node:
+        node = predecessors[node]
         path.append(node)
     return path[::-1]

@@ -37,7 +37,7 @@ class _Settings(NamedTuple):
     quota_mib: int
 
 
-async def bring_settings(members: Members, known: Sequence[Address], joining: Sequence[Address]) -> None:
+async def bring_settings(members: Members, present: Sequence[Address], joining: Sequence[Address]) -> None:
     """Give nodes that join a bucket the settings of its members; a setting that the members lack is removed.
 
     Members differ if one was away when a setting was changed. Then the value that most of them have counts; if equally
@@ -48,17 +48,17 @@ async def bring_settings(members: Members, known: Sequence[Address], joining: Se
         StatusError, TransportError: a node refused, as a node of an older release does, or does not answer.
     """
     if joining:
-        settings = await _settings(members, known)
-        limited = await _with_a_quota(members, known, settings)
+        settings = await _settings(members, present)
+        limited = await _with_a_quota(members, present, settings)
         histories = Counter(each.history for each in settings)
         defaults = Counter(each.of_new for each in settings)
         quotas = Counter(each.quota_mib for each in limited)
-        wanted = _Settings(
+        settings_ = _Settings(
             max(histories, key=lambda each: (histories[each], any(each))),
             max(defaults, key=lambda each: (defaults[each], not each)),
             max(quotas, key=lambda each: (quotas[each], each > 0)),
         )
-        await _give(members, joining, wanted)
+        await _give(members, joining, settings_)
 
 
 async def share_settings(members: Members, nodes: Sequence[Address]) -> None:
@@ -76,9 +76,9 @@ async def share_settings(members: Members, nodes: Sequence[Address]) -> None:
 async def _with_a_quota(
     members: Members, nodes: Sequence[Address], settings: Sequence[_Settings]
 ) -> Sequence[_Settings]:
-    """Return the settings of the nodes on which the bucket may have a quota; those of all nodes if there is none.
+    """Return the settings of the nodes on which the bucket may have a quota; of all nodes if there is no such node.
 
-    The first bucket of a node has none: counted with the others, such nodes would take the quota off nodes that join.
+    A node's first bucket has no quota. If such nodes counted, the nodes that join would lose their quota.
     """
     names = await asyncio.gather(*(members.of("").admin(each).buckets() for each in nodes))
     limited = [each for each, buckets in zip(settings, names, strict=True) if buckets[:1] != [members.bucket]]
@@ -94,16 +94,16 @@ async def _settings(members: Members, nodes: Sequence[Address]) -> list[_Setting
     return [_Settings(history, of_new is not False, quota_mib) for history, of_new, quota_mib in answers]
 
 
-async def _give(members: Members, nodes: Sequence[Address], wanted: _Settings) -> None:
+async def _give(members: Members, nodes: Sequence[Address], settings_: _Settings) -> None:
     """Set the wanted settings on the nodes that have others."""
     # A setting that a node has already is not sent: an older release refuses a parameter that it does not know,
     # whatever its value.
     for node, present in zip(nodes, await _settings(members, nodes), strict=True):
-        if present.quota_mib != wanted.quota_mib:
+        if present.quota_mib != settings_.quota_mib:
             # The first bucket of a node has no quota: the disk is its quota.
             with suppress(NotSupported):
-                await members.admin(node).set_quota(wanted.quota_mib)
-        if present.of_new != wanted.of_new:
-            await members.admin(node).give_collections_history(history=wanted.of_new)
-        if present.history != wanted.history:
-            await members.admin(node).keep_history(*wanted.history)
+                await members.admin(node).set_quota(settings_.quota_mib)
+        if present.of_new != settings_.of_new:
+            await members.admin(node).give_collections_history(history=settings_.of_new)
+        if present.history != settings_.history:
+            await members.admin(node).keep_history(*settings_.history)

@@ -74,8 +74,8 @@ async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -
     # A node that has the bucket got it from a call that was cut off: going on from there is the repetition that users
     # are advised to make.
     await _everywhere(nodes, await asyncio.gather(*requests, return_exceptions=True), KeyExists, "not made")
-    wanted = replicas if wish.replicas is None else wish.replicas
-    await found_cluster(members.of(wish.name), nodes, wanted)
+    replica_count = replicas if wish.replicas is None else wish.replicas
+    await found_cluster(members.of(wish.name), nodes, replica_count)
     return len(nodes)
 
 
@@ -106,20 +106,22 @@ async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
             of this name is another one.
     """
     nodes, _ = await _nodes(members, seeds)
-    known = members.of(name)
-    asking = known if known.is_bound else members.of("")  # who has selected it drops none that was made since
+    bucket_members = members.of(name)
+    asking = (
+        bucket_members if bucket_members.is_bound else members.of("")
+    )  # who has selected it drops none that was made since
     # First on the nodes that only the bucket's own map leads to: once the bucket is gone elsewhere, nothing leads to
     # them.
-    others = [each for each in await _members_of(known, nodes) if each not in nodes]
-    dropped: list[BaseException | None] = []
-    for some in (others, nodes):
+    former_members = [each for each in await _members_of(bucket_members, nodes) if each not in nodes]
+    all_results: list[BaseException | None] = []
+    for some in (former_members, nodes):
         results = await asyncio.gather(*(asking.admin(each).drop_bucket(name) for each in some), return_exceptions=True)
-        dropped += results
-        if not all(isinstance(each, KeyNotFound) for each in dropped):
+        all_results += results
+        if not all(isinstance(each, KeyNotFound) for each in all_results):
             await _everywhere(some, results, KeyNotFound, "still there")
-    if all(isinstance(each, KeyNotFound) for each in dropped):
-        raise next(each for each in dropped if isinstance(each, KeyNotFound))
-    return len(dropped)
+    if all(isinstance(each, KeyNotFound) for each in all_results):
+        raise next(each for each in all_results if isinstance(each, KeyNotFound))
+    return len(all_results)
 
 
 async def _all_nodes(members: Members, seeds: Sequence[Address], name: str) -> list[Address]:
@@ -206,36 +208,36 @@ async def histories(members: Members, seeds: Sequence[Address], name: str) -> di
 
 
 async def _everywhere(
-    nodes: Sequence[Address], results: Sequence[object], fine: type[StatusError] | tuple[()], what: str
+    nodes: Sequence[Address], results: Sequence[object], fine: type[StatusError] | tuple[()], action: str
 ) -> None:
     """Raise the errors among the results of all nodes.
 
     Args:
         results: an error or another result for each node.
         fine: errors that count as success.
-        what: the work in words, for the error.
+        action: the work in words, for the error.
 
     Raises:
         ClusterError: nodes failed; it names them. A single node's error, and errors of other kinds, are raised
             themselves.
     """
-    failed = {
+    errors = {
         node: result
         for node, result in zip(nodes, results, strict=True)
         if isinstance(result, BaseException) and not isinstance(result, fine)
     }
-    for error in failed.values():
+    for error in errors.values():
         # A cancellation or a bug is no node's answer, and is not summed up as one.
         if len(nodes) == 1 or not isinstance(error, StatusError | TransportError):
             raise error
-    if failed:
-        problems = "; ".join(f"{node}: {error}" for node, error in failed.items())
-        raise ClusterError(f"{what} on {len(failed)} of {len(nodes)} nodes: {problems}", "type the same again")
+    if errors:
+        problems = "; ".join(f"{node}: {error}" for node, error in errors.items())
+        raise ClusterError(f"{action} on {len(errors)} of {len(nodes)} nodes: {problems}", "type the same again")
 
 
 async def _nodes(members: Members, seeds: Sequence[Address]) -> tuple[list[Address], int]:
     """Return the nodes of the cluster, and the number of replicas of each vbucket, by the newest map with several
     nodes; without such a map, the one node and 0.
     """
-    first, known = await known_map(members, seeds)
-    return ([first], 0) if known is None else (list(known.servers), known.replica_count)
+    first, cluster_map = await known_map(members, seeds)
+    return ([first], 0) if cluster_map is None else (list(cluster_map.servers), cluster_map.replica_count)

@@ -104,8 +104,8 @@ def creation(
                     f"{path} is there, {_with(collection.history)} history: headwater collection alter"
                 )
             return manifest_with_scope
-        kept = default if history is None else history
-        return manifest_with_scope.with_collection(path.scope, path.collection, max_ttl, ids[0], history=kept)
+        has_history = default if history is None else history
+        return manifest_with_scope.with_collection(path.scope, path.collection, max_ttl, ids[0], history=has_history)
 
     return edit
 
@@ -119,19 +119,19 @@ def alteration(path: CollectionPath, *, history: bool) -> Edit:
     return lambda manifest, _: manifest.with_history(path.scope, path.collection, history=history)
 
 
-def additions(wanted: Sequence[Lacking], *, history: bool = True) -> Edit:
+def additions(missing_collections: Sequence[Lacking], *, history: bool = True) -> Edit:
     """Return the edit that makes all missing scopes and collections of a list. `history` is the bucket's default."""
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
         collection_id, scope_id = ids
-        for each in wanted:
+        for each in missing_collections:
             path = each.path
             if manifest.scope(path.scope) is None:
                 manifest, scope_id = manifest.with_scope(path.scope, scope_id), scope_id + 1
             if not path.is_in(manifest):
-                kept = history if each.history is None else each.history
+                has_history = history if each.history is None else each.history
                 manifest = manifest.with_collection(
-                    path.scope, path.collection, each.max_ttl, collection_id, history=kept
+                    path.scope, path.collection, each.max_ttl, collection_id, history=has_history
                 )
                 collection_id += 1
         return manifest
@@ -158,9 +158,11 @@ def removal(path: CollectionPath) -> Edit:
     return lambda manifest, _: manifest.without_scope(path.scope)
 
 
-async def make(members: Members, seeds: Sequence[Address], wanted: Sequence[Lacking]) -> CollectionsManifest:
+async def make(
+    members: Members, seeds: Sequence[Address], missing_collections: Sequence[Lacking]
+) -> CollectionsManifest:
     """Make the missing scopes and collections of a bucket, on all of its nodes at once; errors as `change`."""
-    return await change(members, seeds, additions(wanted, history=await default_history(members, seeds)))
+    return await change(members, seeds, additions(missing_collections, history=await default_history(members, seeds)))
 
 
 async def default_history(members: Members, seeds: Sequence[Address]) -> bool:
@@ -257,13 +259,13 @@ def _ids_anywhere(manifests: Sequence[NodeManifest], path: CollectionPath) -> tu
 
 
 def _named_ids(manifests: Sequence[NodeManifest], ids: Container[int]) -> dict[str, str]:
-    named = {
+    names = {
         (f"{scope.name}.{each.name}", each.id)
-        for known in manifests
-        for scope, each in known.manifest.each_collection()
+        for listed_manifest in manifests
+        for scope, each in listed_manifest.manifest.each_collection()
         if each.id in ids
     }
-    return {f"{name} {number:x}": f"{number:x}" for name, number in sorted(named)}
+    return {f"{name} {number:x}": f"{number:x}" for name, number in sorted(names)}
 
 
 async def _change(
@@ -280,10 +282,12 @@ async def _change(
         except StatusError as error:  # another operator was first: then there is more to know now
             if error.status not in _OUTRUN or attempt == ATTEMPTS_MAX:
                 raise ClusterError(f"{nodes[0]}: {error}", "nothing was changed; type the same again") from error
-    others = nodes[1:]
+    other_nodes = nodes[1:]
     # All others are tried: one that is away must not keep the rest from knowing what the first node serves already.
-    results = await asyncio.gather(*(_tell(members.admin(each), manifest) for each in others), return_exceptions=True)
-    refusals = [f"{each}: {result}" for each, result in zip(others, results, strict=True) if result is not None]
+    results = await asyncio.gather(
+        *(_send_manifest(members.admin(each), manifest) for each in other_nodes), return_exceptions=True
+    )
+    refusals = [f"{each}: {result}" for each, result in zip(other_nodes, results, strict=True) if result is not None]
     if refusals:
         raise ClusterError(f"manifest {manifest.uid:x} is not everywhere: {'; '.join(refusals)}", "type the same again")
     return manifest
@@ -294,8 +298,8 @@ async def _refuse_older(members: Members, nodes: Sequence[Address], manifest: Co
     plain = [f"{scope.name}.{each.name}" for scope, each in manifest.each_collection() if not each.history]
     if not plain:
         return
-    known = await asyncio.gather(*(members.admin(each).collections_have_history() for each in nodes))
-    if older := [str(node) for node, default in zip(nodes, known, strict=True) if default is None]:
+    defaults = await asyncio.gather(*(members.admin(each).collections_have_history() for each in nodes))
+    if older := [str(node) for node, default in zip(nodes, defaults, strict=True) if default is None]:
         raise ClusterError(
             f"{', '.join(older)} can't know that {plain[0]} has no history: it is of an older release",
             "nothing was changed; upgrade it, or let each collection have a history (headwater collection alter)",
@@ -315,7 +319,7 @@ async def refuse_older(members: Members, seeds: Sequence[Address], joining: Sequ
         await _refuse_older(members, joining, await current(members, seeds))
 
 
-async def _tell(node: NodeAdmin, manifest: CollectionsManifest) -> None:
+async def _send_manifest(node: NodeAdmin, manifest: CollectionsManifest) -> None:
     """Send a node the manifest that the first node accepted; a node that has a later manifest with this change needs
     none.
     """
@@ -324,9 +328,9 @@ async def _tell(node: NodeAdmin, manifest: CollectionsManifest) -> None:
     except StatusError as error:
         if error.status != Status.ERANGE:
             raise
-        known = await node.manifest()
-        is_another = known.uid == manifest.uid and not is_alike(manifest, known)
-        if known.uid < manifest.uid or is_another or contradiction(manifest, known):
+        node_manifest = await node.manifest()
+        is_another = node_manifest.uid == manifest.uid and not is_alike(manifest, node_manifest)
+        if node_manifest.uid < manifest.uid or is_another or contradiction(manifest, node_manifest):
             raise
 
 
@@ -349,12 +353,16 @@ async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
         ClusterError: this would drop documents, or put them into a collection of another name.
         TransportError, StatusError: a node did not answer.
     """
-    ours, theirs = await asyncio.gather(_manifest_of(source), _manifest_of(target))
-    problem = why_not_from(ours, theirs)
+    source_manifest, target_manifest = await asyncio.gather(_manifest_of(source), _manifest_of(target))
+    problem = why_not_from(source_manifest, target_manifest)
     # Of two manifests a node goes by the newer: the target would drop what that one lacks, with its documents.
-    lost = only_in(theirs, ours) if theirs.uid and ours.uid > theirs.uid else ""
-    if lost and not problem and State.ACTIVE in (await target.states()).values():
-        problem = f"{source.address} has a newer manifest, so {lost} would be dropped at {target.address}"
+    missing_names = (
+        only_in(target_manifest, source_manifest)
+        if target_manifest.uid and source_manifest.uid > target_manifest.uid
+        else ""
+    )
+    if missing_names and not problem and State.ACTIVE in (await target.states()).values():
+        problem = f"{source.address} has a newer manifest, so {missing_names} would be dropped at {target.address}"
     if problem:
         raise _of_two_buckets(source.address, target.address, problem)
 
@@ -369,14 +377,14 @@ async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdm
         ClusterError, TransportError, StatusError: as `refuse_strangers`.
     """
     manifests = await asyncio.gather(*map(_manifest_of, (*members, *joining)))
-    known = list(zip([each.address for each in (*members, *joining)], manifests, strict=True))
-    for (first, mine), (second, theirs) in itertools.combinations(known, 2):
+    manifests_by_node = list(zip([each.address for each in (*members, *joining)], manifests, strict=True))
+    for (first, first_manifest), (second, manifest) in itertools.combinations(manifests_by_node, 2):
         # Uid 0 is the manifest that each bucket begins with, before anybody decided anything: it binds nobody.
-        if problem := contradiction(mine, theirs) if mine.uid and theirs.uid else "":
+        if problem := contradiction(first_manifest, manifest) if first_manifest.uid and manifest.uid else "":
             raise _of_two_buckets(first, second, problem)
-    owner, newest = max(known[: len(members)], key=lambda each: each[1].uid)
-    for node, theirs in known[len(members) :]:
-        if problem := why_not_from(newest, theirs):
+    owner, newest = max(manifests_by_node[: len(members)], key=lambda each: each[1].uid)
+    for node, manifest in manifests_by_node[len(members) :]:
+        if problem := why_not_from(newest, manifest):
             raise _of_two_buckets(owner, node, problem)
 
 
@@ -387,7 +395,7 @@ async def refuse_joining(
 
     A node that was failed over may know changes that the cluster never learned, and may have used an id that the
     cluster has used for another collection since. It has no documents of its own to lose: its copies are rolled back to
-    the point where the histories parted. It gets the manifest of the cluster before it joins (`outrank`).
+    the point where the histories parted. It gets the manifest of the cluster before it joins (`send_newer_manifest`).
 
     Args:
         former: joining nodes that were members of this cluster; of any other node no id may have another name here.
@@ -398,15 +406,15 @@ async def refuse_joining(
     manifests = await asyncio.gather(*map(_manifest_of, (*members, *joining)))
     newest = max(manifests[: len(members)], key=lambda each: each.uid)
     owner = members[list(manifests).index(newest)].address
-    # Judged as `outrank` will send it: of two manifests the newer one holds, and by then that is the cluster's.
+    # Judged as `send_newer_manifest` sends it: of two manifests the newer one counts, then the cluster's.
     uid = max(each.uid for each in manifests) + 1
-    for node, theirs in zip(joining, manifests[len(members) :], strict=True):
-        is_bound = theirs.uid and node.address not in former
-        if problem := contradiction(replace(newest, uid=uid), theirs) if is_bound else "":
+    for node, node_manifest in zip(joining, manifests[len(members) :], strict=True):
+        is_bound = node_manifest.uid and node.address not in former
+        if problem := contradiction(replace(newest, uid=uid), node_manifest) if is_bound else "":
             raise _of_two_buckets(owner, node.address, problem)
 
 
-async def outrank(members: Members, seeds: Sequence[Address], joining: Sequence[Address]) -> None:
+async def send_newer_manifest(members: Members, seeds: Sequence[Address], joining: Sequence[Address]) -> None:
     """Send joining nodes the manifest of the cluster, after raising its uid above theirs.
 
     A node goes by the newer of two manifests. By its own, a node that had dropped a collection before it was failed
@@ -417,37 +425,39 @@ async def outrank(members: Members, seeds: Sequence[Address], joining: Sequence[
             repeated.
     """
     manifests = await asyncio.gather(*(_manifest_of(members.admin(each)) for each in joining))
-    known = {node: theirs for node, theirs in zip(joining, manifests, strict=True) if theirs.uid}
-    if not known:
+    foreign = {node: node_manifest for node, node_manifest in zip(joining, manifests, strict=True) if node_manifest.uid}
+    if not foreign:
         return
     newest = await current(members, seeds)
-    differing = {node: theirs for node, theirs in known.items() if not is_alike(theirs, newest)}
+    differing = {node: node_manifest for node, node_manifest in foreign.items() if not is_alike(node_manifest, newest)}
     highest = max((each.uid for each in differing.values()), default=0)
     # One above the highest is left free: `_in_both` takes it for the step in between.
     if differing and highest + 1 >= newest.uid:
-        newest = await _change(members, seeds, lambda answers: _above(together(answers), highest + 1))
-    for node, theirs in differing.items():
-        if contradiction(theirs, newest):  # an id is given up before it gets its other name
-            await members.admin(node).set_manifest(_in_both(theirs, newest))
+        newest = await _change(members, seeds, lambda answers: _with_higher_uid(together(answers), highest + 1))
+    for node, node_manifest in differing.items():
+        if contradiction(node_manifest, newest):  # an id is given up before it gets its other name
+            await members.admin(node).set_manifest(_in_both(node_manifest, newest))
         await members.admin(node).set_manifest(newest)
 
 
-def _above(manifest: CollectionsManifest, uid: int) -> CollectionsManifest:
+def _with_higher_uid(manifest: CollectionsManifest, uid: int) -> CollectionsManifest:
     return manifest if manifest.uid > uid else replace(manifest, uid=uid + 1)
 
 
-def _in_both(theirs: CollectionsManifest, newest: CollectionsManifest) -> CollectionsManifest:
-    """Return the manifest that follows `theirs`, with only those scopes and collections that `newest` has under the
-    same id and name.
+def _in_both(node_manifest: CollectionsManifest, newest: CollectionsManifest) -> CollectionsManifest:
+    """Return the manifest that follows `node_manifest`, with only those scopes and collections that `newest` has
+    under the same id and name.
     """
-    named = {(scope.id, scope.name) for scope in newest.scopes}
-    known = {(scope.id, each) for scope, each in newest.each_collection()}
+    newest_scopes = {(scope.id, scope.name) for scope in newest.scopes}
+    newest_collections = {(scope.id, each) for scope, each in newest.each_collection()}
     return CollectionsManifest(
-        theirs.uid + 1,
+        node_manifest.uid + 1,
         tuple(
-            replace(scope, collections=tuple(each for each in scope.collections if (scope.id, each) in known))
-            for scope in theirs.scopes
-            if (scope.id, scope.name) in named
+            replace(
+                scope, collections=tuple(each for each in scope.collections if (scope.id, each) in newest_collections)
+            )
+            for scope in node_manifest.scopes
+            if (scope.id, scope.name) in newest_scopes
         ),
     )
 

@@ -27,22 +27,22 @@ async def set_encryption(members: Members, seeds: Sequence[Address], *, encrypte
     """
     survey = await members.survey(seeds)
     if survey.silent:
-        silent = survey.silent[0]
-        raise ClusterError(silent.complaint, silent.advice)
-    wanted = survey.map.with_tls(survey.tls_ports, encrypted=encrypted).after(survey.latest_rev())
-    check_encryption(wanted)
-    await members.send(wanted)
-    return wanted
+        silent_node = survey.silent[0]
+        raise ClusterError(silent_node.complaint, silent_node.advice)
+    new_map = survey.map.with_tls(survey.tls_ports, encrypted=encrypted).after(survey.latest_rev())
+    check_encryption(new_map)
+    await members.send(new_map)
+    return new_map
 
 
-def check_encryption(wanted: ClusterMap) -> None:
+def check_encryption(new_map: ClusterMap) -> None:
     """Check that all nodes of a map that demands TLS support it.
 
     Raises:
         ClusterError: a node does not.
     """
-    silent = [server for server in wanted.servers if server not in wanted.tls_ports]
-    if wanted.encrypted and silent:
+    without_tls = [server for server in new_map.servers if server not in new_map.tls_ports]
+    if new_map.encrypted and without_tls:
         raise ClusterError(
-            f"{silent[0]} speaks no TLS", "start it with --tls-certificate and --tls-ca, then type this again"
+            f"{without_tls[0]} speaks no TLS", "start it with --tls-certificate and --tls-ca, then type this again"
         )

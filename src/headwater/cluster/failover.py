@@ -133,9 +133,9 @@ class FailoverPlan:
         is unknown.
         """
         chains = {each.vbucket: (None, *self.after.copies(each.vbucket)) for each in self.promotions}
-        least = {**self.after.needed, **{vb: self.before.needed_at_least(vb) for vb in chains}}
-        unknown = {*self.shrunk, *chains} - self.anew.keys()
-        return self.after.with_chains(chains).with_needed(least).with_unknown(unknown)
+        seqnos_needed = {**self.after.needed, **{vb: self.before.needed_at_least(vb) for vb in chains}}
+        unknown_vbuckets = {*self.shrunk, *chains} - self.anew.keys()
+        return self.after.with_chains(chains).with_needed(seqnos_needed).with_unknown(unknown_vbuckets)
 
     @property
     def is_empty(self) -> bool:
@@ -147,13 +147,13 @@ class FailoverPlan:
 
 def plan_failover(
     survey: Survey,
-    dead: Sequence[Address],
+    dead_nodes: Sequence[Address],
     logs: dict[tuple[Address, int], Log],
     *,
     force: bool = False,
     accept: Collection[FailoverRefusal] = (),
     lose_data: bool = False,
-    begun: Mapping[int, Address] = MappingProxyType({}),
+    restarts: Mapping[int, Address] = MappingProxyType({}),
     shrunk: Collection[int] = (),
     before: Survey | None = None,
 ) -> FailoverPlan:
@@ -166,7 +166,7 @@ def plan_failover(
             with one of two histories may be promoted.
         accept: the refusals that are overridden one by one.
         lose_data: True to begin vbuckets without any copy anew; otherwise they are a reason to refuse.
-        begun: the node on which each vbucket begins anew, by an earlier decision that is in the map.
+        restarts: the node on which each vbucket begins anew, by an earlier decision that is in the map.
         shrunk: vbuckets of which the dead nodes had copies by the former map. before: the survey with the former map;
             None if the map has not changed yet.
 
@@ -174,34 +174,38 @@ def plan_failover(
         ClusterError: no member would be left; copies are missing and `lose_data` was not given; or there are refusals
             that are not accepted.
     """
-    gone = [node for node in survey.map.servers if node in dead]
-    left = [node for node in survey.map.servers if node not in dead]
-    if not left:
+    dead_members = [node for node in survey.map.servers if node in dead_nodes]
+    survivors = [node for node in survey.map.servers if node not in dead_nodes]
+    if not survivors:
         raise ClusterError(
-            f"{_names(gone)}: the bucket has no other member, so nobody is left to take over",
+            f"{_names(dead_members)}: the bucket has no other member, so nobody is left to take over",
             "start it; or, if its disk is gone, drop the bucket, make it again and restore it from a backup",
         )
-    promotions = [_promotion(survey, vb, nodes, logs, before) for vb, nodes in orphans(survey, dead).items()]
-    accepted = judge(_checks(survey, gone, left, promotions), frozenset(FailoverRefusal) if force else accept)
+    promotions = [_promotion(survey, vb, nodes, logs, before) for vb, nodes in orphans(survey, dead_nodes).items()]
+    accepted_problems = judge(
+        _checks(survey, dead_members, survivors, promotions), frozenset(FailoverRefusal) if force else accept
+    )
     # Behind the refusals: the operator sees all that a start of the dead nodes would save before any offer to lose it.
-    without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead, vb)]
+    without = [vb for vb in range(survey.map.vbuckets) if not _living(survey, dead_nodes, vb)]
     if without and not lose_data:
         raise ClusterError(
             f"no copy is left of {len(without)} vbuckets ({vbucket_list(without)}){_old_copies(survey, without)}",
             "start the node that has them, or begin them anew, empty: --lose-data",
         )
     owners = {each.vbucket: each.chosen for each in promotions}
-    anew = _spread(survey, without, left, begun)
-    after = survey.map.with_servers(left)
+    restarted = _spread(survey, without, survivors, restarts)
+    after = survey.map.with_servers(survivors)
     unnamed = _unnamed_owners(survey, after)
     # An owner that lives counts more than the map: a killed hand-over made it so, and others lack its changes.
-    owners |= {**unnamed, **anew}
+    owners |= {**unnamed, **restarted}
     after = after.with_chains({vb: chain_with_owner(after.copies(vb), owner) for vb, owner in owners.items()})
-    taken = (vb for vb in range(after.vbuckets) if any(node in gone for node in survey.map.copies(vb)))
+    dead_copies = (vb for vb in range(after.vbuckets) if any(node in dead_members for node in survey.map.copies(vb)))
     # What an earlier failover left unknown is found now as well: its copies are all in this survey.
-    shrunk = {*taken, *shrunk, *survey.map.unknown, *unnamed}
-    needed = needed_seqnos(survey, after, shrunk - anew.keys(), {each.vbucket: each.complete for each in promotions})
-    return FailoverPlan(survey.map, after.with_needed(needed), promotions, anew, shrunk, accepted)
+    shrunk = {*dead_copies, *shrunk, *survey.map.unknown, *unnamed}
+    needed = needed_seqnos(
+        survey, after, shrunk - restarted.keys(), {each.vbucket: each.complete for each in promotions}
+    )
+    return FailoverPlan(survey.map, after.with_needed(needed), promotions, restarted, shrunk, accepted_problems)
 
 
 def _old_copies(survey: Survey, vbuckets: Sequence[int]) -> str:
@@ -227,39 +231,41 @@ def _unnamed_owners(survey: Survey, after: ClusterMap) -> dict[int, Address]:
 
 
 def _checks(
-    survey: Survey, gone: Sequence[Address], left: Sequence[Address], promotions: Sequence[Promotion]
+    survey: Survey, dead_members: Sequence[Address], survivors: Sequence[Address], promotions: Sequence[Promotion]
 ) -> dict[FailoverRefusal, Callable[[], None]]:
     parts = [each for each in promotions if each.flaw == IS_PART]
     return {
-        FailoverRefusal.MAJORITY: lambda: _check_survivors(survey, gone, left),
+        FailoverRefusal.MAJORITY: lambda: _check_survivors(survey, dead_members, survivors),
         FailoverRefusal.DAMAGED: lambda: check_flaws([each for each in promotions if each not in parts]),
         FailoverRefusal.PART: lambda: check_flaws(parts),
         FailoverRefusal.HISTORIES: lambda: check_rivals(promotions),
         FailoverRefusal.UNKNOWN: lambda: check_asked(promotions),
         FailoverRefusal.BEHIND: lambda: check_needed(promotions),
-        FailoverRefusal.LAST_COPY: lambda: _check_damaged_owners(survey, gone),
+        FailoverRefusal.LAST_COPY: lambda: _check_damaged_owners(survey, dead_members),
     }
 
 
 def needed_seqnos(
-    survey: Survey, after: ClusterMap, shrunk: Collection[int], begun: Mapping[int, int]
+    survey: Survey, after: ClusterMap, shrunk: Collection[int], restarts: Mapping[int, int]
 ) -> dict[int, int]:
     """Return the seqnos that replicas of some vbuckets must reach to be promoted, including replicas that an owner gets
     later.
 
     Args:
         after: the map that is sent next. shrunk: vbuckets whose chain loses a copy by it.
-        begun: vbuckets whose owner begins a new branch, each with the seqno of that beginning.
+        restarts: vbuckets whose owner begins a new branch, each with the seqno of that beginning.
     """
     # A promotion ends an older need: the chosen copy has reached it, or the operator accepted the loss.
-    kept = (vb for vb in survey.map.needed if after.owner(vb) == survey.map.owner(vb))
-    before = {vb: survey.map.needed_at_least(vb) for vb in kept}
+    same_owner = (vb for vb in survey.map.needed if after.owner(vb) == survey.map.owner(vb))
+    before = {vb: survey.map.needed_at_least(vb) for vb in same_owner}
     seqnos = {}
-    for vb in shrunk | before.keys() | begun.keys():
+    for vb in shrunk | before.keys() | restarts.keys():
         owner = after.owner(vb)
         # A new owner's branch begins where it is complete, so copies need no more than that. An owner that goes on may
         # have acknowledged all that it has with the copy that leaves.
-        seqno = begun[vb] if vb in begun else survey.nodes[owner].seqnos.get(vb, 0) if owner and vb in shrunk else 0
+        seqno = (
+            restarts[vb] if vb in restarts else survey.nodes[owner].seqnos.get(vb, 0) if owner and vb in shrunk else 0
+        )
         needed, replicas = max(seqno, before.get(vb, 0)), after.replicas(vb)
         # An owner that is left alone gets its next replica from a rebalance, which may be cut while that fills up.
         if (needed and not replicas) or any(survey.nodes[node].copy(vb, ()).complete < needed for node in replicas):
@@ -268,20 +274,20 @@ def needed_seqnos(
 
 
 def _spread(
-    survey: Survey, vbuckets: Sequence[int], nodes: Sequence[Address], begun: Mapping[int, Address]
+    survey: Survey, vbuckets: Sequence[int], nodes: Sequence[Address], restarts: Mapping[int, Address]
 ) -> dict[int, Address]:
     """Return the node that begins each vbucket anew: the one chosen before, else the one with the fewest
     vbuckets.
     """
     counts = {node: len(survey.map.held_by(node)[0]) for node in nodes}
-    chosen = {}
+    nodes_ = {}
     for vb in vbuckets:
-        chosen[vb] = begun[vb] if begun.get(vb) in nodes else min(nodes, key=lambda node: counts[node])
-        counts[chosen[vb]] += 1
-    return chosen
+        nodes_[vb] = restarts[vb] if restarts.get(vb) in nodes else min(nodes, key=lambda node: counts[node])
+        counts[nodes_[vb]] += 1
+    return nodes_
 
 
-def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Address]) -> None:
+def _check_survivors(survey: Survey, dead_members: Sequence[Address], survivors: Sequence[Address]) -> None:
     """Check that the survivors are a majority, or a half of which at least one node neither waits behind its fence nor
     stood still.
 
@@ -291,24 +297,24 @@ def _check_survivors(survey: Survey, gone: Sequence[Address], left: Sequence[Add
     Raises:
         ClusterError: they are not.
     """
-    if len(gone) > len(survey.map.servers) // 2:
+    if len(dead_members) > len(survey.map.servers) // 2:
         raise ClusterError(
-            f"{len(gone)} of {len(survey.map.servers)} members are dead: back together, they would serve again",
+            f"{len(dead_members)} of {len(survey.map.servers)} members are dead: back together, they would serve again",
             f"start one of them first, or {FailoverRefusal.MAJORITY.option} if they never come back",
         )
-    if 2 * len(gone) < len(survey.map.servers):
+    if 2 * len(dead_members) < len(survey.map.servers):
         return
-    views = [survey.nodes[node] for node in left if survey.nodes[node].answers]
+    views = [survey.nodes[node] for node in survivors if survey.nodes[node].answers]
     if not any(not view.fenced and not view.in_doubt for view in views):
         how = "started anew" if all(view.fenced for view in views) else "stood still for a while"
         raise ClusterError(
-            f"{_names(left)} {how} and heard from no majority of {len(survey.map.servers)} members since: "
-            f"{_names(gone)} may have gone on alone, and have what was written since",
+            f"{_names(survivors)} {how} and heard from no majority of {len(survey.map.servers)} members since: "
+            f"{_names(dead_members)} may have gone on alone, and have what was written since",
             f"start one of those first, or {FailoverRefusal.MAJORITY.option} if they never come back",
         )
 
 
-def _check_damaged_owners(survey: Survey, gone: Sequence[Address]) -> None:
+def _check_damaged_owners(survey: Survey, dead_members: Sequence[Address]) -> None:
     """Check that no dead node has the only whole replica of a vbucket whose owner is damaged.
 
     That replica is the only whole one if no living replica is sound and complete as far. Once the map leaves the dead
@@ -319,11 +325,11 @@ def _check_damaged_owners(survey: Survey, gone: Sequence[Address]) -> None:
     """
     for owner in survey.map.servers:
         damaged = sorted(survey.nodes[owner].damaged)
-        only = [vb for vb in damaged if owner not in gone and survey.loses_whole_copy(vb, owner, gone)]
+        only = [vb for vb in damaged if owner not in dead_members and survey.loses_whole_copy(vb, owner, dead_members)]
         if only:
             raise ClusterError(
                 f"{owner} owns the vbuckets {vbucket_list(only)} and has damaged changes of them; the other copies are"
-                f" on {_names([dead for dead in gone if any(dead in survey.map.copies(vb) for vb in only)])}",
+                f" on {_names([node for node in dead_members if any(node in survey.map.copies(vb) for vb in only)])}",
                 f"start that node, then replace the damaged one: headwater cluster failover --dead {owner} --force;"
                 f" or type this with {FailoverRefusal.LAST_COPY.option} if it never comes back",
             )
@@ -333,23 +339,23 @@ def _names(nodes: Sequence[Address]) -> str:
     return ", ".join(map(str, nodes))
 
 
-def orphans(survey: Survey, dead: Sequence[Address]) -> dict[int, list[Address]]:
+def orphans(survey: Survey, dead_nodes: Sequence[Address]) -> dict[int, list[Address]]:
     """Return the vbuckets without a living owner, each with the living members that have a copy, the map's chain
     first.
     """
     copies_by_vbucket = {}
     for vb in range(survey.map.vbuckets):
         if not survey.in_state(vb, State.ACTIVE):
-            copies = _living(survey, dead, vb)
+            copies = _living(survey, dead_nodes, vb)
             if copies:
                 copies_by_vbucket[vb] = copies
     return copies_by_vbucket
 
 
-def _living(survey: Survey, dead: Sequence[Address], vb: int) -> list[Address]:
+def _living(survey: Survey, dead_nodes: Sequence[Address], vb: int) -> list[Address]:
     copies = survey.in_state(vb, *State)
     order = [*(node for node in survey.map.copies(vb) if node in copies), *copies]
-    return [node for node in dict.fromkeys(order) if node not in dead]
+    return [node for node in dict.fromkeys(order) if node not in dead_nodes]
 
 
 def _promotion(
@@ -363,7 +369,7 @@ def _promotion(
 
 
 def promotion(
-    known: ClusterMap,
+    cluster_map: ClusterMap,
     vbucket: int,
     copies: Sequence[Copy],
     bare: Iterable[Address] = (),
@@ -376,30 +382,44 @@ def promotion(
     filled, for instance by a rebalance.
 
     Args:
-        known: the map, which has the former owner and the seqno that the copy must reach.
+        cluster_map: the map, which has the former owner and the seqno that the copy must reach.
         copies: the copies of all nodes that answer. bare: the nodes of the chain without a copy when this failover
             began.
         running: the members that answer.
     """
-    lost, needed = known.owner(vbucket), known.needed_at_least(vbucket)
-    chosen, other = best(copies), rival(copies)
-    rivals = None if other is None else other.address
-    damaged = _damaged_with_more(copies, chosen, lost)
-    flaw = chosen.flaw or (f"lacks changes that {damaged}, whose copy is damaged, has" if damaged else "")
-    if not flaw and chosen.seqno and not chosen.complete:
+    owner, seqno_needed = cluster_map.owner(vbucket), cluster_map.needed_at_least(vbucket)
+    best_copy, rival_copy = best(copies), rival(copies)
+    rivals = None if rival_copy is None else rival_copy.address
+    damaged = _damaged_with_more(copies, best_copy, owner)
+    flaw = best_copy.flaw or (f"lacks changes that {damaged}, whose copy is damaged, has" if damaged else "")
+    if not flaw and best_copy.seqno and not best_copy.complete:
         flaw = IS_PART
     answered = {*bare, *(each.address for each in copies)}
-    unasked = [node for node in known.copies(vbucket) if node not in answered] if known.is_unknown(vbucket) else []
+    unasked = (
+        [node for node in cluster_map.copies(vbucket) if node not in answered]
+        if cluster_map.is_unknown(vbucket)
+        else []
+    )
     emptied = [node for node in unasked if node in running]
     # A node that left the map, or lost its place in it, keeps an old copy. Those of the map went on without it.
-    chain = known.copies(vbucket)
+    chain = cluster_map.copies(vbucket)
     is_stray = bool(chain) and not any(each.address in chain for each in copies)
     return Promotion(
-        vbucket, lost, chosen.address, chosen.seqno, flaw, rivals, chosen.complete, needed, unasked, emptied, is_stray
+        vbucket,
+        owner,
+        best_copy.address,
+        best_copy.seqno,
+        flaw,
+        rivals,
+        best_copy.complete,
+        seqno_needed,
+        unasked,
+        emptied,
+        is_stray,
     )
 
 
-def _damaged_with_more(copies: Sequence[Copy], chosen: Copy, owner: Address | None) -> Address | None:
+def _damaged_with_more(copies: Sequence[Copy], best_copy: Copy, owner: Address | None) -> Address | None:
     """Return the node of a damaged copy that may have acknowledged changes which the chosen copy lacks; None for
     none.
     """
@@ -407,8 +427,8 @@ def _damaged_with_more(copies: Sequence[Copy], chosen: Copy, owner: Address | No
     for each in copies:
         # The former owner may have acknowledged each change that it had, a replica only what it noted, and a copy of a
         # superseded history nothing that still counts.
-        upto = each.seqno if each.address == owner else each.acknowledged if each in alive else 0
-        if each.is_damaged and upto > chosen.complete:
+        seqno_max = each.seqno if each.address == owner else each.acknowledged if each in alive else 0
+        if each.is_damaged and seqno_max > best_copy.complete:
             return each.address
     return None
 
@@ -419,18 +439,20 @@ def check_asked(promotions: Sequence[Promotion]) -> None:
     Raises:
         ClusterError: such a promotion is planned.
     """
-    unknown = [each for each in promotions if each.unasked]
-    if unknown:
-        example = max(unknown, key=lambda each: len(each.unasked) - len(each.emptied))  # with somebody to start, if any
-        missing = _names([node for node in example.unasked if node not in example.emptied])
-        reasons = [f"{missing} may have more"] if missing else []
+    unknown_promotions = [each for each in promotions if each.unasked]
+    if unknown_promotions:
+        example = max(
+            unknown_promotions, key=lambda each: len(each.unasked) - len(each.emptied)
+        )  # with somebody to start, if any
+        node_names = _names([node for node in example.unasked if node not in example.emptied])
+        reasons = [f"{node_names} may have more"] if node_names else []
         reasons += [f"{_names(example.emptied)}, which has no copy now, may have had more"] if example.emptied else []
         promote = f"promote what is left: headwater cluster failover {FailoverRefusal.UNKNOWN.option}"
         raise ClusterError(
             f"a failover was cut off before it had asked all copies of the vbuckets"
-            f" {vbucket_list(each.vbucket for each in unknown)}, and {' and '.join(reasons)}: {example.chosen} has"
-            f" vbucket {example.vbucket} up to seqno {example.complete}",
-            f"start {missing}; or {promote}" if missing else promote,
+            f" {vbucket_list(each.vbucket for each in unknown_promotions)}, and {' and '.join(reasons)}:"
+            f" {example.chosen} has vbucket {example.vbucket} up to seqno {example.complete}",
+            f"start {node_names}; or {promote}" if node_names else promote,
         )
 
 
@@ -441,12 +463,12 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
         ClusterError: a copy has not: it was added, or was behind when another copy was taken out, and has not caught
             up. Or all copies of the map are on dead nodes, and only an old copy is left.
     """
-    behind = [each for each in promotions if each.complete < each.needed]
-    if behind:
-        example = behind[0]
+    late_promotions = [each for each in promotions if each.complete < each.needed]
+    if late_promotions:
+        example = late_promotions[0]
         raise ClusterError(
             f"{example.chosen} has not caught up since it was added, or another copy taken out, of the vbuckets"
-            f" {vbucket_list(each.vbucket for each in behind)}: it has vbucket {example.vbucket} up to seqno"
+            f" {vbucket_list(each.vbucket for each in late_promotions)}: it has vbucket {example.vbucket} up to seqno"
             f" {example.complete}, and durable writes up to {example.needed} may be at the dead node alone",
             "start the dead node, which has them; or lose them: headwater cluster failover"
             f" {FailoverRefusal.BEHIND.option}",
@@ -515,14 +537,14 @@ def taken_back(plan: FailoverPlan, survey: Survey) -> ClusterMap:
     Args:
         survey: the nodes as they are now, with the ownerless map.
     """
-    sent, before = plan.ownerless, plan.before
-    owners = {vb: sent.owner(vb) for vb in range(sent.vbuckets) if survey.in_state(vb, State.ACTIVE)}
-    owners |= _unnamed_owners(survey, sent)
+    sent_map, before = plan.ownerless, plan.before
+    owners = {vb: sent_map.owner(vb) for vb in range(sent_map.vbuckets) if survey.in_state(vb, State.ACTIVE)}
+    owners |= _unnamed_owners(survey, sent_map)
     chains = {vb: (owner, *(node for node in before.copies(vb) if node != owner)) for vb, owner in owners.items()}
     promoted = {each.vbucket for each in plan.promotions}
-    unknown = [vb for vb in sent.unknown if vb in owners or vb not in promoted]
-    least = {vb: max(before.needed_at_least(vb), sent.needed_at_least(vb)) for vb in unknown}
-    return before.with_chains(chains).with_needed({**before.needed, **least}).with_unknown(unknown)
+    unknown_vbuckets = [vb for vb in sent_map.unknown if vb in owners or vb not in promoted]
+    seqnos_needed = {vb: max(before.needed_at_least(vb), sent_map.needed_at_least(vb)) for vb in unknown_vbuckets}
+    return before.with_chains(chains).with_needed({**before.needed, **seqnos_needed}).with_unknown(unknown_vbuckets)
 
 
 class Failover:
@@ -530,7 +552,7 @@ class Failover:
 
     Args:
         seeds: nodes to start from.
-        dead: the nodes to take out; empty to continue with vbuckets without an owner.
+        dead_nodes: the nodes to take out; empty to continue with vbuckets without an owner.
         force: True to accept all refusals.
         accept: the accepted refusals; with FailoverRefusal.ALIVE, a dead node that answers is fenced first.
         lose_data: as `plan_failover`.
@@ -542,7 +564,7 @@ class Failover:
         self,
         members: Members,
         seeds: Sequence[Address],
-        dead: Sequence[Address],
+        dead_nodes: Sequence[Address],
         *,
         force: bool = False,
         accept: Collection[FailoverRefusal] = (),
@@ -550,15 +572,15 @@ class Failover:
         check: Callable[[FailoverPlan], None] = lambda plan: None,
     ) -> None:
         self._confirm = check
-        self._members, self._seeds, self._dead = members, seeds, tuple(dict.fromkeys(dead))
-        self._accepted, self._lose_data = frozenset(FailoverRefusal if force else accept), lose_data
+        self._members, self._seeds, self._dead_nodes = members, seeds, tuple(dict.fromkeys(dead_nodes))
+        self._accepted_refusals, self._lose_data = frozenset(FailoverRefusal if force else accept), lose_data
 
     @property
     def _may_live(self) -> bool:
         """True if the operator accepted that the nodes called dead may be alive; then they are fenced before the
         failover.
         """
-        return FailoverRefusal.ALIVE in self._accepted
+        return FailoverRefusal.ALIVE in self._accepted_refusals
 
     async def plan(self) -> FailoverPlan:
         """Survey the nodes and return the plan, without changing anything.
@@ -566,7 +588,7 @@ class Failover:
         Raises:
             ClusterError: a node that should answer does not, or a dead node does; or as `plan_failover`.
         """
-        return (await self._look())[0]
+        return (await self._look_and_plan())[0]
 
     async def run(self) -> FailoverPlan:
         """Carry the failover out; return the plan.
@@ -575,15 +597,15 @@ class Failover:
             ClusterError, TransportError, StatusError: a node failed or refused, or another operator is at work; run it
                 again to continue.
         """
-        seeds = [node for node in self._seeds if node not in self._dead]
+        seeds = [node for node in self._seeds if node not in self._dead_nodes]
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
         # This look only says on which nodes to be alone: the decision comes from another, made under their leases.
-        survey = await self._members.survey(seeds, without=self._dead)
-        dead = list(map(self._members.name_of, self._dead))
-        living = [node for node in survey.nodes if node not in dead]
+        survey = await self._members.survey(seeds, without=self._dead_nodes)
+        dead_nodes = list(map(self._members.name_of, self._dead_nodes))
+        living = [node for node in survey.nodes if node not in dead_nodes]
         if self._may_live:
-            living += [node for node in dead if (await self._members.view(node)).answers]
+            living += [node for node in dead_nodes if (await self._members.view(node)).answers]
         async with self._members.alone("failover", living):
             return await self._run()
 
@@ -591,7 +613,7 @@ class Failover:
         if self._may_live:
             # Before the look: what the node acknowledges up to here, its copies may have when they are looked at.
             await self._fence()
-        plan, survey = await self._look()
+        plan, survey = await self._look_and_plan()
         self._confirm(plan)
         if plan.is_empty:
             return plan
@@ -602,8 +624,8 @@ class Failover:
             await self._members.send(plan.ownerless.after(ahead))
             failpoint("failover.ownerless")
             plan, survey = await self._chosen_now(plan, survey)
-        wanted = plan.after.after(survey.latest_rev())
-        await self._members.send(wanted)
+        new_map = plan.after.after(survey.latest_rev())
+        await self._members.send(new_map)
         failpoint("failover.map_sent")
         by_node: dict[Address, dict[int, State]] = {}
         for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
@@ -612,17 +634,17 @@ class Failover:
         flawed = {each.vbucket for each in plan.promotions if each.flaw}
         for node, states in by_node.items():
             await self._members.set_states(node, states, forced=flawed)
-        await asyncio.gather(*(self._tell(node, wanted) for node in self._dead))
+        await asyncio.gather(*(self._send_map(node, new_map) for node in self._dead_nodes))
         return plan
 
-    async def _tell(self, node: Address, wanted: ClusterMap) -> None:
+    async def _send_map(self, node: Address, new_map: ClusterMap) -> None:
         """Send a node the map, if it answers as a member of this cluster; otherwise it requests the map when it is
         back.
         """
         view = await self._members.view(node)
-        if view.map is not None and view.map.is_same_bucket(wanted):
+        if view.map is not None and view.map.is_same_bucket(new_map):
             with suppress(ClusterError, TransportError, StatusError):
-                await self._members.tell(node, wanted)
+                await self._members.tell(node, new_map)
 
     async def _chosen_now(self, first: FailoverPlan, before: Survey) -> tuple[FailoverPlan, Survey]:
         """Plan again, now that no copy changes any more; the dead node counts as the owner of its vbuckets.
@@ -632,14 +654,14 @@ class Failover:
         """
         survey, logs = await self._sighting(is_out=True)
         try:
-            plan = self._planned(survey, logs, begun=first.anew, shrunk=first.shrunk, before=before)
+            plan = self._new_plan(survey, logs, restarts=first.anew, shrunk=first.shrunk, before=before)
             self._confirm(plan)
         except ClusterError:
             await self._take_back(first, survey)
             raise
-        lost = [replace(each, lost=first.before.owner(each.vbucket)) for each in plan.promotions]
-        accepted = {**first.accepted, **plan.accepted}
-        return replace(plan, before=first.before, promotions=lost, accepted=accepted), survey
+        promotions = [replace(each, lost=first.before.owner(each.vbucket)) for each in plan.promotions]
+        accepted_problems = {**first.accepted, **plan.accepted}
+        return replace(plan, before=first.before, promotions=promotions, accepted=accepted_problems), survey
 
     async def _take_back(self, first: FailoverPlan, survey: Survey) -> None:
         """Send the former members once more: no copy was promoted, so a node with the changes that the copies lack may
@@ -648,8 +670,10 @@ class Failover:
         A node that does not accept the map gets it from the others; if none accepts it, the next run finds vbuckets
         without an owner.
         """
-        wanted = taken_back(first, survey).after(survey.latest_rev())
-        await asyncio.gather(*(self._tell(node, wanted) for node in dict.fromkeys((*wanted.servers, *self._dead))))
+        new_map = taken_back(first, survey).after(survey.latest_rev())
+        await asyncio.gather(
+            *(self._send_map(node, new_map) for node in dict.fromkeys((*new_map.servers, *self._dead_nodes)))
+        )
 
     async def _fence(self) -> None:
         """Fence each node in `dead` that answers: its active vbuckets get the state dead, on disk, before another node
@@ -660,18 +684,18 @@ class Failover:
         Raises:
             TransportError, StatusError: a node reported its states and did not accept the new ones.
         """
-        for node in self._dead:
+        for node in self._dead_nodes:
             try:
                 states = await self._members.admin(node).states()
             except (TransportError, StatusError):
                 continue
-            owned = {vb: State.DEAD for vb, state in states.items() if state is State.ACTIVE}
-            await self._members.set_states(node, owned)
+            new_states = {vb: State.DEAD for vb, state in states.items() if state is State.ACTIVE}
+            await self._members.set_states(node, new_states)
 
-    async def _look(self) -> tuple[FailoverPlan, Survey]:
+    async def _look_and_plan(self) -> tuple[FailoverPlan, Survey]:
         """Survey the nodes; return the plan and the survey."""
         survey, logs = await self._sighting()
-        return self._planned(survey, logs), survey
+        return self._new_plan(survey, logs), survey
 
     async def _sighting(self, *, is_out: bool = False) -> tuple[Survey, dict[tuple[Address, int], Log]]:
         """Survey all living nodes, and read the failover logs of vbuckets without an owner.
@@ -679,51 +703,51 @@ class Failover:
         Args:
             is_out: True if the map leaves the dead nodes out already, so that they may answer again.
         """
-        seeds = [node for node in self._seeds if node not in self._dead]
+        seeds = [node for node in self._seeds if node not in self._dead_nodes]
         if not seeds:
             raise ClusterError(f"{', '.join(map(str, self._seeds))}: to be taken for dead", "name a member that lives")
-        survey = await self._members.survey(seeds, without=self._dead)
+        survey = await self._members.survey(seeds, without=self._dead_nodes)
         # Only the survey finds the names that belong to ports for TLS.
-        self._dead = tuple(map(self._members.name_of, self._dead))
-        await self._check(survey, () if is_out else self._dead)
+        self._dead_nodes = tuple(map(self._members.name_of, self._dead_nodes))
+        await self._check(survey, () if is_out else self._dead_nodes)
         logs: dict[tuple[Address, int], Log] = {}
-        wanted: dict[Address, list[int]] = {}
-        for vb, nodes in orphans(survey, self._dead).items():
+        by_node: dict[Address, list[int]] = {}
+        for vb, nodes in orphans(survey, self._dead_nodes).items():
             for node in nodes:
-                wanted.setdefault(node, []).append(vb)
-        for node, vbuckets in wanted.items():
+                by_node.setdefault(node, []).append(vb)
+        for node, vbuckets in by_node.items():
             logs_of_node = await self._members.logs(node, vbuckets)
             logs |= {(node, vb): log for vb, log in logs_of_node.items()}
         return survey, logs
 
-    def _planned(
+    def _new_plan(
         self,
         survey: Survey,
         logs: dict[tuple[Address, int], Log],
         *,
-        begun: Mapping[int, Address] = MappingProxyType({}),
+        restarts: Mapping[int, Address] = MappingProxyType({}),
         shrunk: Collection[int] = (),
         before: Survey | None = None,
     ) -> FailoverPlan:
         return plan_failover(
             survey,
-            self._dead,
+            self._dead_nodes,
             logs,
-            accept=self._accepted,
+            accept=self._accepted_refusals,
             lose_data=self._lose_data,
-            begun=begun,
+            restarts=restarts,
             shrunk=shrunk,
             before=before,
         )
 
-    async def _check(self, survey: Survey, dead: Sequence[Address]) -> None:
-        others = [node for node in survey.silent if node.address not in self._dead]
-        if others:
+    async def _check(self, survey: Survey, dead_nodes: Sequence[Address]) -> None:
+        silent_nodes = [node for node in survey.silent if node.address not in self._dead_nodes]
+        if silent_nodes:
             raise ClusterError(
-                "; ".join(f"{node.address} does not answer either ({node.error})" for node in others),
+                "; ".join(f"{node.address} does not answer either ({node.error})" for node in silent_nodes),
                 "start it, or name it with --dead as well",
             )
-        for node in dead:
+        for node in dead_nodes:
             view = await self._members.view(node)
             # It has the bucket and does not let us in: its clients may go on writing, so a promotion makes a second
             # owner.

@@ -31,7 +31,7 @@ from headwater.wire.vbucket import State
 
 
 @dataclass(frozen=True, slots=True)
-class Founded:
+class NewCluster:
     """The new cluster.
 
     Attributes:
@@ -116,9 +116,9 @@ def _check_unused(cluster_map: ClusterMap, views: Sequence[NodeView]) -> None:
     """
     used = {vb for view in views for vb, seqno in view.seqnos.items() if seqno}
     for view in views:
-        owned, replicas = cluster_map.held_by(view.address)
-        lacking = {vb for vb in owned if view.states.get(vb) is not State.ACTIVE}
-        if wrong := used & (lacking | view.states.keys() - {*owned, *replicas}):
+        owned_vbuckets, replicas = cluster_map.held_by(view.address)
+        lacking = {vb for vb in owned_vbuckets if view.states.get(vb) is not State.ACTIVE}
+        if wrong := used & (lacking | view.states.keys() - {*owned_vbuckets, *replicas}):
             raise ClusterError(
                 f"{view.address} has vbuckets {vbucket_list(wrong)}, which are in use, not as its cluster's map says",
                 "this cluster was made before: headwater cluster status tells how it is, rebalance or failover mend it",
@@ -127,7 +127,7 @@ def _check_unused(cluster_map: ClusterMap, views: Sequence[NodeView]) -> None:
 
 async def found_cluster(
     members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False
-) -> Founded:
+) -> NewCluster:
     """Make a cluster of these nodes.
 
     Args:
@@ -142,15 +142,15 @@ async def found_cluster(
         return await _found_cluster(members, addresses, replicas, encrypted=encrypted)
 
 
-async def planned(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False) -> Founded:
+async def planned(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool = False) -> NewCluster:
     """Return the result of `found_cluster` without changing anything; raises the same errors."""
-    _, founded = await _look(members, await members.identified(nodes), replicas, encrypted=encrypted)
+    _, founded = await _look_at_nodes(members, await members.identified(nodes), replicas, encrypted=encrypted)
     return founded
 
 
-async def _look(
+async def _look_at_nodes(
     members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool
-) -> tuple[Sequence[NodeView], Founded]:
+) -> tuple[Sequence[NodeView], NewCluster]:
     """Return the present state of the nodes and the cluster that they would become, after a check that their
     collections fit together.
     """
@@ -160,11 +160,11 @@ async def _look(
     await refuse_foreign(
         [members.admin(node) for node in owners], [members.admin(node) for node in nodes if node not in owners]
     )
-    return views, Founded(first, data_on)
+    return views, NewCluster(first, data_on)
 
 
-async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool) -> Founded:
-    views, founded = await _look(members, nodes, replicas, encrypted=encrypted)
+async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: int, *, encrypted: bool) -> NewCluster:
+    views, founded = await _look_at_nodes(members, nodes, replicas, encrypted=encrypted)
     first = founded.map
     # Only a cluster that was made before can be in use here: without any map one node at most has documents.
     if any(view.map is not None for view in views):
@@ -176,11 +176,11 @@ async def _found_cluster(members: Members, nodes: Sequence[Address], replicas: i
         await members.send(first)
         failpoint("init.map_sent")
     for view in views:
-        owned, replicas_here = first.held_by(view.address)
-        inactive = {vb: State.ACTIVE for vb in owned if view.states.get(vb) is not State.ACTIVE}
+        owned_vbuckets, replicas_here = first.held_by(view.address)
+        inactive = {vb: State.ACTIVE for vb in owned_vbuckets if view.states.get(vb) is not State.ACTIVE}
         await members.set_states(view.address, inactive)
         # These are empty: a node with documents owns, by this map, all that it has.
-        await members.delete(view.address, sorted(set(view.states) - set(owned) - set(replicas_here)))
+        await members.delete(view.address, sorted(set(view.states) - set(owned_vbuckets) - set(replicas_here)))
     await share(members, nodes)
     return replace(founded, map=first)
 
@@ -190,8 +190,8 @@ async def _bring_settings(members: Members, views: Sequence[NodeView], data_on: 
     settings of the node with data; if all are empty, those of the first node that has any.
     """
     nodes = [view.address for view in views]
-    known = [view.address for view in views if view.map is not None or view.address == data_on]
-    if known:
-        await bring_settings(members, known, [each for each in nodes if each not in known])
+    founders = [view.address for view in views if view.map is not None or view.address == data_on]
+    if founders:
+        await bring_settings(members, founders, [each for each in nodes if each not in founders])
     else:
         await share_settings(members, nodes)

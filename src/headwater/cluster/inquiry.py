@@ -30,7 +30,7 @@ class Inquiry:
     def __init__(self, admin: Callable[[Address], NodeAdmin]) -> None:
         self._admin = admin
         self._asking: dict[Address, asyncio.Lock] = {}
-        self._waiting: dict[Address, tuple[set[int], asyncio.Task[dict[int, CopyReport]]]] = {}
+        self._waiting_questions: dict[Address, tuple[set[int], asyncio.Task[dict[int, CopyReport]]]] = {}
 
     async def copy(self, node: Address, vbucket: int) -> CopyReport | None:
         """Return a node's present copy of a vbucket; None if it has none.
@@ -38,12 +38,12 @@ class Inquiry:
         Raises:
             TransportError, StatusError: it does not answer.
         """
-        if node not in self._waiting:
+        if node not in self._waiting_questions:
             vbuckets: set[int] = set()
             task = asyncio.create_task(self._ask(node, vbuckets))
             task.add_done_callback(_read)
-            self._waiting[node] = vbuckets, task
-        vbuckets, task = self._waiting[node]
+            self._waiting_questions[node] = vbuckets, task
+        vbuckets, task = self._waiting_questions[node]
         vbuckets.add(vbucket)
         # One caller that is cancelled must not take the others' answers with it.
         return (await asyncio.shield(task)).get(vbucket)
@@ -62,7 +62,7 @@ class Inquiry:
 
     async def _ask(self, node: Address, vbuckets: set[int]) -> dict[int, CopyReport]:
         async with self._asking.setdefault(node, asyncio.Lock()):
-            del self._waiting[node]  # whoever comes now asks anew
+            del self._waiting_questions[node]  # whoever comes now asks anew
             return await self._admin(node).copies(vbuckets)
 
 

@@ -39,20 +39,20 @@ async def known_map(
     async def ask(seed: Address) -> ClusterMap | None:
         names = await members.of("").admin(seed).buckets()
         for name in names[:1] if of_first_bucket else names:
-            if (known := await _newest(members.of(name), seed)) is not None:
-                return known
+            if (cluster_map := await _newest(members.of(name), seed)) is not None:
+                return cluster_map
         return None
 
-    first, known = await _first(members, seeds, ask)
-    return first, known if known is not None and len(known.servers) > 1 else None
+    first, cluster_map = await _first(members, seeds, ask)
+    return first, cluster_map if cluster_map is not None and len(cluster_map.servers) > 1 else None
 
 
 async def bucket_nodes(members: Members, seeds: Sequence[Address]) -> list[Address]:
     """Return the nodes of the members' bucket, in the order of its newest map, which all operators share. Errors as
     `known_map`.
     """
-    first, known = await _first(members, seeds, lambda seed: _newest(members, seed))
-    return [first] if known is None else list(known.servers)
+    first, cluster_map = await _first(members, seeds, lambda seed: _newest(members, seed))
+    return [first] if cluster_map is None else list(cluster_map.servers)
 
 
 async def _first(
@@ -68,39 +68,41 @@ async def _first(
         StatusError, TransportError: no seed answers; the error is that of the first.
     """
     alone: Address | None = None
-    lost: list[StatusError | TransportError] = []
+    errors: list[StatusError | TransportError] = []
     for seed in await members.identified(seeds):
         try:
-            known = await ask(seed)
+            cluster_map = await ask(seed)
         except (StatusError, TransportError) as error:
-            lost.append(error)
+            errors.append(error)
             continue
-        if known is not None:
-            members.learn(known)
-            return seed if seed in known.servers else known.servers[0], known
+        if cluster_map is not None:
+            members.learn(cluster_map)
+            return seed if seed in cluster_map.servers else cluster_map.servers[0], cluster_map
         alone = alone or seed
     if alone is None:
-        raise lost[0]
+        raise errors[0]
     return alone, None
 
 
 async def _newest(members: Members, node: Address) -> ClusterMap | None:
     """Return the newest map of a bucket that a node's own map leads to; None for a node that is alone."""
-    known = await _map(members, node)
+    cluster_map = await _map(members, node)
     # A map of one node means that this node is alone, unless the node is not in it: then it was taken out, and the one
     # that is left is the cluster.
-    if known is None or (len(known.servers) == 1 and (known.this is not None or node in known.servers)):
+    if cluster_map is None or (
+        len(cluster_map.servers) == 1 and (cluster_map.this is not None or node in cluster_map.servers)
+    ):
         return None
     while True:
-        members.learn(known)
+        members.learn(cluster_map)
         # A member that is away keeps no other from being heard: it can't make the newest map older.
-        maps = await asyncio.gather(*(_map(members, each) for each in known.servers), return_exceptions=True)
+        maps = await asyncio.gather(*(_map(members, each) for each in cluster_map.servers), return_exceptions=True)
         # Another uuid is another bucket of the same name, whose revisions mean nothing here.
-        newer = [each for each in maps if isinstance(each, ClusterMap) and each.uuid == known.uuid]
-        newest = max((known, *newer), key=lambda each: each.version)
-        if newest.version == known.version:
-            return known
-        known = newest
+        newer = [each for each in maps if isinstance(each, ClusterMap) and each.uuid == cluster_map.uuid]
+        newest = max((cluster_map, *newer), key=lambda each: each.version)
+        if newest.version == cluster_map.version:
+            return cluster_map
+        cluster_map = newest
 
 
 async def _map(members: Members, node: Address) -> ClusterMap | None:

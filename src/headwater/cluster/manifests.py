@@ -34,11 +34,11 @@ class NodeManifest:
     next_collection: int
     next_scope: int
 
-    def gave(self, collection: int) -> bool:
+    def has_dropped(self, collection: int) -> bool:
         """Return True if the node used this id for a collection that it dropped; it never uses the id again."""
         return collection < self.next_collection and not self.manifest.has(collection)
 
-    def gave_scope(self, scope: int) -> bool:
+    def has_dropped_scope(self, scope: int) -> bool:
         """Return True if the node used this id for a scope that it dropped."""
         return scope < self.next_scope and self.manifest.scope_by_id(scope) is None
 
@@ -63,7 +63,7 @@ def together(
         return newest.manifest
     # In both orders: "one dropped what the other has" is not the same the other way round.
     for first, second in itertools.permutations(manifests, 2):
-        if problem := _two_names(first.manifest, second.manifest, dropping, scopes) or _gone(
+        if problem := _two_names(first.manifest, second.manifest, dropping, scopes) or _missing_in_second(
             first, second, dropping, scopes
         ):
             raise _differs(first, second, problem)
@@ -79,8 +79,8 @@ def _leads_to(each: NodeManifest, newest: CollectionsManifest) -> bool:
     """Return True if a node can accept the newest manifest: it contradicts nothing, and brings back no dropped id."""
     if contradiction(each.manifest, newest):
         return False
-    again = any(each.gave(collection.id) for _, collection in newest.each_collection())
-    return not again and not any(each.gave_scope(scope.id) for scope in newest.scopes)
+    reuses_id = any(each.has_dropped(collection.id) for _, collection in newest.each_collection())
+    return not reuses_id and not any(each.has_dropped_scope(scope.id) for scope in newest.scopes)
 
 
 def _has_unknown(manifests: Sequence[NodeManifest], uid: int) -> bool:
@@ -99,11 +99,12 @@ def _has_unknown(manifests: Sequence[NodeManifest], uid: int) -> bool:
 def _two_names(
     first: CollectionsManifest, second: CollectionsManifest, dropping: Collection[int], scopes: Collection[int]
 ) -> str:
-    mine, theirs = first.by_id(), second.by_id()
-    for number in sorted(mine.keys() & theirs.keys() - set(dropping)):
-        (here, ours), (there, theirs_there) = mine[number], theirs[number]
-        if ours.identity != theirs_there.identity or here.id != there.id:
-            return f"{here.name}.{ours.name} and {there.name}.{theirs_there.name} have the same id, {number:x}"
+    first_ids, second_ids = first.by_id(), second.by_id()
+    for number in sorted(first_ids.keys() & second_ids.keys() - set(dropping)):
+        (first_scope, first_collection), (second_scope, second_collection) = first_ids[number], second_ids[number]
+        if first_collection.identity != second_collection.identity or first_scope.id != second_scope.id:
+            names = f"{first_scope.name}.{first_collection.name} and {second_scope.name}.{second_collection.name}"
+            return f"{names} have the same id, {number:x}"
     for scope in first.scopes:
         there_named = second.scope_by_id(scope.id)
         if scope.id not in scopes and there_named is not None and there_named.name != scope.name:
@@ -111,13 +112,15 @@ def _two_names(
     return ""
 
 
-def _gone(first: NodeManifest, second: NodeManifest, dropping: Collection[int], scopes: Collection[int]) -> str:
+def _missing_in_second(
+    first: NodeManifest, second: NodeManifest, dropping: Collection[int], scopes: Collection[int]
+) -> str:
     for scope, collection in first.manifest.each_collection():
-        if collection.id not in dropping and second.gave(collection.id):
+        if collection.id not in dropping and second.has_dropped(collection.id):
             name = f"{scope.name}.{collection.name}, of id {collection.id:x}"
             return f"{second.node} has dropped {name}, or had another under that id"
     for scope in first.manifest.scopes:
-        if scope.id not in scopes and second.gave_scope(scope.id):
+        if scope.id not in scopes and second.has_dropped_scope(scope.id):
             return f"{second.node} has dropped the scope {scope.name}, of id {scope.id:x}, or had another under that id"
     return ""
 

@@ -35,9 +35,9 @@ AT_ONCE = 64
 class NewerMap(ClusterError):  # noqa: N818 -- says what is there
     """A node has a newer map than the one that it was sent."""
 
-    def __init__(self, node: Address, wanted: ClusterMap) -> None:
+    def __init__(self, node: Address, new_map: ClusterMap) -> None:
         super().__init__(
-            f"{node} has a map that is newer than revision {wanted.epoch}:{wanted.rev}",
+            f"{node} has a map that is newer than revision {new_map.epoch}:{new_map.rev}",
             "somebody else changes this cluster: look with headwater cluster status, then type this again",
         )
         self.node: Address = node
@@ -73,10 +73,10 @@ class Members:
         self._tls, self._tls_ports = tls, dict[Address, int]()
         self._timeout = timeout_seconds
         self._admins: dict[Address, NodeAdmin] = {}
-        self._many: dict[Address, asyncio.Semaphore] = {}
+        self._semaphores: dict[Address, asyncio.Semaphore] = {}
         self.operator: Operator | None = None
         self._watched_only: set[Address] = set()
-        self._others: dict[str, Members] = {}
+        self._other_buckets: dict[str, Members] = {}
         self._uuids: frozenset[str] | None = None
 
     async def __aenter__(self) -> Self:
@@ -85,7 +85,7 @@ class Members:
     async def __aexit__(self, *error: object) -> None:
         for admin in self._admins.values():
             admin.close()
-        for other in self._others.values():
+        for other in self._other_buckets.values():
             await other.__aexit__()
 
     def of(self, bucket: str) -> Members:
@@ -94,11 +94,11 @@ class Members:
         """
         if bucket == self.bucket:
             return self
-        if bucket not in self._others:
-            other = Members(bucket, self._user, self._password, tls=self._tls, timeout_seconds=self._timeout)
-            other._tls_ports = self._tls_ports
-            self._others[bucket] = other
-        return self._others[bucket]
+        if bucket not in self._other_buckets:
+            members = Members(bucket, self._user, self._password, tls=self._tls, timeout_seconds=self._timeout)
+            members._tls_ports = self._tls_ports
+            self._other_buckets[bucket] = members
+        return self._other_buckets[bucket]
 
     def endpoint(self, address: Address) -> Endpoint:
         """Return the bucket on one node, with our login."""
@@ -137,9 +137,9 @@ class Members:
                     name = Address(address.host, answers.number(stats.get("port", ""), "cluster port"))
                     self._tls_ports[name] = answers.number(stats["tls_port"], "cluster tls_port")
 
-    def learn(self, known: ClusterMap) -> None:
+    def learn(self, cluster_map: ClusterMap) -> None:
         """Note the TLS port of each node of a map."""
-        self._tls_ports.update(known.tls_ports)
+        self._tls_ports.update(cluster_map.tls_ports)
 
     def admin(self, address: Address) -> NodeAdmin:
         """Return the administration of one node; it connects with its first call."""
@@ -273,7 +273,7 @@ class Members:
             uuid=cluster_map.uuid if cluster_map else "",
             tls_port=_tls_port(cluster_stats, cluster_map.tls_ports.get(admin.address) if cluster_map else None),
             group=cluster_stats.get("group", ""),
-            this=_this(config) if config and common else None,
+            this=_own_address(config) if config and common else None,
             states=states,
             seqnos=answers.seqnos(details) if seqnos is None else seqnos,
             complete=answers.complete(details),
@@ -295,17 +295,17 @@ class Members:
         if admin.address in self._watched_only:
             return None
         try:
-            alive, dead = await asyncio.gather(admin.seqnos(), admin.seqnos(State.DEAD))
+            live_seqnos, dead_seqnos = await asyncio.gather(admin.seqnos(), admin.seqnos(State.DEAD))
         except NoAccess:
             self._watched_only.add(admin.address)
             return None
-        return alive | dead
+        return live_seqnos | dead_seqnos
 
     # ------------------------------------------------------------------ telling
 
     async def send(
         self,
-        wanted: ClusterMap,
+        new_map: ClusterMap,
         *,
         first: Sequence[Address] = (),
         also: Iterable[Address] = (),
@@ -321,7 +321,7 @@ class Members:
             NewerMap: a node has a newer map: another operator is at work.
             TransportError, StatusError: a node did not accept it; all others have it then.
         """
-        maps = {**dict.fromkeys((*wanted.servers, *also), wanted), **instead}
+        maps = {**dict.fromkeys((*new_map.servers, *also), new_map), **instead}
         refusals = await self._send_to({node: each for node, each in maps.items() if node in first})
         # The others get it even if one of the first refused: as many nodes as possible must know the newest map.
         refusals += await self._send_to({node: each for node, each in maps.items() if node not in first})
@@ -333,13 +333,13 @@ class Members:
         results = await asyncio.gather(*(self.tell(node, each) for node, each in maps.items()), return_exceptions=True)
         return [result for result in results if result is not None]
 
-    async def tell(self, address: Address, wanted: ClusterMap) -> None:
+    async def tell(self, address: Address, new_map: ClusterMap) -> None:
         """Send one node the map, member or not; errors as `send`."""
         try:
-            config = wanted.to_json(address if address in wanted.servers else None)
-            await self.admin(address).set_config(wanted.epoch, wanted.rev, wanted.bucket, config)
+            config = new_map.to_json(address if address in new_map.servers else None)
+            await self.admin(address).set_config(new_map.epoch, new_map.rev, new_map.bucket, config)
         except KeyExists:
-            raise NewerMap(address, wanted) from None
+            raise NewerMap(address, new_map) from None
 
     async def map_of(self, address: Address) -> ClusterMap | None:
         """Return the map that a node has, or None."""
@@ -347,11 +347,11 @@ class Members:
         return ClusterMap.from_json(config, address) if config else None
 
     async def set_states(
-        self, address: Address, wanted: dict[int, State], *, forced: Container[int] = frozenset()
+        self, address: Address, states: dict[int, State], *, forced: Container[int] = frozenset()
     ) -> None:
         """Set the states of many vbuckets of one node; for those in `forced` even if they have a flaw."""
         admin = self.admin(address)
-        await self._each(address, wanted, lambda vb: admin.set_state(vb, wanted[vb], force=vb in forced))
+        await self._each(address, states, lambda vb: admin.set_state(vb, states[vb], force=vb in forced))
 
     async def delete(self, address: Address, vbuckets: Iterable[int]) -> None:
         """Delete many vbuckets of one node."""
@@ -359,12 +359,12 @@ class Members:
 
     async def logs(self, address: Address, vbuckets: Iterable[int]) -> dict[int, list[tuple[int, int]]]:
         """Return the failover logs of many vbuckets of one node."""
-        wanted = list(vbuckets)
-        return dict(zip(wanted, await self._each(address, wanted, self.admin(address).failover_log), strict=True))
+        numbers = list(vbuckets)
+        return dict(zip(numbers, await self._each(address, numbers, self.admin(address).failover_log), strict=True))
 
     async def _each(self, address: Address, vbuckets: Iterable[int], call: Any) -> list[Any]:
         # An error leaves when no call is on its way any more: the lease may be released then.
-        return await call_each(call, vbuckets, self._many.setdefault(address, asyncio.Semaphore(AT_ONCE)))
+        return await call_each(call, vbuckets, self._semaphores.setdefault(address, asyncio.Semaphore(AT_ONCE)))
 
 
 def _newest(nodes: Iterable[NodeView]) -> ClusterMap | None:
@@ -392,7 +392,7 @@ def _tls_port(stats: Mapping[str, str], by_map: int | None) -> int | None:
     return answers.number(stats["tls_port"], "cluster tls_port") if "tls_port" in stats else None
 
 
-def _this(config: bytes) -> Address | None:
+def _own_address(config: bytes) -> Address | None:
     """Return the address under which a node's map names the node itself; None if it does not."""
     for entry in json.loads(config).get("nodesExt", ()):
         if entry.get("thisNode"):

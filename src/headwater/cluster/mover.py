@@ -213,7 +213,7 @@ class Mover:
             ClusterError: another operator is still at work on one of the nodes after that time.
             StatusError: a node refuses for good: a wrong password, no such bucket.
         """
-        async with self._slots, self._alone() if takeover else nullcontext():
+        async with self._slots, self._leases() if takeover else nullcontext():
             return await self._persistently(vbucket, takeover=takeover)
 
     async def recover(self, vbucket: int) -> bool:
@@ -222,7 +222,7 @@ class Mover:
         Raises:
             MoveError: its owner is unknown, or is neither of these two nodes.
         """
-        async with self._alone():
+        async with self._leases():
             await self._open_connections()
             return await self._settling.settle(vbucket)
 
@@ -236,7 +236,7 @@ class Mover:
         began, attempts, backoff = time.monotonic(), 0, Backoff(longest_seconds=2.0)
         patience = Patience(self.limits.patience_seconds, began)
         while True:
-            attempts, had = attempts + 1, self.passed(vb)
+            attempts, passed_before = attempts + 1, self.passed(vb)
             patience.begin()
             try:
                 # Only the first attempt relies on the target's own stream: where that does not do, the mover copies by
@@ -246,7 +246,7 @@ class Mover:
                 problem = error
             else:
                 return Moved(vb, *self.passed(vb), time.monotonic() - began, attempts, ownerless)
-            passed = self.passed(vb) != had
+            passed = self.passed(vb) != passed_before
             if (given_up := await self._gives_up(vb, problem, backoff, patience, passed=passed)) is not None:
                 await self._put_right(vb, given_up)
                 return Moved(vb, *self.passed(vb), time.monotonic() - began, attempts, 0.0)
@@ -259,8 +259,8 @@ class Mover:
         """
         if isinstance(problem, _FOR_GOOD) or (isinstance(problem, MoveError) and not problem.retriable):
             return problem
-        held = await self._settling.held(vb)
-        if patience.failed(time.monotonic(), held, passed=passed):
+        progress = await self._settling.held(vb)
+        if patience.failed(time.monotonic(), progress, passed=passed):
             backoff.reset()
         pause = backoff.next_seconds()
         if patience.is_over(time.monotonic() + pause):
@@ -281,7 +281,7 @@ class Mover:
         if vb in self._settling.active_sent:
             with suppress(TransportError, ProtocolError, StatusError, ClusterError):
                 if await self._is_moved(vb):
-                    await self._settled(vb)
+                    await self._report_owned(vb)
                     return
         raise problem
 
@@ -292,9 +292,9 @@ class Mover:
             takeover: False to copy only.
             follows: True if the target may follow the source by its own connection until the vbucket changes hands.
         """
-        async with self._alone():
+        async with self._leases():
             if await self._is_moved(vb, follows=follows):
-                return await self._settled(vb)
+                return await self._report_owned(vb)
             failpoint("move.replica_made")
         transfer = Transfer(vb, self._source, self._target, self.limits, lambda lag: self.lags.__setitem__(vb, lag))
         try:
@@ -332,23 +332,23 @@ class Mover:
             self._progress(MoveEvent(vb, MoveStage.COPIED))
             return 0.0
         self._progress(MoveEvent(vb, MoveStage.TAKING_OVER))
-        turn = AsyncExitStack()
-        await turn.enter_async_context(self._alternation.handing_over())
+        handover_turn = AsyncExitStack()
+        await handover_turn.enter_async_context(self._alternation.handing_over())
         # Whoever stops the mover does not stop this: half a hand-over would leave the vbucket without an owner.
         self._changing_hands.add(vb)
-        task = asyncio.create_task(self._hand_over_alone(transfer, turn))
+        task = asyncio.create_task(self._hand_over_alone(transfer, handover_turn))
         self._handovers.add(task)
         task.add_done_callback(self._handovers.discard)
         return await asyncio.shield(task)
 
-    async def _hand_over_alone(self, transfer: Transfer, turn: AsyncExitStack) -> float:
+    async def _hand_over_alone(self, transfer: Transfer, handover_turn: AsyncExitStack) -> float:
         try:
-            async with turn, self._alone():
-                return await self._hand_over(transfer, turn)
+            async with handover_turn, self._leases():
+                return await self._hand_over(transfer, handover_turn)
         finally:
             self._changing_hands.discard(transfer.vb)
 
-    async def _hand_over(self, transfer: Transfer, turn: AsyncExitStack) -> float:
+    async def _hand_over(self, transfer: Transfer, handover_turn: AsyncExitStack) -> float:
         vb, connection = transfer.vb, self._connections[_HAND_OVER]
         # Failover 5, step 6: the plain stream is closed at both ends before the one that takes over is requested.
         await self._leave(vb)
@@ -361,16 +361,16 @@ class Mover:
                 await transfer.take_over(connection)
                 trace.tell(ownerless_seconds=transfer.ownerless_seconds)
         except BaseException:
-            known = transfer.active_sent or connection.proxy.fallen is not Side.PRODUCER
-            self._settling.active_sent[vb] = transfer.active_sent if known else None
+            is_known = transfer.active_sent or connection.proxy.fallen is not Side.PRODUCER
+            self._settling.active_sent[vb] = transfer.active_sent if is_known else None
             raise
-        await turn.aclose()  # the next hand-over need not wait for the map; one map then has several
-        await self._settled(vb)
+        await handover_turn.aclose()  # the next hand-over need not wait for the map; one map then has several
+        await self._report_owned(vb)
         await transfer.wait_end(connection)
         connection.stop_listening(vb)
         return transfer.ownerless_seconds
 
-    async def _settled(self, vb: int) -> float:
+    async def _report_owned(self, vb: int) -> float:
         """Call `on_owned` and report that the target owns the vbucket; return 0.0, the seconds without an owner."""
         failpoint("move.owned")
         self.lags[vb] = 0
@@ -383,7 +383,7 @@ class Mover:
     # --- being alone at work ------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
+    async def _leases(self) -> AsyncIterator[None]:
         """Hold the leases of both nodes within a block, so that no other operator changes states there.
 
         Raises:
@@ -410,7 +410,7 @@ class Mover:
         # A connection that was opened anew takes the lease again, or learns that another operator was at work since.
         for node in nodes:
             with suppress(TransportError):  # asking it will fail
-                await node.lease(self._operator, again=True)
+                await node.lease(self._operator, is_renewal=True)
 
     async def _release(self) -> None:
         if not self._at_work:
@@ -426,13 +426,13 @@ class Mover:
             for purpose in (_HAND_OVER, _COPY):
                 connection = self._connections.get(purpose)
                 if connection is None or not connection.is_open:
-                    opened = await open_proxied(
+                    new_connection = await open_proxied(
                         self.source, self.target, self.limits, purpose, delete_times=self._delete_times
                     )
                     if connection is not None:
                         self._changes += connection.proxy.down.changes
                         self._bytes += connection.proxy.down.change_bytes
-                    self._connections[purpose] = opened
+                    self._connections[purpose] = new_connection
 
     def _learn(self) -> None:
         """Stop sending deletions with their times, if the target has refused one."""

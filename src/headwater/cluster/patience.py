@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Held(NamedTuple):
+class CopyPosition(NamedTuple):
     """The state of a copy: the newest vb uuid of its failover log, and its high seqno."""
 
     vb_uuid: int
@@ -31,8 +31,8 @@ class Patience:
     """
 
     def __init__(self, seconds: float, now: float) -> None:
-        self._seconds, self._until = seconds, now + seconds
-        self._most: Held | None = None
+        self._seconds, self._give_up_at = seconds, now + seconds
+        self._best: CopyPosition | None = None
         self._is_copied = self._hands_over = self._is_unsure = False
 
     def begin(self) -> None:
@@ -44,31 +44,31 @@ class Patience:
         self._hands_over = True
         if not self._is_copied:
             self._is_copied = True
-            self._until = now + self._seconds
+            self._give_up_at = now + self._seconds
 
-    def failed(self, now: float, held: Held | None, *, passed: bool) -> bool:
+    def failed(self, now: float, progress: CopyPosition | None, *, passed: bool) -> bool:
         """Note that an attempt failed; return True if it made progress.
 
         Args:
-            held: the state of the target's copy now; None if the target does not answer.
+            progress: the state of the target's copy now; None if the target does not answer.
             passed: True if changes were sent to the target. While it does not answer, that counts as progress, but only
                 once.
         """
         if self._hands_over:
             return False
-        gained = self._is_more(held) if held is not None else passed and not self._is_unsure
-        self._is_unsure = held is None and (gained or self._is_unsure)
+        gained = self._is_more(progress) if progress is not None else passed and not self._is_unsure
+        self._is_unsure = progress is None and (gained or self._is_unsure)
         if gained:
-            self._until = now + self._seconds
+            self._give_up_at = now + self._seconds
         return gained
 
     def is_over(self, at: float) -> bool:
         """Return True if the patience ends at this time or before it."""
-        return at >= self._until
+        return at >= self._give_up_at
 
-    def _is_more(self, held: Held) -> bool:
-        most = self._most
-        if most is not None and held.vb_uuid == most.vb_uuid and held.high_seqno <= most.high_seqno:
+    def _is_more(self, progress: CopyPosition) -> bool:
+        best = self._best
+        if best is not None and progress.vb_uuid == best.vb_uuid and progress.high_seqno <= best.high_seqno:
             return False
-        self._most = held
+        self._best = progress
         return True

@@ -38,22 +38,24 @@ CHANGES = (
 
 
 class Pipe:
-    """One direction.
+    """One direction of a proxied connection: it receives frames from one end and hands them out for the other.
 
     Args:
         opcodes: the opcodes of the frames to inspect.
-        look: called with each of these frames, before later ones are passed on; False holds the frame back.
+        inspect: called with each of these frames, before later ones are passed on; False holds the frame back.
 
     Attributes:
         changes, change_bytes: the numbers of changes, and of their bytes, that were passed on, by vbucket.
         passed_bytes: the bytes of all frames.
     """
 
-    def __init__(self, opcodes: Iterable[int], look: Callable[[Frame], bool], buffer_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(
+        self, opcodes: Iterable[int], inspect: Callable[[Frame], bool], buffer_bytes: int = BUFFER_BYTES
+    ) -> None:
         self.changes: Final = np.zeros(VBUCKET_NUMBERS, np.int64)
         self.change_bytes: Final = np.zeros(VBUCKET_NUMBERS, np.int64)
         self.passed_bytes: int = 0
-        self._look = look
+        self._inspect = inspect
         self._watched, self._is_change = _table(opcodes), _table(CHANGES)
         self._buffer = memoryview(bytearray(buffer_bytes))
         self._bytes = np.frombuffer(self._buffer, np.uint8)
@@ -77,13 +79,13 @@ class Pipe:
         """
         self._end += count
         if self._open_frame:
-            taken = min(self._open_frame, self._end - self._scanned)
-            self._pass(self._scanned, self._scanned + taken)
-            self._open_frame -= taken
-            self._scanned += taken
+            passed = min(self._open_frame, self._end - self._scanned)
+            self._pass(self._scanned, self._scanned + passed)
+            self._open_frame -= passed
+            self._scanned += passed
         if not self._open_frame:
             self._insert_waiting()
-            self._cut()
+            self._cut_frames()
         if not self._pieces:
             self._compact()
 
@@ -95,12 +97,12 @@ class Pipe:
         else:
             self._pieces.append(memoryview(data))
 
-    def _cut(self) -> None:
+    def _cut_frames(self) -> None:
         """Find the frames in the new bytes, look at some, and pass them on."""
-        begin, unread = self._scanned, self._buffer[self._scanned : self._end]
-        frames = scan(unread)
+        begin, new_bytes = self._scanned, self._buffer[self._scanned : self._end]
+        frames = scan(new_bytes)
         if frames.stop.refused:
-            raise BadFrame(f"byte {frames.consumed} of {len(unread)} received: {frames.stop.name.lower()}")
+            raise BadFrame(f"byte {frames.consumed} of {len(new_bytes)} received: {frames.stop.name.lower()}")
         offsets = frames.offsets
         opcodes = self._bytes[offsets + (begin + 1)]
         # Counted before the frames are looked at, for a frame that is kept back moves `_scanned`.
@@ -115,21 +117,21 @@ class Pipe:
         size = lengths(self._buffer, at).frame
         if size > HELD_BYTES_MAX:
             raise RemoteProtocolError(f"{name_of(self._buffer[at + 1])}: {size} bytes; {HELD_BYTES_MAX} are allowed")
-        if not self._look(Frame.decode(self._buffer[at : at + size])):
+        if not self._inspect(Frame.decode(self._buffer[at : at + size])):
             self._pass(self._scanned, at)
             self._scanned = at + size
 
-    def _begin_large(self, needed: int) -> None:
+    def _begin_large(self, frame_bytes: int) -> None:
         """Pass on the first part of a large last frame that is incomplete."""
         have = self._end - self._scanned
-        if have < HEADER_BYTES or needed <= HELD_BYTES_MAX:
+        if have < HEADER_BYTES or frame_bytes <= HELD_BYTES_MAX:
             return
         opcode = self._buffer[self._scanned + 1]
         if self._watched[opcode]:
-            raise RemoteProtocolError(f"{name_of(opcode)}: {needed} bytes; {HELD_BYTES_MAX} are allowed")
-        self._count(np.zeros(1, np.int64), needed, self._bytes[self._scanned + 1 : self._scanned + 2])
+            raise RemoteProtocolError(f"{name_of(opcode)}: {frame_bytes} bytes; {HELD_BYTES_MAX} are allowed")
+        self._count(np.zeros(1, np.int64), frame_bytes, self._bytes[self._scanned + 1 : self._scanned + 2])
         self._pass(self._scanned, self._end)
-        self._scanned, self._open_frame = self._end, needed - have
+        self._scanned, self._open_frame = self._end, frame_bytes - have
 
     def _count(self, offsets: NDArray[np.int64], consumed: int, opcodes: NDArray[np.uint8]) -> None:
         """Add the changes of each vbucket to the totals."""
@@ -171,9 +173,9 @@ class Pipe:
 
     def _compact(self) -> None:
         """Move the remaining bytes, less than a small frame, to the front once all else is sent."""
-        left = bytes(self._buffer[self._scanned : self._end])
-        self._buffer[: len(left)] = left
-        self._scanned, self._end = 0, len(left)
+        remaining = bytes(self._buffer[self._scanned : self._end])
+        self._buffer[: len(remaining)] = remaining
+        self._scanned, self._end = 0, len(remaining)
 
 
 def _table(opcodes: Iterable[int]) -> NDArray[np.bool_]:

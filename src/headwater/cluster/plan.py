@@ -110,17 +110,17 @@ def make_plan(
     _check_settles(settlement)
     before = settled(survey.map, settlement)
     after = balance(before, servers, replicas, groups=survey.groups)
-    behind = [node for node in survey.map.servers if survey.nodes[node].version != survey.map.version]
+    late_nodes = [node for node in survey.map.servers if survey.nodes[node].version != survey.map.version]
     if not settlement.cut:  # first such a vbucket gets an owner, whose copy is sound; the plan behind that is checked
         _check_sound(survey, before, after)
-    return Plan(before, after, moves(before, after), settlement, strays(survey, after), behind)
+    return Plan(before, after, moves(before, after), settlement, strays(survey, after), late_nodes)
 
 
-def settled(known: ClusterMap, settlement: Settlement) -> ClusterMap:
+def settled(cluster_map: ClusterMap, settlement: Settlement) -> ClusterMap:
     """Return the map after the settlement; a takeover that broke off counts as not begun."""
     owners = {**settlement.handed_over, **{vb: copies[0] for vb, copies in settlement.unowned.items()}}
-    changed = {vb: chain_with_owner(known.copies(vb), owner) for vb, owner in owners.items()}
-    return known.with_chains(changed) if changed else known
+    changed = {vb: chain_with_owner(cluster_map.copies(vb), owner) for vb, owner in owners.items()}
+    return cluster_map.with_chains(changed) if changed else cluster_map
 
 
 def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
@@ -132,9 +132,9 @@ def _check_left(survey: Survey, address: Address, node: NodeView) -> None:
     if node.this in survey.map.servers and node.map is not None and node.map.uuid == survey.map.uuid:
         raise ClusterError(f"{address} is the member {node.this}", "use that address")
     if node.map is None or node.map.uuid != survey.map.uuid:
-        silent = f" and does not answer ({node.error})" if not node.answers else ""
+        silence = f" and does not answer ({node.error})" if not node.answers else ""
         members = ", ".join(map(str, survey.map.servers))
-        raise ClusterError(f"{address} is no member{silent}", f"the members are {members}")
+        raise ClusterError(f"{address} is no member{silence}", f"the members are {members}")
 
 
 def _check_cluster(survey: Survey, add: Sequence[Address]) -> None:
@@ -171,9 +171,9 @@ def _check_members(survey: Survey) -> None:
 
 
 def _check_answers(survey: Survey) -> None:
-    silent = [node for node in survey.nodes.values() if not node.answers]
-    if silent:
-        complaints = "; ".join(node.complaint for node in silent)
+    silent_nodes = [node for node in survey.nodes.values() if not node.answers]
+    if silent_nodes:
+        complaints = "; ".join(node.complaint for node in silent_nodes)
         raise ClusterError(
             complaints, "start it and type this again, or, if it is gone for good, headwater cluster failover"
         )
@@ -244,13 +244,14 @@ def _check_strays(survey: Survey, after: ClusterMap) -> None:
         ClusterError: one has.
     """
     for address, vbuckets in strays(survey, after).items():
-        if needed := [vb for vb in vbuckets if survey.has_lost_changes(vb, address, after.copies(vb))]:
-            owner = survey.in_state(needed[0], State.ACTIVE)[0]
-            whole, damaged = (survey.nodes[each].copy(needed[0], ()) for each in (address, owner))
+        if damaged := [vb for vb in vbuckets if survey.has_lost_changes(vb, address, after.copies(vb))]:
+            owner = survey.in_state(damaged[0], State.ACTIVE)[0]
+            sound_copy, damaged_copy = (survey.nodes[each].copy(damaged[0], ()) for each in (address, owner))
             raise ClusterError(
-                f"{address} has copies of the vbuckets {vbucket_list(needed)} that the map does not give it, with"
-                f" changes that are damaged at {owner}: vbucket {needed[0]} is complete there up to seqno"
-                f" {whole.complete}, here up to {damaged.complete} of {damaged.seqno}; they would be deleted",
+                f"{address} has copies of the vbuckets {vbucket_list(damaged)} that the map does not give it, with"
+                f" changes that are damaged at {owner}: vbucket {damaged[0]} is complete there up to seqno"
+                f" {sound_copy.complete}, here up to {damaged_copy.complete} of {damaged_copy.seqno}; they would be"
+                " deleted",
                 f"promote them: headwater cluster failover --dead {owner} --force; or, to lose what is damaged, delete"
                 f" them at {address} (DEL_VBUCKET), then type this again",
             )

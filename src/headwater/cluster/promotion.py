@@ -80,30 +80,32 @@ async def plan_promotion(
         raise ClusterError(f"{node} is in a cluster", "use headwater cluster failover")
     sources = {parse(name).seeds[0]: sorted(report.vbuckets) for name, report in (await admin.replication()).items()}
     sources = {address: followed for address, followed in sources.items() if followed and source in (None, address)}
-    wanted = set(view.states) if vbuckets is None else set(vbuckets)
+    numbers = set(view.states) if vbuckets is None else set(vbuckets)
     if source is not None and sources:
-        wanted &= {vb for followed in sources.values() for vb in followed}
-    chosen = {vb: view.seqnos.get(vb, 0) for vb in sorted(wanted) if view.states.get(vb) in FOLLOWERS}
-    if not chosen:
+        numbers &= {vb for followed in sources.values() for vb in followed}
+    seqnos = {vb: view.seqnos.get(vb, 0) for vb in sorted(numbers) if view.states.get(vb) in FOLLOWERS}
+    if not seqnos:
         raise ClusterError(
             f"{node} has no replica to promote", "look with headwater cluster status, or name --vbuckets"
         )
-    gaps = [vb for vb in await admin.refused() if vb in chosen]
-    damaged = [vb for vb in view.damaged if vb in chosen]
+    gaps = [vb for vb in await admin.refused() if vb in seqnos]
+    damaged = [vb for vb in view.damaged if vb in seqnos]
     owners = tuple(dict.fromkeys((*sources, *([source] if source else []))))
-    owned = {owner: held for owner in owners if (held := await _owned(members, owner, chosen))}
-    unheard = {owner: problem for owner in owners if (problem := await _unheard(members, owner))}
-    checks: dict[FailoverRefusal, Callable[[], None]] = {
-        FailoverRefusal.ALIVE: lambda: _check_dead(node, owned, unheard),
-        FailoverRefusal.DAMAGED: lambda: _check_sound(node, gaps, damaged),
-        FailoverRefusal.PART: lambda: _check_whole(view, chosen),
+    owned_by_node = {
+        owner: vbuckets_ for owner in owners if (vbuckets_ := await _owned_vbuckets(members, owner, seqnos))
     }
-    accepted = judge(checks, frozenset(FailoverRefusal) if force else accept)
-    return PromotionPlan(node, sources, chosen, owned, frozenset((*gaps, *damaged)), accepted, owners)
+    unheard = {owner: problem for owner in owners if (problem := await _silence_of(members, owner))}
+    checks: dict[FailoverRefusal, Callable[[], None]] = {
+        FailoverRefusal.ALIVE: lambda: _check_dead(node, owned_by_node, unheard),
+        FailoverRefusal.DAMAGED: lambda: _check_sound(node, gaps, damaged),
+        FailoverRefusal.PART: lambda: _check_whole(view, seqnos),
+    }
+    accepted_problems = judge(checks, frozenset(FailoverRefusal) if force else accept)
+    return PromotionPlan(node, sources, seqnos, owned_by_node, frozenset((*gaps, *damaged)), accepted_problems, owners)
 
 
 def _check_dead(
-    node: Address, owned: Mapping[Address, Sequence[int]], unheard: Mapping[Address, str] = MappingProxyType({})
+    node: Address, owned_by_node: Mapping[Address, Sequence[int]], unheard: Mapping[Address, str] = MappingProxyType({})
 ) -> None:
     for owner, problem in unheard.items():
         raise ClusterError(
@@ -111,9 +113,9 @@ def _check_dead(
             f"name it as it can be called from here, with TLS or without: --from HOST:PORT;"
             f" or {FailoverRefusal.ALIVE.option} if nothing of it lives there",
         )
-    for owner, held in owned.items():
+    for owner, vbuckets in owned_by_node.items():
         raise ClusterError(
-            f"{owner} lives and owns the vbuckets {vbucket_list(held)}",
+            f"{owner} lives and owns the vbuckets {vbucket_list(vbuckets)}",
             f"hand them over and lose nothing: headwater move --from {owner} --to {node} --takeover;"
             f" or {FailoverRefusal.ALIVE.option}",
         )
@@ -132,8 +134,8 @@ def _check_sound(node: Address, gaps: Sequence[int], damaged: Sequence[int]) -> 
         )
 
 
-def _check_whole(view: NodeView, chosen: Mapping[int, int]) -> None:
-    parts = [vb for vb, seqno in chosen.items() if seqno and not view.copy(vb, ()).complete]
+def _check_whole(view: NodeView, seqnos: Mapping[int, int]) -> None:
+    parts = [vb for vb, seqno in seqnos.items() if seqno and not view.copy(vb, ()).complete]
     if parts:
         raise ClusterError(
             f"{view.address} has received a part only of the vbuckets {vbucket_list(parts)}: they were being made",
@@ -141,7 +143,7 @@ def _check_whole(view: NodeView, chosen: Mapping[int, int]) -> None:
         )
 
 
-async def _owned(members: Members, owner: Address, vbuckets: Iterable[int]) -> list[int]:
+async def _owned_vbuckets(members: Members, owner: Address, vbuckets: Iterable[int]) -> list[int]:
     try:
         states = await members.admin(owner).states()
     except TransportError:
@@ -149,7 +151,7 @@ async def _owned(members: Members, owner: Address, vbuckets: Iterable[int]) -> l
     return [vb for vb in vbuckets if states.get(vb) is State.ACTIVE]
 
 
-async def _unheard(members: Members, owner: Address) -> str:
+async def _silence_of(members: Members, owner: Address) -> str:
     """Return why an owner that accepts connections does not answer, and so may be alive; empty if it answered or nobody
     listens.
 
@@ -191,11 +193,12 @@ async def _owned_since(members: Members, plan: PromotionPlan) -> dict[Address, l
 
     People may take time to confirm a plan.
     """
-    since_by_owner = {owner: await _owned(members, owner, plan.vbuckets) for owner in plan.owners}
-    since = {
-        owner: [vb for vb in held if vb not in plan.owned.get(owner, ())] for owner, held in since_by_owner.items()
+    since_by_owner = {owner: await _owned_vbuckets(members, owner, plan.vbuckets) for owner in plan.owners}
+    new_vbuckets = {
+        owner: [vb for vb in vbuckets if vb not in plan.owned.get(owner, ())]
+        for owner, vbuckets in since_by_owner.items()
     }
-    return {owner: held for owner, held in since.items() if held}
+    return {owner: vbuckets for owner, vbuckets in new_vbuckets.items() if vbuckets}
 
 
 async def _promote(members: Members, plan: PromotionPlan) -> None:
@@ -203,6 +206,6 @@ async def _promote(members: Members, plan: PromotionPlan) -> None:
     for owner, vbuckets in plan.owned.items():
         await members.set_states(owner, dict.fromkeys(vbuckets, State.DEAD))
     for source, followed in plan.sources.items():
-        mine = [vb for vb in followed if vb in plan.vbuckets]
-        await members.admin(plan.node).stop_replicating(members.endpoint(source), mine)
+        promoted = [vb for vb in followed if vb in plan.vbuckets]
+        await members.admin(plan.node).stop_replicating(members.endpoint(source), promoted)
     await members.set_states(plan.node, dict.fromkeys(plan.vbuckets, State.ACTIVE), forced=plan.gaps)

@@ -186,13 +186,13 @@ async def open_proxied(
         common = await opener.greet(Side.PRODUCER, source, features)
         if common != features:
             await opener.greet(Side.CONSUMER, target, common)
-        wanted = FLAGS | OPTIONAL_FLAGS
+        flags = FLAGS | OPTIONAL_FLAGS
         if not (delete_times and Feature.JSON in features):
-            wanted &= ~OpenFlag.INCLUDE_DELETE_TIMES
-        named = str(target.address) if Feature.JSON in features else ""
-        taken = await opener.open(Side.CONSUMER, name, wanted, named)
-        await opener.open(Side.PRODUCER, name, taken | OpenFlag.PRODUCER)
-        connection.has_delete_times = bool(taken & OpenFlag.INCLUDE_DELETE_TIMES)
+            flags &= ~OpenFlag.INCLUDE_DELETE_TIMES
+        consumer_name = str(target.address) if Feature.JSON in features else ""
+        accepted_flags = await opener.open(Side.CONSUMER, name, flags, consumer_name)
+        await opener.open(Side.PRODUCER, name, accepted_flags | OpenFlag.PRODUCER)
+        connection.has_delete_times = bool(accepted_flags & OpenFlag.INCLUDE_DELETE_TIMES)
         channels = {side: link.channel for side, link in opener.links.items()}
         connection.proxy = Proxy(channels, connection.observe, clock, limits.liveness)
         # What was read behind the answer to DCP_OPEN is the beginning of the frames to pass.

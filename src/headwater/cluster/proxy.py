@@ -99,7 +99,7 @@ class Proxy:
         self._channels, self._listener, self._clock, self._liveness = channels, listener, clock, liveness
         looked_at = {Side.PRODUCER: (*_ANSWERED, *_REPORTED), Side.CONSUMER: (*_ANSWERED, *_REPORTED, *CHANGES)}
         self._pipes = {side: Pipe(looked_at[side], self._looker(side)) for side in Side}
-        self._heard = dict.fromkeys(Side, clock())
+        self._heard_at = dict.fromkeys(Side, clock())
         self._descriptors = {side: channel.fileno() for side, channel in channels.items()}
         # Ends that do not take what comes from the other, and the last time they did.
         self._blocked: dict[Side, float] = {}
@@ -115,10 +115,10 @@ class Proxy:
     def start(self, leftovers: dict[Side, bytes]) -> None:
         """Begin to pass frames on; `leftovers` are bytes received behind the answer to DCP_OPEN."""
         for side in Side:
-            left = leftovers.get(side, b"")
-            self._pipes[side].room()[: len(left)] = left
+            leftover = leftovers.get(side, b"")
+            self._pipes[side].room()[: len(leftover)] = leftover
             self._loop.add_reader(self._descriptors[side], self._readable, side)
-            self._guarded(side, partial(self._took, side, len(left)))
+            self._guarded(side, partial(self._take_bytes, side, len(leftover)))
         self._watch()
 
     async def ask(self, side: Side, request: Frame, timeout_seconds: float) -> Frame:
@@ -177,12 +177,12 @@ class Proxy:
             return
         if count == 0:
             raise ConnectionLost(channel.peer, "the node closed the connection")
-        self._heard[side] = self._clock()
-        self._took(side, count)
+        self._heard_at[side] = self._clock()
+        self._take_bytes(side, count)
         if channel.has_more:
             self._loop.call_soon(self._read_on, side)
 
-    def _took(self, side: Side, count: int) -> None:
+    def _take_bytes(self, side: Side, count: int) -> None:
         self._pipes[side].received(count)
         self._flush(side)
 
@@ -215,7 +215,7 @@ class Proxy:
             self._loop.remove_writer(target)
             self._loop.add_reader(source, self._readable, side)
             self._loop.call_soon(self._read_on, side)
-            self._heard[side] = self._clock()  # nobody listened to it meanwhile
+            self._heard_at[side] = self._clock()  # nobody listened to it meanwhile
 
     def _read_last(self, side: Side) -> None:
         """Read the last bytes of an end that hung up: they may give the reason."""
@@ -280,12 +280,12 @@ class Proxy:
         now, liveness = self._clock(), self._liveness
         for side in Side:
             # An end whose words the other does not take is not read, so it can't be heard: it is the other's fault.
-            silent = now - self._heard[side] if side.other not in self._blocked else 0.0
-            quiet = max(silent, now - self._blocked.get(side, now))
-            if quiet >= liveness.silent_seconds:
-                self.close(PeerSilent(self._channels[side].peer, quiet), side)
+            silent_seconds = now - self._heard_at[side] if side.other not in self._blocked else 0.0
+            idle_seconds = max(silent_seconds, now - self._blocked.get(side, now))
+            if idle_seconds >= liveness.silent_seconds:
+                self.close(PeerSilent(self._channels[side].peer, idle_seconds), side)
                 return
-            if quiet >= liveness.noop_seconds / 2 and side not in self._blocked:
+            if idle_seconds >= liveness.noop_seconds / 2 and side not in self._blocked:
                 self._insert(side, Noop(opaque=next(self._opaques)).frame())
         if not self.lost.done():
             self._timer = self._loop.call_later(liveness.noop_seconds / 2, self._watch)

@@ -48,9 +48,9 @@ class Publisher:
 
     def __init__(self, members: Members, current: ClusterMap, also: Iterable[Address] = ()) -> None:
         self.current: ClusterMap = current
-        self._members, self._also = members, tuple(also)
-        self._waiting: dict[int, Nodes] = {}
-        self._needed: dict[int, int] = {}
+        self._members, self._extra_nodes = members, tuple(also)
+        self._waiting_changes: dict[int, Nodes] = {}
+        self._needed_seqnos: dict[int, int] = {}
         self._first: set[Address] = set()
         self._next: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
@@ -102,18 +102,18 @@ class Publisher:
         """
         if question is not None:
             needed = await self._answer(vbucket, nodes, question)
-        self._waiting[vbucket] = nodes
+        self._waiting_changes[vbucket] = nodes
         if needed is not None:
-            self._needed[vbucket] = needed
+            self._needed_seqnos[vbucket] = needed
         self._first.update(first)
-        await self._sent()
+        await self._wait_until_sent()
 
     async def need(self, seqnos: Mapping[int, int]) -> None:
         """Set the seqnos that copies must reach to be promoted (`ClusterMap.with_needed`); as `change`."""
         self.current = self.current.with_needed(seqnos)
-        await self._sent()
+        await self._wait_until_sent()
 
-    async def _sent(self) -> None:
+    async def _wait_until_sent(self) -> None:
         if self._next is None:
             self._next = self._begin(self._send())
         # One caller that is cancelled must not take the others' revision with it.
@@ -121,16 +121,16 @@ class Publisher:
 
     async def _send(self) -> None:
         async with self._sending:
-            changes, needed, first = self._waiting, self._needed, self._first
-            self._waiting, self._needed, self._first, self._next = {}, {}, set(), None
+            changes, needed, first = self._waiting_changes, self._needed_seqnos, self._first
+            self._waiting_changes, self._needed_seqnos, self._first, self._next = {}, {}, set(), None
             # A chain that all nodes get now is no owner's own any more.
             self._open = {vb: chain for vb, chain in self._open.items() if vb not in changes}
-            wanted = self.current.with_chains(changes)
+            new_map = self.current.with_chains(changes)
             if needed:
-                seqnos = {**wanted.needed, **needed}
-                wanted = wanted.with_needed({vb: seqno for vb, seqno in seqnos.items() if seqno})
+                seqnos = {**new_map.needed, **needed}
+                new_map = new_map.with_needed({vb: seqno for vb, seqno in seqnos.items() if seqno})
             # Kept even if a node refuses it: others have this map already, and no later one may lack what it says.
-            self.current = wanted
+            self.current = new_map
             await self._sent_to_all(first)
 
     async def _sent_to_all(self, first: set[Address]) -> None:
@@ -140,14 +140,20 @@ class Publisher:
         Members take over newer maps from each other, so another member may already have such an owner's map: then all
         nodes get newer ones.
         """
-        for left in reversed(range(TRIES)):
-            wanted, owners = self.current, {chain[0] for chain in self._open.values()}
-            instead = {owner: self._own_map(owner) for owner in wanted.servers if owner in owners}
+        for tries_left in reversed(range(TRIES)):
+            new_map, owners = self.current, {chain[0] for chain in self._open.values()}
+            instead = {owner: self._own_map(owner) for owner in new_map.servers if owner in owners}
             try:
-                return await self._members.send(wanted, first=(*first, *instead), also=self._also, instead=instead)
+                return await self._members.send(
+                    new_map, first=(*first, *instead), also=self._extra_nodes, instead=instead
+                )
             except NewerMap as error:
-                theirs = await self._members.map_of(error.node)
-                if not left or theirs is None or all(theirs.version != own.version for own in instead.values()):
+                node_map = await self._members.map_of(error.node)
+                if (
+                    not tries_left
+                    or node_map is None
+                    or all(node_map.version != new.version for new in instead.values())
+                ):
                     raise
             self.current = replace(self.current, rev=self.current.rev + 1)
         return None
@@ -173,7 +179,7 @@ class Publisher:
             # A cancelled run sends nothing more: the next one finds the owner's map, in which the seqno is unknown.
             if isinstance(error, Exception):
                 with suppress(HeadwaterError):  # the first failure is told
-                    await self._sent()
+                    await self._wait_until_sent()
             raise
 
     async def _reach_alone(self, owner: Address, vbucket: int, nodes: Nodes) -> None:

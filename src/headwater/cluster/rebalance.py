@@ -28,7 +28,7 @@ from headwater.client.routing import Address
 from headwater.cluster.balance import Move
 from headwater.cluster.bucket_settings import bring_settings
 from headwater.cluster.clocks import level_clocks
-from headwater.cluster.collections import outrank, refuse_joining, refuse_older
+from headwater.cluster.collections import refuse_joining, refuse_older, send_newer_manifest
 from headwater.cluster.encryption import check_encryption
 from headwater.cluster.inquiry import Inquiry
 from headwater.cluster.members import Members
@@ -67,7 +67,7 @@ class RebalanceStep:
 Progress = Callable[[RebalanceStep], None]
 
 
-def _silent(_: RebalanceStep) -> None:
+def _ignore_step(_: RebalanceStep) -> None:
     """Ignore a step: the default without an observer."""
 
 
@@ -94,7 +94,7 @@ class Rebalance:
         replicas: int | None = None,
         vbuckets_at_once: int = VBUCKETS_AT_ONCE,
         limits: Limits = Limits(),  # noqa: B008 - a constant
-        progress: Progress = _silent,
+        progress: Progress = _ignore_step,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._members, self._seeds = members, seeds
@@ -109,7 +109,7 @@ class Rebalance:
         self._movers: dict[tuple[Address, Address], Mover] = {}
         self._publisher: Publisher
         self._moves: dict[int, Move] = {}
-        self._done = self._total = 0
+        self._moves_done = self._total = 0
         self._tls_ports: dict[Address, int] = {}
 
     async def plan(self) -> Plan:
@@ -118,7 +118,7 @@ class Rebalance:
         Raises:
             ClusterError, OptionError: as `make_plan`; or the collections of two nodes are not of one bucket.
         """
-        return (await self._look())[0]
+        return (await self._look_and_plan())[0]
 
     async def run(self) -> ClusterMap | None:
         """Carry the plan out; return the final map, None if the run was stopped before.
@@ -132,11 +132,11 @@ class Rebalance:
             survey = await self._members.survey((*self._seeds, *self._add))
             async with self._members.alone("rebalance", survey.nodes):
                 after = await self._run()
-            trace.tell(moves=self._done)
+            trace.tell(moves=self._moves_done)
             return after
 
     async def _run(self) -> ClusterMap | None:
-        plan, survey_rev = await self._look()
+        plan, survey_rev = await self._look_and_plan()
         if not plan.settlement.is_settled:
             plan, survey_rev = await self._settle(plan, survey_rev)
         self._moves = {move.vbucket: move for move in plan.moves}
@@ -154,7 +154,7 @@ class Rebalance:
         await refuse_older(self._members, plan.before.servers, joining)
         # Before the map makes them members: a newer manifest of theirs would drop the collections it lacks in each
         # vbucket that they get.
-        await outrank(self._members, plan.before.servers, joining)
+        await send_newer_manifest(self._members, plan.before.servers, joining)
         await bring_settings(self._members, plan.before.servers, joining)
         await self._members.send(self._publisher.current)
         # Also where none joins: a run that was killed behind its first map has left that to this one.
@@ -168,20 +168,20 @@ class Rebalance:
 
     # ------------------------------------------------------------------ before and after
 
-    async def _look(self) -> tuple[Plan, int]:
+    async def _look_and_plan(self) -> tuple[Plan, int]:
         with span("rebalance.plan") as trace:
-            plan, rev = await self._planned()
+            plan, rev = await self._plan_and_revision()
             trace.tell(moves=len(plan.moves), servers=len(plan.after.servers))
             return plan, rev
 
-    async def _planned(self) -> tuple[Plan, int]:
+    async def _plan_and_revision(self) -> tuple[Plan, int]:
         survey = await self._members.survey((*self._seeds, *self._add))
         # Only the survey finds the names that belong to ports for TLS.
         self._add, self._remove = (tuple(map(self._members.name_of, each)) for each in (self._add, self._remove))
         self._tls_ports = survey.tls_ports
-        unknown = [each for each in self._remove if each not in survey.map.servers]
-        views = await asyncio.gather(*map(self._members.view, unknown))
-        strangers = dict(zip(unknown, views, strict=True))
+        foreign_nodes = [each for each in self._remove if each not in survey.map.servers]
+        views = await asyncio.gather(*map(self._members.view, foreign_nodes))
+        strangers = dict(zip(foreign_nodes, views, strict=True))
         plan = make_plan(survey, add=self._add, remove=self._remove, replicas=self._replicas, strangers=strangers)
         joining = [each for each in dict.fromkeys(self._add) if each not in survey.map.servers]
         former = [each for each in joining if _is_of(survey.nodes[each].map, survey.map)]
@@ -191,7 +191,7 @@ class Rebalance:
 
     async def _settle(self, plan: Plan, rev: int) -> tuple[Plan, int]:
         """Repair what an earlier run left unfinished, then survey and plan again."""
-        self._tell("settling what an earlier run left open")
+        self._report_step("settling what an earlier run left open")
         survey = await self._members.survey((*self._seeds, *self._add))
         publisher = Publisher(self._members, survey.map.after(rev))
         # All members go by one map before states change: one with an older map could follow a node that is no owner.
@@ -203,7 +203,7 @@ class Rebalance:
                 await repair(self._members, publisher, survey, plan.settlement)
             finally:
                 await publisher.finish()
-        return await self._look()
+        return await self._look_and_plan()
 
     async def _finish(self, plan: Plan) -> ClusterMap:
         """Send the last map, with the staying nodes only; then delete the copies outside of it, once all others are
@@ -211,38 +211,38 @@ class Rebalance:
 
         A copy with changes that a damaged owner has lost is kept.
         """
-        self._tell("the last map")
+        self._report_step("the last map")
         leaving = [node for node in self._publisher.current.servers if node not in plan.after.servers]
         final = self._publisher.current.with_servers(plan.after.servers).with_groups(plan.after.groups)
         # Leaving nodes get it, too: by the map before they would still count as members.
         await self._members.send(final, also=leaving)
-        self._tell("waiting for the last replicas")
+        self._report_step("waiting for the last replicas")
         await self._watch.until_all_level(final)
         survey = await self._members.survey((*plan.after.servers, *leaving))
         for address, node in survey.nodes.items():
             strays = [vb for vb in node.states if vb < final.vbuckets and address not in final.copies(vb)]
             # Damage that was found since the plan was made: the next plan tells of it.
-            kept = {vb for vb in strays if survey.has_lost_changes(vb, address, final.copies(vb))}
-            await self._members.delete(address, [vb for vb in strays if vb not in kept])
+            needed_copies = {vb for vb in strays if survey.has_lost_changes(vb, address, final.copies(vb))}
+            await self._members.delete(address, [vb for vb in strays if vb not in needed_copies])
         return final
 
     # ------------------------------------------------------------------ vbuckets
 
     async def _move_all(self, moves: Sequence[Move], movers: AsyncExitStack) -> bool:
         """Move all vbuckets, a few at a time; return False if the run was stopped."""
-        waiting, room = deque(_in_mixed_order(moves)), Room(self._at_once)
+        queue, room = deque(_in_mixed_order(moves)), Room(self._at_once)
         failures: list[HeadwaterError] = []
 
         async def work() -> None:
-            while waiting and not failures and not self._stopping():
-                move = waiting.popleft()
+            while queue and not failures and not self._stopping():
+                move = queue.popleft()
                 try:
                     size = await self._size(move)
                     async with room.place(size):
                         # The wait for room may have been long. The move goes back, so that the run counts as stopped,
                         # not as done.
                         if failures or self._stopping():
-                            waiting.append(move)
+                            queue.append(move)
                             return
                         await self._traced(move, movers)
                 # An error that left the task would cancel all others, with vbuckets that are copied or change hands:
@@ -250,15 +250,15 @@ class Rebalance:
                 except HeadwaterError as error:
                     failures.append(error)
                     return
-                self._done += 1
-                self._tell(f"vbucket {move.vbucket} is on {move.target}")
+                self._moves_done += 1
+                self._report_step(f"vbucket {move.vbucket} is on {move.target}")
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(SMALL_AT_ONCE * self._at_once, len(waiting))):
+            for _ in range(min(SMALL_AT_ONCE * self._at_once, len(queue))):
                 group.create_task(work())
         if failures:
             raise failures[0]
-        return not waiting
+        return not queue
 
     async def _size(self, move: Move) -> int | None:
         """Return about how many bytes a move copies from node to node; None if the source does not report it."""
@@ -281,10 +281,10 @@ class Rebalance:
         if new := _joining(move, len(publisher.current.copies(vb))):
             chain = (*publisher.current.copies(vb), *new)
             with span("rebalance.join", vbucket=vb):
-                await publisher.change(vb, chain, first=(owner, *new), needed=await self._needed(vb, owner))
+                await publisher.change(vb, chain, first=(owner, *new), needed=await self._needed_seqno(vb, owner))
                 await self._watch.until_level(vb, owner, new)
             failpoint("rebalance.joined")
-        elif move.copied_to and (needed := await self._needed(vb, owner)):
+        elif move.copied_to and (needed := await self._needed_seqno(vb, owner)):
             # The mover makes a copy on the target, which no chain names before it owns the vbucket.
             await publisher.change(vb, publisher.current.copies(vb), needed=needed)
         if move.changes_owner:
@@ -301,9 +301,9 @@ class Rebalance:
         """
         vb, publisher = move.vbucket, self._publisher
         await self._watch.until_level(vb, target, replicas)
-        known = publisher.current
-        if replicas and not set(known.copies(vb)) <= set(move.after):
-            question = functools.partial(self._lacking, vb, target, replicas)
+        cluster_map = publisher.current
+        if replicas and not set(cluster_map.copies(vb)) <= set(move.after):
+            question = functools.partial(self._lacking_seqno, vb, target, replicas)
             await publisher.change(vb, move.after, first=(target,), question=question)
             failpoint("rebalance.narrowed")
             await self._watch.until_level(vb, target, replicas)
@@ -317,13 +317,13 @@ class Rebalance:
         for node in move.dropped_from:
             await self._members.admin(node).delete(vb)
 
-    async def _lacking(self, vb: int, owner: Address, replicas: Sequence[Address]) -> int:
+    async def _lacking_seqno(self, vb: int, owner: Address, replicas: Sequence[Address]) -> int:
         """Return the owner's seqno of a vbucket if a replica has not reached it, else 0."""
         seqno = await self._inquiry.owned_seqno(owner, vb)
         copies = await asyncio.gather(*(self._inquiry.copy(node, vb) for node in replicas))
         return seqno if min(0 if copy is None else copy.complete for copy in copies) < seqno else 0
 
-    async def _needed(self, vb: int, owner: Address) -> int:
+    async def _needed_seqno(self, vb: int, owner: Address) -> int:
         """Return the seqno that a new copy must reach before it may be promoted: the seqno that all other copies have
         reached.
 
@@ -331,14 +331,14 @@ class Rebalance:
         several nodes die. The copies in the chain reach the bound already. A copy that holds nothing yet, as after the
         loss of its disk, is left out of the comparison.
         """
-        known = self._publisher.current
-        others = [node for node in known.copies(vb) if node != owner]
-        copies = asyncio.gather(*(self._inquiry.copy(node, vb) for node in others))
-        seqno, other_copies = await asyncio.gather(self._held(vb, owner), copies)
+        cluster_map = self._publisher.current
+        checked_copies = [node for node in cluster_map.copies(vb) if node != owner]
+        copies = asyncio.gather(*(self._inquiry.copy(node, vb) for node in checked_copies))
+        seqno, other_copies = await asyncio.gather(self._owner_seqno(vb, owner), copies)
         replicas = [copy.complete for copy in other_copies if copy is not None and copy.complete]
-        return max(min([seqno, *replicas]), known.needed.get(vb, 0))
+        return max(min([seqno, *replicas]), cluster_map.needed.get(vb, 0))
 
-    async def _held(self, vb: int, owner: Address) -> int:
+    async def _owner_seqno(self, vb: int, owner: Address) -> int:
         """Return the seqno of a vbucket at its owner, or 0 if the node does not own it."""
         copy = await self._inquiry.copy(owner, vb)
         return copy.seqno if copy is not None and copy.is_active else 0
@@ -351,7 +351,7 @@ class Rebalance:
                 self._members.endpoint(target),
                 concurrency=self._at_once,
                 limits=self._limits,
-                on_owned=self._owned,
+                on_owned=self._publish_owner,
                 operator=self._members.operator,
             )
             self._movers[pair] = mover
@@ -359,7 +359,7 @@ class Rebalance:
         async with self._handing_over:
             await self._movers[pair].move(move.vbucket, takeover=True)
 
-    async def _owned(self, vbucket: int) -> None:
+    async def _publish_owner(self, vbucket: int) -> None:
         """Send the map with the new owner, because the target is active. The old owner stays as a replica if the plan
         keeps it.
 
@@ -371,50 +371,50 @@ class Rebalance:
         """
         move = self._moves[vbucket]
         copies = self._publisher.current.copies(vbucket)
-        kept = [node for node in copies if node not in (move.source, move.target)]
+        staying = [node for node in copies if node not in (move.source, move.target)]
         back = [move.source] if move.source in move.after else []
         # These two get the map first: the old owner refuses requests, and a refusal with a map that still names it
         # makes clients repeat for ever (kv 5).
         both = [node for node in (move.target, move.source) if node is not None]
         try:
-            needed = await self._held(vbucket, move.target) if kept and not back and move.target else 0
-            await self._publisher.change(vbucket, (move.target, *kept, *back), first=both, needed=needed or None)
+            needed = await self._owner_seqno(vbucket, move.target) if staying and not back and move.target else 0
+            await self._publisher.change(vbucket, (move.target, *staying, *back), first=both, needed=needed or None)
         except HeadwaterError as error:  # not for the mover to try again: a node that is to get the map is gone
             raise MoveError(vbucket, str(error), "start the node, then type this again") from error
 
-    def _tell(self, now: str) -> None:
-        self._progress(RebalanceStep(self._done, self._total, now))
+    def _report_step(self, now: str) -> None:
+        self._progress(RebalanceStep(self._moves_done, self._total, now))
 
 
 class Room:
     """A limit on the vbuckets that are moved at the same time.
 
     Args:
-        most: the most vbuckets, whatever their size.
+        move_count_max: the most vbuckets, whatever their size.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, move_count_max: int) -> None:
+        self._count_max = move_count_max
         self._count = self._bytes = 0
         self._freed = asyncio.Condition()
 
     @asynccontextmanager
     async def place(self, size: int | None) -> AsyncIterator[None]:
         """Enclose the move of a vbucket of `size` bytes (None: unknown); wait first until there is room."""
-        held = self._most * SMALL_BYTES + 1 if size is None else size  # no small one
+        bytes_ = self._count_max * SMALL_BYTES + 1 if size is None else size  # no small one
         async with self._freed:
-            await self._freed.wait_for(lambda: self._has_room(held))
-            self._count, self._bytes = self._count + 1, self._bytes + held
+            await self._freed.wait_for(lambda: self._has_room(bytes_))
+            self._count, self._bytes = self._count + 1, self._bytes + bytes_
         try:
             yield
         finally:
-            self._count, self._bytes = self._count - 1, self._bytes - held
+            self._count, self._bytes = self._count - 1, self._bytes - bytes_
             async with self._freed:
                 self._freed.notify_all()
 
     def _has_room(self, size: int) -> bool:
-        are_small = self._bytes + size <= self._most * SMALL_BYTES
-        return self._count < (SMALL_AT_ONCE * self._most if are_small else self._most)
+        are_small = self._bytes + size <= self._count_max * SMALL_BYTES
+        return self._count < (SMALL_AT_ONCE * self._count_max if are_small else self._count_max)
 
 
 def _in_mixed_order(moves: Sequence[Move]) -> list[Move]:
@@ -433,9 +433,9 @@ def _joining(move: Move, copies: int) -> list[Address]:
     The next owner is left to the mover if its joining would make durable writes wait for copies that fill up: if a
     majority with it needs more copies than there are now, than a majority without it, and than a majority in the end.
     """
-    others = [node for node in move.copied_to if node != move.target]
-    allowed = max(copies, majority_of(copies + len(others)), majority_of(len(move.after)))
-    return list(move.copied_to) if majority_of(copies + len(move.copied_to)) <= allowed else others
+    fillers = [node for node in move.copied_to if node != move.target]
+    allowed = max(copies, majority_of(copies + len(fillers)), majority_of(len(move.after)))
+    return list(move.copied_to) if majority_of(copies + len(move.copied_to)) <= allowed else fillers
 
 
 def _is_of(map_: ClusterMap | None, other: ClusterMap) -> bool:

@@ -50,7 +50,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CopyState:
     """One node's copy of the vbucket, as the node reports it.
 
     Attributes:
@@ -76,8 +76,8 @@ class Situation:
         owner: the owner by the newest cluster map, if that is a third node; else empty.
     """
 
-    source: Seen | None
-    target: Seen | None
+    source: CopyState | None
+    target: CopyState | None
     active_sent: bool | None = None
     owner: str = ""
     source_problem: str = "no answer"
@@ -101,7 +101,7 @@ def decide(now: Situation) -> Verdict:
     return _with_both(now, now.source, now.target)
 
 
-def _with_both(now: Situation, source: Seen, target: Seen) -> Verdict:
+def _with_both(now: Situation, source: CopyState, target: CopyState) -> Verdict:
     if target.state is State.ACTIVE:
         if source.state is State.ACTIVE:
             return Verdict(Action.REFUSE, "both nodes say that they own it; one of them must be made dead by hand")
@@ -117,27 +117,27 @@ def _with_both(now: Situation, source: Seen, target: Seen) -> Verdict:
     )
 
 
-def _verdict_between(source: Seen, target: Seen) -> Verdict:
+def _verdict_between(source: CopyState, target: CopyState) -> Verdict:
     """Return the repair for a vbucket without an active owner ("lost after 8", failover 4). "Finish ... only if B has
     everything".
     """
     if target.high_seqno > source.high_seqno or not _same_history(source, target):
         return Verdict(Action.REFUSE, "the target was being handed it by another node than this source")
-    missing = source.high_seqno - target.high_seqno
-    if not missing and not target.flaw:
+    missing_count = source.high_seqno - target.high_seqno
+    if not missing_count and not target.flaw:
         return Verdict(Action.FINISH, "the hand-over broke off, and the target has everything")
-    reason = f"the hand-over broke off, and the target {target.flaw or f'lacks {missing} changes'}"
+    reason = f"the hand-over broke off, and the target {target.flaw or f'lacks {missing_count} changes'}"
     if source.flaw and (target.flaw or source.flaw != IS_DAMAGED):
         return Verdict(Action.REFUSE, f"{reason}; the source {source.flaw}")
     return Verdict(Action.GIVE_BACK, reason)
 
 
-def _same_history(source: Seen, target: Seen) -> bool:
+def _same_history(source: CopyState, target: CopyState) -> bool:
     """Return True if both logs begin with the same branch: a hand-over continues the source's newest branch."""
     return source.failover_log[:1] == target.failover_log[:1]
 
 
-def _without_target(now: Situation, source: Seen) -> Verdict:
+def _without_target(now: Situation, source: CopyState) -> Verdict:
     if source.state is State.ACTIVE:
         return Verdict(Action.WAIT, f"the target can't be asked ({now.target_problem}); the source owns it as before")
     if source.state is State.DEAD and now.active_sent is False:
@@ -162,5 +162,5 @@ def _without_source(now: Situation) -> Verdict:
     return Verdict(Action.WAIT, f"the source, which may own it, can't be asked ({now.source_problem})")
 
 
-def _name(seen: Seen) -> str:
-    return "missing" if seen.state is None else seen.state.name.lower()
+def _name(copy: CopyState) -> str:
+    return "missing" if copy.state is None else copy.state.name.lower()

@@ -51,14 +51,14 @@ def judge(
         ClusterError: a refusal is not accepted; the error lists all such refusals.
     """
     problems = {refusal: error for refusal, check in checks.items() if (error := _problem(check)) is not None}
-    refused = {refusal: error for refusal, error in problems.items() if refusal not in accepted}
-    if len(refused) == 1:
-        raise next(iter(refused.values()))
-    if refused:
-        messages = (f"({number}) {error.problem}" for number, error in enumerate(refused.values(), 1))
-        options = " ".join(each.option for each in refused)
+    open_problems = {refusal: error for refusal, error in problems.items() if refusal not in accepted}
+    if len(open_problems) == 1:
+        raise next(iter(open_problems.values()))
+    if open_problems:
+        messages = (f"({number}) {error.problem}" for number, error in enumerate(open_problems.values(), 1))
+        options = " ".join(each.option for each in open_problems)
         raise ClusterError(
-            "; ".join(messages), f"start the dead node, or go on in spite of all {len(refused)}: {options}"
+            "; ".join(messages), f"start the dead node, or go on in spite of all {len(open_problems)}: {options}"
         )
     return {refusal: error.problem for refusal, error in problems.items()}
 

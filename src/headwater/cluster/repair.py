@@ -39,8 +39,8 @@ async def repair(members: Members, publisher: Publisher, survey: Survey, settlem
     for vb, (source, target) in settlement.cut.items():
         try:
             await _recover(members, publisher, vb, source, target)
-        except MoveError as refused:
-            if refused.retriable:
+        except MoveError as error:
+            if error.retriable:
                 raise
             # Not a hand-over between these two. No member owns it: so the best copy of all may.
             await _promote(members, publisher, survey.map, {vb: survey.in_state(vb, *State)})
@@ -59,11 +59,11 @@ async def _find_out(members: Members, publisher: Publisher) -> None:
     Raises:
         ClusterError: a member does not answer.
     """
-    known = publisher.current
-    survey = await members.survey(known.servers)
+    cluster_map = publisher.current
+    survey = await members.survey(cluster_map.servers)
     for node in survey.silent:
         raise ClusterError(node.complaint, node.advice)
-    await publisher.need(needed_seqnos(survey, known, known.unknown, {}))
+    await publisher.need(needed_seqnos(survey, cluster_map, cluster_map.unknown, {}))
 
 
 async def _recover(members: Members, publisher: Publisher, vb: int, source: Address, target: Address) -> None:
@@ -75,7 +75,7 @@ async def _recover(members: Members, publisher: Publisher, vb: int, source: Addr
 
 
 async def _promote(
-    members: Members, publisher: Publisher, known: ClusterMap, unowned: Mapping[int, Sequence[Address]]
+    members: Members, publisher: Publisher, cluster_map: ClusterMap, unowned: Mapping[int, Sequence[Address]]
 ) -> None:
     """Promote the best copy of each vbucket without an owner, a copy of the map's chain among equals.
 
@@ -89,26 +89,26 @@ async def _promote(
     await asyncio.gather(*(publisher.change(vb, (None, *publisher.current.copies(vb))) for vb in unowned))
     nodes = {node: [vb for vb in unowned if node in unowned[vb]] for each in unowned.values() for node in each}
     copies = {node: await copies_on(members, node, vbuckets) for node, vbuckets in nodes.items()}
-    chosen = []
+    promotions = []
     for vb, having in unowned.items():
-        order = dict.fromkeys([*(node for node in known.copies(vb) if node in having), *having])
+        order = dict.fromkeys([*(node for node in cluster_map.copies(vb) if node in having), *having])
         # Members that answer, as all have: a rebalance is refused else.
-        chosen.append(promotion(known, vb, [copies[node][vb] for node in order], running=known.servers))
+        promotions.append(promotion(cluster_map, vb, [copies[node][vb] for node in order], running=cluster_map.servers))
     try:
         for check in (check_flaws, check_rivals, check_asked, check_needed):
-            check(chosen)
+            check(promotions)
     except ClusterError:
         with suppress(ClusterError, TransportError, StatusError):  # then nobody owns them, which is settled as well
             await asyncio.gather(*(publisher.change(vb, chain) for vb, chain in before.items()))
         raise
     # The map first: killed in between, the next run finds no owner, and these copies in front of their chains.
-    await asyncio.gather(*(_follow(publisher, each.vbucket, each.chosen) for each in chosen))
-    for each in chosen:
+    await asyncio.gather(*(_follow(publisher, each.vbucket, each.chosen) for each in promotions))
+    for each in promotions:
         await members.admin(each.chosen).set_state(each.vbucket, State.ACTIVE)
 
 
-def _chain(known: ClusterMap, vb: int) -> tuple[Address | None, ...]:
-    return (known.owner(vb), *known.replicas(vb))
+def _chain(cluster_map: ClusterMap, vb: int) -> tuple[Address | None, ...]:
+    return (cluster_map.owner(vb), *cluster_map.replicas(vb))
 
 
 async def copies_on(members: Members, node: Address, vbuckets: Sequence[int]) -> dict[int, Copy]:

@@ -13,8 +13,8 @@ from headwater.client.routing import ClusterMap, parse, read_map
 from headwater.cluster.admin import NO_SUCH_GROUP, Endpoint, NodeAdmin
 from headwater.cluster.answers import FollowingReport
 from headwater.cluster.inquiry import Inquiry
-from headwater.cluster.patience import Held
-from headwater.cluster.recovery import Action, Seen, Situation, Verdict, decide
+from headwater.cluster.patience import CopyPosition
+from headwater.cluster.recovery import Action, CopyState, Situation, Verdict, decide
 from headwater.errors import (
     HeadwaterError,
     KeyNotFound,
@@ -63,7 +63,7 @@ class Settling:
         Raises:
             MoveError: neither is possible.
         """
-        situation = await self._look(vbucket)
+        situation = await self._look_at_vbucket(vbucket)
         return await self._act(vbucket, decide(situation), situation, follows=follows)
 
     async def let_go(self, vbucket: int) -> None:
@@ -77,7 +77,7 @@ class Settling:
         Raises:
             HeadwaterError: `problem`, or the error of the repair.
         """
-        situation = await self._look(vbucket)
+        situation = await self._look_at_vbucket(vbucket)
         verdict = decide(situation)
         # Both nodes answer, so only our connection failed: an older mover may still pass frames between them, and
         # nothing but a hand-over that is over can be relied on.
@@ -86,7 +86,7 @@ class Settling:
         if verdict.action is Action.BEGIN or not await self._act(vbucket, verdict, situation):
             raise problem
 
-    async def held(self, vbucket: int) -> Held | None:
+    async def held(self, vbucket: int) -> CopyPosition | None:
         """Return the state of the target's copy of a vbucket; None if the target does not answer or has no copy.
 
         This uses no barrier, which would set a state: without a connection of ours, the copy may just be becoming
@@ -96,17 +96,17 @@ class Settling:
             copy = await self._inquiry.copy(self._target.address, vbucket)
         except (TransportError, StatusError):
             return None
-        return None if copy is None else Held(copy.log[0][0], copy.seqno)
+        return None if copy is None else CopyPosition(copy.log[0][0], copy.seqno)
 
-    async def _look(self, vb: int) -> Situation:
+    async def _look_at_vbucket(self, vb: int) -> Situation:
         copies = await asyncio.gather(self._copy_at(self._source, vb), self._copy_at(self._target, vb))
-        source, target = (each if isinstance(each, Seen) else None for each in copies)
+        source, target = (each if isinstance(each, CopyState) else None for each in copies)
         owner = ""
         if State.ACTIVE not in (source and source.state, target and target.state):
             owner = await self._owner_elsewhere(vb)
         return Situation(source, target, self.active_sent.get(vb), owner, *(str(each) for each in copies))
 
-    async def _copy_at(self, node: NodeAdmin, vb: int) -> Seen | TransportError:
+    async def _copy_at(self, node: NodeAdmin, vb: int) -> CopyState | TransportError:
         """Return a node's copy of a vbucket, read after a barrier if it is between owners; or the error of a node that
         does not answer.
         """
@@ -120,9 +120,9 @@ class Settling:
         except TransportError as error:
             return error
         if copy is None:
-            return Seen(None)
+            return CopyState(None)
         flaw = copy.flaw if copy.state in _BETWEEN else ""
-        return Seen(copy.state, copy.seqno, tuple(copy.log), flaw)
+        return CopyState(copy.state, copy.seqno, tuple(copy.log), flaw)
 
     async def _act(self, vb: int, verdict: Verdict, situation: Situation, *, follows: bool = False) -> bool:
         match verdict.action:
@@ -154,7 +154,7 @@ class Settling:
             raise MoveError(vb, verdict.reason, _ADVICE[Action.WAIT], retriable=True)
         await self._prepare(vb, situation.target)
 
-    async def _prepare(self, vb: int, target: Seen | None, *, follows: bool = False) -> None:
+    async def _prepare(self, vb: int, target: CopyState | None, *, follows: bool = False) -> None:
         """Prepare the target (failover 5, step 1); end its own stream, unless it `follows` the source by it."""
         self.followed.discard(vb)
         is_replica = target is not None and target.state is State.REPLICA

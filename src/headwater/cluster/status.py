@@ -140,23 +140,23 @@ def _promoted_by_force(lagging: Sequence[LaggingCopy]) -> Iterator[str]:
 
 
 def _node(survey: Survey, node: NodeView) -> NodeStatus:
-    owned = [vb for vb, state in node.states.items() if state is State.ACTIVE]
+    owned_vbuckets = [vb for vb, state in node.states.items() if state is State.ACTIVE]
     return NodeStatus(
         address=node.address,
         answers=node.answers,
         error=node.error,
-        active=len(owned),
+        active=len(owned_vbuckets),
         replica=node.count(State.REPLICA),
         pending=node.count(State.PENDING),
         dead=node.count(State.DEAD),
-        items=sum(node.items.get(vb, 0) for vb in owned),
-        behind=sum(_behind(survey, node, vb) for vb, state in node.states.items() if state is State.REPLICA),
+        items=sum(node.items.get(vb, 0) for vb in owned_vbuckets),
+        behind=sum(_changes_behind(survey, node, vb) for vb, state in node.states.items() if state is State.REPLICA),
         version=node.version,
         group=survey.groups.get(node.address, ""),
     )
 
 
-def _behind(survey: Survey, node: NodeView, vb: int) -> int:
+def _changes_behind(survey: Survey, node: NodeView, vb: int) -> int:
     owner = survey.map.owner(vb) if vb < survey.map.vbuckets else None
     if owner is None or owner not in survey.nodes:
         return 0
@@ -181,12 +181,12 @@ def _problems(survey: Survey, members: list[NodeView]) -> Iterator[str]:
     yield from _waiting(members)
     yield from _no_members(survey)
     yield from _without_owner(survey)
-    missing: dict[Address, list[int]] = {}
+    vbuckets_by_replica: dict[Address, list[int]] = {}
     for vb in range(survey.map.vbuckets):
         for replica in survey.map.replicas(vb):
             if survey.nodes[replica].answers and survey.nodes[replica].states.get(vb) in (None, State.DEAD):
-                missing.setdefault(replica, []).append(vb)
-    for replica, vbuckets in missing.items():
+                vbuckets_by_replica.setdefault(replica, []).append(vb)
+    for replica, vbuckets in vbuckets_by_replica.items():
         yield f"{replica} has no replica of {_vbucket_names(vbuckets)}, which the map gives it"
     yield from _without_replica(survey.map)
     yield from _in_one_group(survey)
@@ -294,12 +294,12 @@ def _without_owner(survey: Survey) -> Iterator[str]:
 
 
 def _remarks(survey: Survey, nodes: tuple[NodeStatus, ...]) -> Iterator[str]:
-    left = len(moves(survey.map, balance(survey.map, survey.map.servers, groups=survey.groups)))
-    if left > len({*_few(survey.map), *crowded(survey.map.with_groups(survey.groups))}):
-        yield f"{left} vbuckets are not where they would be best; headwater cluster rebalance moves them"
-    behind = sum(node.behind for node in nodes)
-    if behind:
-        yield f"replicas lack {behind:,} changes"
+    move_count = len(moves(survey.map, balance(survey.map, survey.map.servers, groups=survey.groups)))
+    if move_count > len({*_few(survey.map), *crowded(survey.map.with_groups(survey.groups))}):
+        yield f"{move_count} vbuckets are not where they would be best; headwater cluster rebalance moves them"
+    lag = sum(node.behind for node in nodes)
+    if lag:
+        yield f"replicas lack {lag:,} changes"
 
 
 def _vbucket_names(vbuckets: list[int]) -> str:

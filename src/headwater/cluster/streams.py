@@ -75,7 +75,7 @@ def by_name(stats: Mapping[str, str], prefix: str) -> dict[str, dict[str, str]]:
 
 def _dcp_row(node: Address, name: str, stats: Mapping[str, str]) -> ConnectionRow:
     streams = _streams(stats)
-    left = [each.remaining for each in streams if each.remaining is not None]
+    backlogs = [each.remaining for each in streams if each.remaining is not None]
     sends = stats.get("type") == "producer"
     return ConnectionRow(
         node,
@@ -84,8 +84,8 @@ def _dcp_row(node: Address, name: str, stats: Mapping[str, str]) -> ConnectionRo
         stats.get("type", ""),
         stats.get("peer", ""),
         number_of(stats, "num_streams"),
-        sum(left) if sends else None,
-        max(left, default=0) if sends else None,
+        sum(backlogs) if sends else None,
+        max(backlogs, default=0) if sends else None,
         number_of(stats, "unacked_bytes"),
         number_of(stats, "max_buffer_bytes"),
         stats.get("paused") == "true",

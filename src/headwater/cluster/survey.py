@@ -140,13 +140,13 @@ class NodeView:
         acknowledged = self.acknowledged.get(vbucket, 0)
         return Copy(self.address, seqno, log, complete, has_gap, vbucket in self.damaged, acknowledged)
 
-    def is_called_otherwise_in(self, known: ClusterMap) -> bool:
+    def is_called_otherwise_in(self, cluster_map: ClusterMap) -> bool:
         """Return True if the node is a member of this map under another name.
 
         A copy of a member's folder, which serves nothing, is no member.
         """
-        is_member = self.map is not None and self.map.uuid == known.uuid and self.this in known.servers
-        return is_member and self.address not in known.servers and not self.is_copy
+        is_member = self.map is not None and self.map.uuid == cluster_map.uuid and self.this in cluster_map.servers
+        return is_member and self.address not in cluster_map.servers and not self.is_copy
 
     @property
     def has_data(self) -> bool:
@@ -195,9 +195,9 @@ class Survey:
     def _is_stranger(self, node: NodeView) -> bool:
         if not node.answers or node.map is not None:
             return False
-        here = [vb for vb in self.map.held_by(node.address)[0] if node.states.get(vb) is State.ACTIVE]
-        others = [self.nodes[each] for each in self.map.servers if each in self.nodes and each != node.address]
-        return any(other.seqnos.get(vb, 0) > node.seqnos.get(vb, 0) for vb in here for other in others)
+        owned_vbuckets = [vb for vb in self.map.held_by(node.address)[0] if node.states.get(vb) is State.ACTIVE]
+        other_members = [self.nodes[each] for each in self.map.servers if each in self.nodes and each != node.address]
+        return any(other.seqnos.get(vb, 0) > node.seqnos.get(vb, 0) for vb in owned_vbuckets for other in other_members)
 
     def in_state(self, vbucket: int, *states: State) -> list[Address]:
         """Return the members where a vbucket is in one of these states, in the order of the map."""
@@ -209,10 +209,12 @@ class Survey:
 
         No failover promotes such a copy: the members went on without it.
         """
-        others = (node for address, node in self.nodes.items() if address not in self.map.servers and not node.is_copy)
-        former = [node for node in others if node.map is not None and node.map.uuid == self.map.uuid]
-        held = {node.address: [vb for vb in vbuckets if node.seqnos.get(vb)] for node in former}
-        return {address: numbers for address, numbers in held.items() if numbers}
+        outsiders = (
+            node for address, node in self.nodes.items() if address not in self.map.servers and not node.is_copy
+        )
+        former = [node for node in outsiders if node.map is not None and node.map.uuid == self.map.uuid]
+        vbuckets_by_node = {node.address: [vb for vb in vbuckets if node.seqnos.get(vb)] for node in former}
+        return {address: numbers for address, numbers in vbuckets_by_node.items() if numbers}
 
     def loses_whole_copy(self, vbucket: int, owner: Address, gone: Container[Address]) -> bool:
         """Return True if a vbucket's owner has damaged changes, and the nodes in `gone` take away the last whole copy.
@@ -220,9 +222,9 @@ class Survey:
         That is: some of them have other copies by the map, and no staying copy is sound and complete as far as the
         owner's.
         """
-        node, others = self.nodes[owner], [each for each in self.map.copies(vbucket) if each != owner]
+        node, replicas = self.nodes[owner], [each for each in self.map.copies(vbucket) if each != owner]
         is_damaged = vbucket in node.damaged and node.states.get(vbucket) is State.ACTIVE
-        if not is_damaged or not any(each in gone for each in others):
+        if not is_damaged or not any(each in gone for each in replicas):
             return False
         staying = (each for each in self.in_state(vbucket, *State) if each != owner and each not in gone)
         copies = (self.nodes[each].copy(vbucket, ()) for each in staying)
@@ -238,27 +240,29 @@ class Survey:
         owners = [each for each in self.in_state(vbucket, State.ACTIVE) if vbucket in self.nodes[each].damaged]
         if not owners:
             return False
-        copy, *others = (self.nodes[each].copy(vbucket, ()) for each in (address, *staying) if each in self.nodes)
-        upto = [self.nodes[each].copy(vbucket, ()).complete for each in owners]
-        return not copy.flaw and copy.complete > max([*upto, *(each.complete for each in others if not each.flaw)])
+        copy, *other_copies = (self.nodes[each].copy(vbucket, ()) for each in (address, *staying) if each in self.nodes)
+        owner_seqnos = [self.nodes[each].copy(vbucket, ()).complete for each in owners]
+        return not copy.flaw and copy.complete > max(
+            [*owner_seqnos, *(each.complete for each in other_copies if not each.flaw)]
+        )
 
     def outsiders_owning(self, vbucket: int) -> list[Address]:
         """Return the nodes that are no members and claim a vbucket: new ones, and those that were taken out."""
-        others = (node for address, node in self.nodes.items() if address not in self.map.servers)
-        return [node.address for node in others if node.states.get(vbucket) is State.ACTIVE]
+        outsiders = (node for address, node in self.nodes.items() if address not in self.map.servers)
+        return [node.address for node in outsiders if node.states.get(vbucket) is State.ACTIVE]
 
     @property
     def tls_ports(self) -> dict[Address, int]:
         """The TLS ports of the nodes: as they report them, and from the map for those that do not answer."""
         ports = {address: node.tls_port for address, node in self.nodes.items()}
-        silent = {address: port for address, port in self.map.tls_ports.items() if not self._answers(address)}
-        return silent | {address: port for address, port in ports.items() if port is not None}
+        from_map = {address: port for address, port in self.map.tls_ports.items() if not self._answers(address)}
+        return from_map | {address: port for address, port in ports.items() if port is not None}
 
     @property
     def groups(self) -> dict[Address, str]:
         """The failure domains of the nodes: as they report them, and from the map for those that do not answer."""
-        silent = {address: group for address, group in self.map.groups.items() if not self._answers(address)}
-        return silent | {address: node.group for address, node in self.nodes.items() if node.group}
+        from_map = {address: group for address, group in self.map.groups.items() if not self._answers(address)}
+        return from_map | {address: node.group for address, node in self.nodes.items() if node.group}
 
     def _answers(self, address: Address) -> bool:
         return address in self.nodes and self.nodes[address].answers
@@ -367,18 +371,20 @@ def rival(copies: Sequence[Copy]) -> Copy | None:
     Such copies exist when each was promoted while the other was away. Their seqnos count different changes, and no rule
     can decide whose changes are to be given up: the operator must.
     """
-    chosen = best(copies)
-    return next((each for each in current(copies) if _are_apart(chosen, each)), None)
+    best_copy = best(copies)
+    return next((each for each in current(copies) if _are_apart(best_copy, each)), None)
 
 
 def _are_apart(first: Copy, second: Copy) -> bool:
     """Return True if both have changes behind the point where their histories parted; False if a log is unknown."""
     if not first.log or not second.log or first.log[0][0] == second.log[0][0]:
         return False
-    ours, theirs = _branch_ends(first), _branch_ends(second)
+    first_ends, second_ends = _branch_ends(first), _branch_ends(second)
     # In their last common branch they agree up to where the first of the two left it.
-    parted = max((min(end, theirs[uuid]) for uuid, end in ours.items() if uuid in theirs), default=0)
-    return min(first.seqno, second.seqno) > parted
+    common_end = max(
+        (min(end, second_ends[uuid]) for uuid, end in first_ends.items() if uuid in second_ends), default=0
+    )
+    return min(first.seqno, second.seqno) > common_end
 
 
 def _branch_ends(copy: Copy) -> dict[int, int]:

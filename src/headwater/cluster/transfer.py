@@ -56,8 +56,8 @@ class Transfer:
         self._asked_state: State | None = None
         self._pending_at = 0.0
         self._refusal = ""
-        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._owned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._end_reason: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._ownership: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- copying ------------------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class Transfer:
         connection.listen(self.vb, self)
         await connection.add_stream(self.vb, StreamFlag(0))
         failpoint("move.copying")
-        await self._until_near(connection)
+        await self._wait_until_near(connection)
         failpoint("move.caught_up")
         # Failover 5, step 4: on the target's disk before it takes over, or the hand-over, in which nobody writes, would
         # wait for it.
@@ -87,25 +87,27 @@ class Transfer:
             MoveError: it makes no progress.
         """
         nearest, until = -1, 0.0
-        while (left := await self.lag()) > ESTIMATE_MAX:
-            self._lag(left)
+        while (remaining := await self.lag()) > ESTIMATE_MAX:
+            self._lag(remaining)
             now = time.monotonic()
-            if nearest < 0 or left < nearest:
-                nearest, until = left, now + self._limits.answer_seconds
+            if nearest < 0 or remaining < nearest:
+                nearest, until = remaining, now + self._limits.answer_seconds
             elif now >= until:
-                why = f"the target, which follows the source by itself, stays {left} changes behind; see its log"
-                raise MoveError(self.vb, why, AGAIN, retriable=True)
+                problem = (
+                    f"the target, which follows the source by itself, stays {remaining} changes behind; see its log"
+                )
+                raise MoveError(self.vb, problem, AGAIN, retriable=True)
             await asyncio.sleep(POLL_SECONDS_MAX)
-        self._lag(left)
+        self._lag(remaining)
         failpoint("move.followed")
 
-    async def _until_near(self, connection: ProxiedConnection) -> None:
+    async def _wait_until_near(self, connection: ProxiedConnection) -> None:
         pause = self._limits.poll_seconds
-        while (left := await self._estimate(connection.name)) > ESTIMATE_MAX:
-            self._lag(left)
+        while (remaining := await self._estimate(connection.name)) > ESTIMATE_MAX:
+            self._lag(remaining)
             await self._or_end(connection, asyncio.sleep(pause))
             pause = min(1.5 * pause, POLL_SECONDS_MAX)
-        self._lag(left)
+        self._lag(remaining)
 
     async def _estimate(self, name: str) -> int:
         """Return about how many changes the target lacks; at least ESTIMATE_MAX + 1 during a backfill."""
@@ -118,14 +120,14 @@ class Transfer:
     async def lag(self) -> int:
         """Return the number of seqnos that the target is behind the source."""
         both = await asyncio.gather(*(node.copies([self.vb]) for node in (self._source, self._target)))
-        there, here = (copies[self.vb].seqno if self.vb in copies else 0 for copies in both)
-        return max(0, there - here)
+        source_seqno, target_seqno = (copies[self.vb].seqno if self.vb in copies else 0 for copies in both)
+        return max(0, source_seqno - target_seqno)
 
     async def _or_end(self, connection: ProxiedConnection, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine, but cancel it when the stream or the connection ends, and raise that error."""
         task = asyncio.create_task(work)
         try:
-            await asyncio.wait((task, self._ended, connection.proxy.lost), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, self._end_reason, connection.proxy.lost), return_when=asyncio.FIRST_COMPLETED)
             self._check(connection)
             await task
         finally:
@@ -136,11 +138,11 @@ class Transfer:
         """Raise the error that ended the connection, or the stream, if there is one."""
         if connection.proxy.lost.done():
             raise connection.proxy.lost.result()
-        if self._ended.done():
-            why = f"its stream ended: {_reason(self._ended.result())}"
+        if self._end_reason.done():
+            problem = f"its stream ended: {_reason(self._end_reason.result())}"
             if self._refusal:
-                why += f", for the target would not have it ({self._refusal}); see its log"
-            raise MoveError(self.vb, why, AGAIN, retriable=True)
+                problem += f", for the target would not have it ({self._refusal}); see its log"
+            raise MoveError(self.vb, problem, AGAIN, retriable=True)
 
     # --- taking over --------------------------------------------------------------------------------------------------
 
@@ -151,28 +153,28 @@ class Transfer:
             StatusError, TransportError: the mover did not see that it owns it.
         """
         # The plain stream has ended, or will: that must not count as the end of this one.
-        self._ended = asyncio.get_running_loop().create_future()
+        self._end_reason = asyncio.get_running_loop().create_future()
         connection.listen(self.vb, self)
         await connection.add_stream(self.vb, StreamFlag.TAKEOVER)
         failpoint("move.taking_over")
-        waited = (self._owned, self._ended, connection.proxy.lost)
+        waited = (self._ownership, self._end_reason, connection.proxy.lost)
         await asyncio.wait(waited, timeout=self._limits.handover_seconds, return_when=asyncio.FIRST_COMPLETED)
-        if not self._owned.done():  # the stream ends right behind it, and so may the connection
+        if not self._ownership.done():  # the stream ends right behind it, and so may the connection
             self._check(connection)
             raise PeerSilent(str(self._target.address), self._limits.handover_seconds)
 
     async def wait_end(self, connection: ProxiedConnection) -> None:
         """Wait for the end of the stream; "STREAM_END lost is harmless" (failover 4)."""
-        waited = (self._ended, connection.proxy.lost)
+        waited = (self._end_reason, connection.proxy.lost)
         await asyncio.wait(waited, timeout=END_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
 
     def observe(self, side: Side, frame: Frame) -> None:
         """Note a state, its answer, or the end of the stream, before the proxy passes the frame on."""
         if side is Side.CONSUMER:
-            self._answered(frame)
+            self._handle_answer(frame)
         elif frame.opcode == Opcode.DCP_STREAM_END:
-            if not self._ended.done():
-                self._ended.set_result(StreamEnd.decode(frame).status)
+            if not self._end_reason.done():
+                self._end_reason.set_result(StreamEnd.decode(frame).status)
         else:
             # The state is the last byte of the extras: 1 is active, 3 pending (failover 4).
             self._asked_state = State.ACTIVE if frame.extras[-1:] == b"\x01" else State.PENDING
@@ -180,17 +182,17 @@ class Transfer:
             self.active_sent = self.active_sent or self._asked_state is State.ACTIVE
             failpoint("move.active_sent" if self._asked_state is State.ACTIVE else "move.pending_sent")
 
-    def _answered(self, frame: Frame) -> None:
+    def _handle_answer(self, frame: Frame) -> None:
         if frame.status:  # the source ends the stream and takes the vbucket back
             self._refusal = context_of(frame.value) or name_of(frame.status)
             return
         if self._asked_state is State.PENDING:
             self._pending_at = time.monotonic()
             failpoint("move.pending_answered")
-        elif self._asked_state is State.ACTIVE and not self._owned.done():
+        elif self._asked_state is State.ACTIVE and not self._ownership.done():
             failpoint("move.active_answered")
             self.ownerless_seconds = time.monotonic() - self._pending_at
-            self._owned.set_result(None)
+            self._ownership.set_result(None)
 
 
 def _read(task: asyncio.Task[None]) -> None:

@@ -43,7 +43,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _UserLists:
     nodes: tuple[Address, ...]
     users: UserList
     is_shared: bool
@@ -66,16 +66,18 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spre
         ClusterError: a member refused it, or stopped answering; nothing was changed if that was the first.
         StatusError, TransportError: no node answers the first request.
     """
-    known = await _ask(members, seeds)
-    users = edit(known.users)
-    first, *others = known.nodes
+    user_lists = await _ask(members, seeds)
+    users = edit(user_lists.users)
+    first, *other_nodes = user_lists.nodes
     try:
         await members.admin(first).set_users(users)
     except (StatusError, TransportError) as error:
         raise ClusterError(f"the users were not changed: {error}", "look at them, and type it again") from error
-    results = await asyncio.gather(*(members.admin(each).set_users(users) for each in others), return_exceptions=True)
-    away, refusals = dict(known.away), list[str]()
-    for node, result in zip(others, results, strict=True):
+    results = await asyncio.gather(
+        *(members.admin(each).set_users(users) for each in other_nodes), return_exceptions=True
+    )
+    away, refusals = dict(user_lists.away), list[str]()
+    for node, result in zip(other_nodes, results, strict=True):
         # A member that went away asks the others when it is back; one that refused will not, and people must know.
         if isinstance(result, TransportError):
             away[node] = str(result)
@@ -83,7 +85,7 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spre
             refusals.append(f"{node}: {result}")
     if refusals:
         raise ClusterError(f"the users are not everywhere: {'; '.join(refusals)}", "type the same again")
-    return Spread(users, tuple(each for each in known.nodes if each not in away), away)
+    return Spread(users, tuple(each for each in user_lists.nodes if each not in away), away)
 
 
 async def share(members: Members, seeds: Sequence[Address]) -> None:
@@ -95,21 +97,21 @@ async def share(members: Members, seeds: Sequence[Address]) -> None:
         ClusterError: a node did not accept them; repeat the call to continue.
     """
     try:
-        known = await _ask(members, seeds)
+        user_lists = await _ask(members, seeds)
     except (StatusError, TransportError):  # they are of a release, or of a kind, whose nodes have each their own
         return
-    if known.users.entries and not known.is_shared:
+    if user_lists.users.entries and not user_lists.is_shared:
         await change(members, seeds, lambda users: users)
 
 
-async def _ask(members: Members, seeds: Sequence[Address]) -> _Known:
+async def _ask(members: Members, seeds: Sequence[Address]) -> _UserLists:
     """Return the merged lists of all members: those that belong to the cluster if there are any, else all of them.
 
     Raises:
         ClusterError: no member answers. StatusError: one refused.
     """
-    first, known = await known_map(members, seeds, of_first_bucket=True)
-    nodes, cluster = ([first], "") if known is None else (list(known.servers), known.uuid)
+    first, cluster_map = await known_map(members, seeds, of_first_bucket=True)
+    nodes, cluster = ([first], "") if cluster_map is None else (list(cluster_map.servers), cluster_map.uuid)
     answers = await asyncio.gather(*(members.admin(each).users() for each in nodes), return_exceptions=True)
     lists: dict[Address, UserList] = {}
     away: dict[Address, str] = {}
@@ -122,8 +124,8 @@ async def _ask(members: Members, seeds: Sequence[Address]) -> _Known:
             raise answer
     if not lists:
         raise ClusterError("; ".join(away.values()), "start a member, or name one that runs")
-    shared = [each for each in lists.values() if cluster and each.cluster == cluster]
-    if known is None:
+    shared_lists = [each for each in lists.values() if cluster and each.cluster == cluster]
+    if cluster_map is None:
         cluster = lists[first].cluster
-    together = replace(UserList.of_all(shared or lists.values()), cluster=cluster)
-    return _Known(tuple(lists), together, len(shared) == len(lists), away)
+    together = replace(UserList.of_all(shared_lists or lists.values()), cluster=cluster)
+    return _UserLists(tuple(lists), together, len(shared_lists) == len(lists), away)

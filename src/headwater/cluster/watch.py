@@ -58,30 +58,35 @@ class Watch:
             ClusterError: a copy makes no progress.
             TransportError, StatusError: a node does not answer, or the owner has lost the vbucket.
         """
-        waiting = list(copies)
-        if waiting:
+        remaining = list(copies)
+        if remaining:
             goal = await self._inquiry.owned_seqno(owner, vbucket)
-            await asyncio.gather(*(self._until(vbucket, owner, each, goal) for each in waiting))
+            await asyncio.gather(*(self._wait_until_level(vbucket, owner, each, goal) for each in remaining))
 
-    async def until_all_level(self, wanted: ClusterMap) -> None:
+    async def until_all_level(self, cluster_map: ClusterMap) -> None:
         """Return when all replicas of a map have on disk the changes that their owners have now.
 
         Raises: as `until_level`.
         """
-        owned = {node: [vb for vb in range(wanted.vbuckets) if wanted.owner(vb) == node] for node in wanted.servers}
-        seqnos = {node: await self._owned_seqnos(node, vbuckets) for node, vbuckets in owned.items() if vbuckets}
+        owned_by_node = {
+            node: [vb for vb in range(cluster_map.vbuckets) if cluster_map.owner(vb) == node]
+            for node in cluster_map.servers
+        }
+        seqnos = {
+            node: await self._owned_seqnos(node, vbuckets) for node, vbuckets in owned_by_node.items() if vbuckets
+        }
         gate = asyncio.Semaphore(VBUCKETS_AT_ONCE)
 
         async def wait(vbucket: int) -> None:
-            owner = wanted.owner(vbucket)
+            owner = cluster_map.owner(vbucket)
             if owner is not None:
                 goal = seqnos[owner][vbucket]
                 async with gate:
                     await asyncio.gather(
-                        *(self._until(vbucket, owner, each, goal) for each in wanted.replicas(vbucket))
+                        *(self._wait_until_level(vbucket, owner, each, goal) for each in cluster_map.replicas(vbucket))
                     )
 
-        await asyncio.gather(*map(wait, range(wanted.vbuckets)))
+        await asyncio.gather(*map(wait, range(cluster_map.vbuckets)))
 
     async def _owned_seqnos(self, owner: Address, vbuckets: Iterable[int]) -> dict[int, int]:
         """Return the seqnos of an owner's vbuckets, with retries for an owner that has just started."""
@@ -90,52 +95,52 @@ class Watch:
             seqnos: dict[int, int] = {}
             with suppress(TemporaryFailure):
                 seqnos = await self._members.admin(owner).seqnos(State.ACTIVE)
-            missing = [vb for vb in vbuckets if vb not in seqnos]
-            if not missing:
+            ownerless = [vb for vb in vbuckets if vb not in seqnos]
+            if not ownerless:
                 return seqnos
             if self._clock() - began > START_SECONDS_MAX:
-                raise lost(owner, missing[0])
+                raise lost(owner, ownerless[0])
             await asyncio.sleep(self._until_next(began))
 
-    async def _until(self, vbucket: int, owner: Address, copy: Address, goal: int) -> None:
-        seen, changed_at = -1, self._clock()
+    async def _wait_until_level(self, vbucket: int, owner: Address, copy: Address, goal: int) -> None:
+        last_seqno, changed_at = -1, self._clock()
         began = changed_at
         while True:
-            theirs = await self._inquiry.copy(copy, vbucket)
-            seqno = -1 if theirs is None else theirs.seqno
-            if theirs is not None and await self._is_level(vbucket, owner, theirs, goal):
+            copy_report = await self._inquiry.copy(copy, vbucket)
+            seqno = -1 if copy_report is None else copy_report.seqno
+            if copy_report is not None and await self._is_level(vbucket, owner, copy_report, goal):
                 return
             # A lower seqno is progress as well: a rollback, from which the copy goes on.
-            if seqno != seen:
-                seen, changed_at = seqno, self._clock()
+            if seqno != last_seqno:
+                last_seqno, changed_at = seqno, self._clock()
             if self._clock() - changed_at > self._still_max:
                 raise ClusterError(
-                    f"vbucket {vbucket} on {copy} stands at seqno {seen}, {goal} is wanted",
+                    f"vbucket {vbucket} on {copy} stands at seqno {last_seqno}, {goal} is wanted",
                     f"see the log of {copy} for why it does not follow {owner}, then type this again",
                 )
             await asyncio.sleep(self._until_next(began))
 
-    def _until_next(self, began: float) -> float:
+    def _until_next(self, began_at: float) -> float:
         """Return the seconds to the next look: a quarter of the wait so far, rounded so that all callers look at the
         same moments.
         """
         if not self._pause:
             return 0.0
         now = self._clock()
-        moments = max(1, int(min((now - began) / 4, PAUSE_SECONDS_MAX) / self._pause))
+        moments = max(1, int(min((now - began_at) / 4, PAUSE_SECONDS_MAX) / self._pause))
         return moments * self._pause - now % self._pause
 
-    async def _is_level(self, vbucket: int, owner: Address, theirs: CopyReport, goal: int) -> bool:
+    async def _is_level(self, vbucket: int, owner: Address, copy_report: CopyReport, goal: int) -> bool:
         """Return True if a copy, as of one moment, has all changes up to a seqno, and the owner's history.
 
         A copy within a snapshot is not level: it lacks keys that the rest of the snapshot brings. Nor is a dead copy,
         such as a former owner's until it becomes a replica: it follows no node.
         """
-        if theirs.state is State.DEAD or min(theirs.seqno, theirs.complete) < goal:
+        if copy_report.state is State.DEAD or min(copy_report.seqno, copy_report.complete) < goal:
             return False
         # Read after the copy: a failover log only grows at its front, so equal fronts mean that the copy had the newest
         # history then.
-        ours = await self._inquiry.copy(owner, vbucket)
-        if ours is None:
+        owner_report = await self._inquiry.copy(owner, vbucket)
+        if owner_report is None:
             raise lost(owner, vbucket)
-        return ours.log[0] == theirs.log[0]
+        return owner_report.log[0] == copy_report.log[0]

@@ -57,10 +57,10 @@ async def plan(request: Request) -> Response:
     desk, kind = desk_of(request), request.path_params["kind"]
     fields = dict(request.query_params)
     try:
-        work, shown = await _planned_work(desk, kind, fields)
+        work, plan_ = await _planned_work(desk, kind, fields)
     except HeadwaterError as error:
-        return _refused(request, kind, error)
-    return _confirm(request, fields, work, shown)
+        return _refusal_page(request, kind, error)
+    return _confirm(request, fields, work, plan_)
 
 
 async def begin(request: Request) -> Response:
@@ -71,18 +71,18 @@ async def begin(request: Request) -> Response:
     if desk.foreman.has_begun(ticket):  # sent twice, by a double click or by the browser: its work is done once
         return RedirectResponse("/actions", 303)
     try:
-        work, shown = await _planned_work(desk, kind, fields)
+        work, plan_ = await _planned_work(desk, kind, fields)
         words = work.confirmation(desk.settings.target.bucket)
         if desk.foreman.has_begun(ticket):  # by the other one, while this one was planned
             return RedirectResponse("/actions", 303)
-        if fields.get("digest") != shown.digest:
-            return _confirm(request, fields, work, shown, problem=CHANGED, status=409)
+        if fields.get("digest") != plan_.digest:
+            return _confirm(request, fields, work, plan_, problem=CHANGED, status=409)
         if " ".join(fields.get("words", "").split()) != words:
-            missing = f"Nothing was begun: type {words} to begin."
-            return _confirm(request, fields, work, shown, problem=missing, status=400)
-        desk.foreman.begin(work, ticket, shown)
+            problem = f"Nothing was begun: type {words} to begin."
+            return _confirm(request, fields, work, plan_, problem=problem, status=400)
+        desk.foreman.begin(work, ticket, plan_)
     except HeadwaterError as error:
-        return _refused(request, kind, error)
+        return _refusal_page(request, kind, error)
     return RedirectResponse("/actions", 303)
 
 
@@ -101,7 +101,7 @@ def _home(kind: str) -> tuple[str, str]:
     return page, dict(PAGES)[page]
 
 
-def _refused(request: Request, kind: str, error: HeadwaterError) -> Response:
+def _refusal_page(request: Request, kind: str, error: HeadwaterError) -> Response:
     context = {"title": "Not planned", "shown": None, "problem": plain(error), "home": _home(kind)}
     return desk_of(request).render(request, "plan.html", context, status_of(error))
 
@@ -110,18 +110,20 @@ def _confirm(
     request: Request,
     fields: dict[str, str],
     work: DeclaredWork,
-    shown: WorkPlan,
+    plan_: WorkPlan,
     *,
     problem: str = "",
     status: int = 200,
 ) -> Response:
     desk = desk_of(request)
-    kept = {name: value for name, value in fields.items() if name not in ("words", "digest", "ticket", "token")}
+    repeated_fields = {
+        name: value for name, value in fields.items() if name not in ("words", "digest", "ticket", "token")
+    }
     context = {
         "title": work.title,
         "kind": work.KIND,
-        "fields": kept,
-        "shown": shown,
+        "fields": repeated_fields,
+        "shown": plan_,
         "remarks": work.REMARKS,
         "ticket": secrets.token_hex(8),
         "words": work.confirmation(desk.settings.target.bucket),
@@ -155,8 +157,8 @@ async def check_rights(desk: Desk, kind: str) -> None:
 async def mirrors(request: Request) -> Response:
     """Show the tables in the console's folders."""
     desk = desk_of(request)
-    said = await desk.lookout.look()
-    rows = figures.vbucket_rows(said.answer.survey) if said.answer is not None else []
-    failovers = await desk.lookout.stats_by_node("failovers", SURVEY_SECONDS) if said.is_fresh else {}
+    latest = await desk.lookout.look()
+    rows = figures.vbucket_rows(latest.answer.survey) if latest.answer is not None else []
+    failovers = await desk.lookout.stats_by_node("failovers", SURVEY_SECONDS) if latest.is_fresh else {}
     tables = await desk.tables.look(desk.settings.target.bucket, heads_of(rows, failovers))
-    return desk.render(request, "mirrors.html", {"title": "Mirrors", "said": said, "tables": tables})
+    return desk.render(request, "mirrors.html", {"title": "Mirrors", "said": latest, "tables": tables})

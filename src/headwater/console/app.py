@@ -68,14 +68,14 @@ SERVED = (
 ROUTES = tuple(Route(each.path, each.handler, methods=[each.method]) for each in SERVED)
 
 
-def make_app(settings: ConsoleSettings, kept: Secrets | None = None) -> Starlette:
+def make_app(settings: ConsoleSettings, secrets: Secrets | None = None) -> Starlette:
     """Return the application of one console; it connects on its first request."""
-    known = kept if kept is not None else Secrets()
+    all_secrets = secrets if secrets is not None else Secrets()
     cookie = f"headwater-console-{settings.port}"
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
-        app.state.desk = Desk(settings, known)
+        app.state.desk = Desk(settings, all_secrets)
         app.state.desk.rates.start()
         try:
             yield
@@ -84,15 +84,17 @@ def make_app(settings: ConsoleSettings, kept: Secrets | None = None) -> Starlett
 
     async def login(request: Request) -> Response:
         """Set the cookie for a browser that sends the key; from then on the cookie opens the console."""
-        if not same(request.query_params.get("key", ""), known.key):
+        if not same(request.query_params.get("key", ""), all_secrets.key):
             return PlainTextResponse("This is not the key that headwater console printed when it began.\n", 403)
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(cookie, known.session, httponly=True, samesite="strict", path="/", max_age=NEVER_ENDS_SECONDS)
+        answer.set_cookie(
+            cookie, all_secrets.session, httponly=True, samesite="strict", path="/", max_age=NEVER_ENDS_SECONDS
+        )
         return answer
 
     static = Mount("/static", StaticFiles(directory=HERE / "static"))
-    guard = Middleware(Guard, kept=known, hosts=settings.hosts, open_paths=OPEN_PATHS, cookie=cookie)
-    handlers = {HTTPException: _refused, HeadwaterError: _failed}
+    guard = Middleware(Guard, secrets=all_secrets, hosts=settings.hosts, open_paths=OPEN_PATHS, cookie=cookie)
+    handlers = {HTTPException: _http_error_page, HeadwaterError: _error_page}
     return Starlette(
         routes=[*ROUTES, Route("/login", login), static],
         middleware=[guard],
@@ -101,11 +103,11 @@ def make_app(settings: ConsoleSettings, kept: Secrets | None = None) -> Starlett
     )
 
 
-async def _refused(request: Request, error: HTTPException) -> Response:
+async def _http_error_page(request: Request, error: HTTPException) -> Response:
     context = {"title": f"{error.status_code}", "problem": error.detail}
     return desk_of(request).render(request, "problem.html", context, error.status_code)
 
 
-async def _failed(request: Request, error: HeadwaterError) -> Response:
+async def _error_page(request: Request, error: HeadwaterError) -> Response:
     context = {"title": "Not done", "problem": plain(error)}
     return desk_of(request).render(request, "problem.html", context, 502)

@@ -19,7 +19,7 @@ from headwater.client.routing import Target
 from headwater.cluster.members import Members
 from headwater.cluster.work import USER_WORKS, WORKS
 from headwater.console.guard import Secrets
-from headwater.console.lookout import Lookout, Said, all_rights
+from headwater.console.lookout import Lookout, TimedAnswer, all_rights
 from headwater.console.rates import RateWatch
 from headwater.console.tables import MirrorTables
 from headwater.console.work import Foreman
@@ -76,9 +76,9 @@ class Desk:
         is_ending: True once pages that wait for events are to end.
     """
 
-    def __init__(self, settings: ConsoleSettings, kept: Secrets) -> None:
+    def __init__(self, settings: ConsoleSettings, secrets: Secrets) -> None:
         self.settings: ConsoleSettings = settings
-        self.secrets: Final = kept
+        self.secrets: Final = secrets
         self.lookout: Final = Lookout(
             settings.target, settings.user, settings.password, timeout_seconds=settings.timeout_seconds
         )
@@ -147,7 +147,7 @@ class Desk:
 
     def render(self, request: Request, name: str, context: Mapping[str, Any], status: int = 200) -> Response:
         """Return a page made from a template."""
-        shared = {
+        common = {
             "bucket": self.settings.target.bucket,
             "user": self.settings.user,
             "pages": PAGES,
@@ -155,7 +155,7 @@ class Desk:
             "token": self.secrets.token,
             "now": time.time(),
         }
-        page: str = self._templates.get_template(name).render(shared | dict(context))
+        page: str = self._templates.get_template(name).render(common | dict(context))
         return HTMLResponse(page, status)
 
 
@@ -226,16 +226,21 @@ def datatype(number: int) -> str:
 
 def age(seconds: float) -> str:
     """Return 90 as `1 min 30 s`."""
-    whole = max(0, int(seconds))
-    parts = ((whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
+    whole_seconds = max(0, int(seconds))
+    parts = (
+        (whole_seconds // 86400, "d"),
+        (whole_seconds // 3600 % 24, "h"),
+        (whole_seconds // 60 % 60, "min"),
+        (whole_seconds % 60, "s"),
+    )
     parts_shown = [f"{number} {unit}" for number, unit in parts if number]
     return " ".join(parts_shown[:2]) or "0 s"
 
 
 def key(data: bytes) -> str:
     """Return a key in the form for a page: control characters escaped, long keys cut."""
-    shown = printable(text(data))
-    return shown if len(shown) <= KEY_SHOWN_CHARACTERS else f"{shown[:KEY_SHOWN_CHARACTERS]}\u2026 ({len(data)} bytes)"
+    text_ = printable(text(data))
+    return text_ if len(text_) <= KEY_SHOWN_CHARACTERS else f"{text_[:KEY_SHOWN_CHARACTERS]}\u2026 ({len(data)} bytes)"
 
 
 def vb_uuid(number: int) -> str:
@@ -248,10 +253,12 @@ def version(map_: ClusterMap) -> str:
     return f"{map_.epoch}:{map_.rev}"
 
 
-def staleness(said: Said[Any], now: float) -> str:
+def staleness(answer: TimedAnswer[Any], now: float) -> str:
     """Return a sentence about the age of an answer that is not the latest; empty for the latest."""
-    if said.is_fresh:
+    if answer.is_fresh:
         return ""
-    if said.answer is None:
-        return f"There is no answer yet: {said.problem or 'nobody was asked'}."
-    return f"No answer now: {said.problem}. What stands here was said at {clock(said.at)}, {age(now - said.at)} ago."
+    if answer.answer is None:
+        return f"There is no answer yet: {answer.problem or 'nobody was asked'}."
+    return (
+        f"No answer now: {answer.problem}. What stands here was said at {clock(answer.at)}, {age(now - answer.at)} ago."
+    )

@@ -107,20 +107,24 @@ def shown_document(
     document: Document, meta: DocumentMeta, form: Form | None = None, xattrs: Mapping[str, bytes] | None = None
 ) -> ShownDocument:
     """Return a document for a page, in the requested form if its value allows it."""
-    chosen = form if form in (Form.HEX, Form.BASE64) else form_for(document.value)
+    text_form = form if form in (Form.HEX, Form.BASE64) else form_for(document.value)
     editable = len(document.value) <= EDIT_BYTES_MAX
     part = document.value if editable else document.value[:SHOWN_BYTES_MAX]
-    text = written(part, chosen)
+    text = written(part, text_form)
     readable = indented(document.value) if len(document.value) <= SHOWN_BYTES_MAX and form is None else None
     if readable == text:
         readable = None
-    texts = {name: _cut(printable(value.decode(errors="replace"))) for name, value in (xattrs or {}).items()}
-    return ShownDocument(document.key, document.value, meta, chosen, text, editable, len(part), readable, texts)
+    texts = {name: _shortened(printable(value.decode(errors="replace"))) for name, value in (xattrs or {}).items()}
+    return ShownDocument(document.key, document.value, meta, text_form, text, editable, len(part), readable, texts)
 
 
-def _cut(text: str) -> str:
-    more = len(text) - XATTR_CHARACTERS_MAX
-    return text if more <= 0 else f"{text[:XATTR_CHARACTERS_MAX]}\u2026 ({more:,} characters more)"
+def _shortened(text: str) -> str:
+    hidden_characters = len(text) - XATTR_CHARACTERS_MAX
+    return (
+        text
+        if hidden_characters <= 0
+        else f"{text[:XATTR_CHARACTERS_MAX]}\u2026 ({hidden_characters:,} characters more)"
+    )
 
 
 def form_for(data: bytes) -> Form:

@@ -93,16 +93,18 @@ def vbucket_row(survey: Survey, vbucket: int) -> VbucketRow:
         for view in views
         if view.answers and (vbucket in view.states or view.address in map_.copies(vbucket))
     )
-    own = next((each for each in copies if each.address == owner and each.state is State.ACTIVE), None)
-    seqno = own.seqno if own is not None else None
-    silent = tuple(view.address for view in views if not view.answers and view.address in map_.copies(vbucket))
+    owner_copy = next((each for each in copies if each.address == owner and each.state is State.ACTIVE), None)
+    seqno = owner_copy.seqno if owner_copy is not None else None
+    silent_nodes = tuple(view.address for view in views if not view.answers and view.address in map_.copies(vbucket))
     replicas = map_.replicas(vbucket)
-    lacking = [_behind(copies, each, seqno) for each in replicas]
-    behind = None if None in lacking else max((each for each in lacking if each is not None), default=0)
-    return VbucketRow(vbucket, owner, tuple(replicas), seqno, own.items if own else None, behind, copies, silent)
+    lacking = [_changes_behind(copies, each, seqno) for each in replicas]
+    lag = None if None in lacking else max((each for each in lacking if each is not None), default=0)
+    return VbucketRow(
+        vbucket, owner, tuple(replicas), seqno, owner_copy.items if owner_copy else None, lag, copies, silent_nodes
+    )
 
 
-def _behind(copies: Sequence[CopyRow], address: Address, seqno: int | None) -> int | None:
+def _changes_behind(copies: Sequence[CopyRow], address: Address, seqno: int | None) -> int | None:
     replica_seqno = next((each.seqno for each in copies if each.address == address), None)
     return None if replica_seqno is None or seqno is None else max(0, seqno - replica_seqno)
 

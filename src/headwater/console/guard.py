@@ -63,9 +63,9 @@ class Secrets:
     token: str = field(default_factory=_secret, repr=False)
 
 
-def same(given: str, secret: str) -> bool:
+def same(text: str, secret: str) -> bool:
     """Return True if two texts are equal, in a time that does not depend on the place of the first difference."""
-    return secrets.compare_digest(given.encode(), secret.encode())
+    return secrets.compare_digest(text.encode(), secret.encode())
 
 
 class Guard:
@@ -78,9 +78,9 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, kept: Secrets, hosts: frozenset[str], open_paths: tuple[str, ...], cookie: str
+        self, app: ASGIApp, secrets: Secrets, hosts: frozenset[str], open_paths: tuple[str, ...], cookie: str
     ) -> None:
-        self._app, self._secrets, self._open, self._cookie = app, kept, open_paths, cookie
+        self._app, self._secrets, self._open, self._cookie = app, secrets, open_paths, cookie
         self._hosts = LOOPBACK | {each.lower() for each in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

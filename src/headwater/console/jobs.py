@@ -33,8 +33,8 @@ class JobForm(NamedTuple):
 
 def fields_of(kind: type[DeclaredJob[Any]]) -> list[Option]:
     """Return the options that a job's form has: those that the help shows, without passwords."""
-    shown = (each for each in kind.options() if not each.hidden and not each.secret)
-    return [replace(each, about=each.about.replace("{done}", kind.DONE)) for each in shown]
+    options = (each for each in kind.options() if not each.hidden and not each.secret)
+    return [replace(each, about=each.about.replace("{done}", kind.DONE)) for each in options]
 
 
 def command_of(kind: type[DeclaredJob[Any]], fields: Mapping[str, str]) -> str:
@@ -112,5 +112,5 @@ def _page(
 
 
 def _form(desk: Desk, kind: type[DeclaredJob[Any]], fields: Mapping[str, str]) -> JobForm:
-    about = " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
-    return JobForm(kind.NAME, about, fields_of(kind), {"source": desk.settings.target.url, **fields})
+    text = " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
+    return JobForm(kind.NAME, text, fields_of(kind), {"source": desk.settings.target.url, **fields})

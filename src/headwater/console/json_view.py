@@ -34,11 +34,11 @@ def indented(value: bytes) -> str | None:
                 lines.append(INDENT * depth)
         elif before in ("{", "[", ","):
             lines.append(INDENT * depth)
-        shown = _plain_string(part) if part[0] == '"' else ": " if part == ":" else part
-        lines[-1] += shown
+        piece = _plain_string(part) if part[0] == '"' else ": " if part == ":" else part
+        lines[-1] += piece
         depth += part in "{["
         before = part
-        size += len(shown) + len(INDENT) * depth
+        size += len(piece) + len(INDENT) * depth
         if size > CHARACTERS_MAX:
             return "\n".join(
                 [*lines, f"\u2026 (cut: {len(value):,} bytes take more than {CHARACTERS_MAX:,} characters so)"]

@@ -95,15 +95,15 @@ async def list_keys(
     while at < vbuckets and len(rows) < KEYS_SHOWN and clock() < until:
         wave = range(at, min(at + at_once, vbuckets))
         afters = {vb: place.after if vb == place.vbucket else b"" for vb in wave}
-        pages = await _together(documents, prefix, afters, KEYS_SHOWN - len(rows))
+        pages = await _pages_of(documents, prefix, afters, KEYS_SHOWN - len(rows))
         for vb, page in zip(wave, pages, strict=True):
             if isinstance(page, BaseException):
-                behind = ListPlace(vb + 1) if vb + 1 < vbuckets else None
-                return KeyList(rows, vb, vbuckets, behind, _problem(page))
-            taken = page.keys[: KEYS_SHOWN - len(rows)]
-            rows += [ListedKey(key, vb, *_field(key)) for key in taken]
-            if not page.is_last or len(taken) < len(page.keys):
-                return KeyList(rows, vb, vbuckets, ListPlace(vb, taken[-1] if taken else afters[vb]))
+                next_place = ListPlace(vb + 1) if vb + 1 < vbuckets else None
+                return KeyList(rows, vb, vbuckets, next_place, _problem(page))
+            keys = page.keys[: KEYS_SHOWN - len(rows)]
+            rows += [ListedKey(key, vb, *_field(key)) for key in keys]
+            if not page.is_last or len(keys) < len(page.keys):
+                return KeyList(rows, vb, vbuckets, ListPlace(vb, keys[-1] if keys else afters[vb]))
         at = wave.stop
         at_once = min(2 * at_once, AT_ONCE_MAX)
     return KeyList(rows, at, vbuckets, ListPlace(at) if at < vbuckets else None)
@@ -120,11 +120,11 @@ def _problem(error: BaseException) -> str:
     raise error
 
 
-async def _together(
-    documents: AsyncDocuments, prefix: bytes, afters: Mapping[int, bytes], most: int
+async def _pages_of(
+    documents: AsyncDocuments, prefix: bytes, afters: Mapping[int, bytes], count_max: int
 ) -> list[KeyPage | BaseException]:
     """Search several vbuckets at once; return for each a page of its keys, or the error."""
-    pages = (documents.keys_of_vbucket(vb, prefix, after=after, most=most) for vb, after in afters.items())
+    pages = (documents.keys_of_vbucket(vb, prefix, after=after, most=count_max) for vb, after in afters.items())
     return await asyncio.gather(*pages, return_exceptions=True)
 
 

@@ -19,7 +19,7 @@ from headwater.cluster.streams import ConnectionRow
 from headwater.console import figures
 from headwater.console import tail as tailing
 from headwater.console.desk import Desk, desk_of
-from headwater.console.lookout import STREAMS_SECONDS, Said, plain
+from headwater.console.lookout import STREAMS_SECONDS, TimedAnswer, plain
 from headwater.console.rates import MEASURES, TICK_SECONDS
 from headwater.errors import HeadwaterError
 
@@ -35,21 +35,21 @@ FOLLOWED_SHOWN_MAX = 50
 async def streams(request: Request) -> Response:
     """Show the DCP and TAP connections of each node and their lag, a page at a time."""
     desk = desk_of(request)
-    said = await desk.lookout.look()
+    latest = await desk.lookout.look()
     groups = await desk.lookout.groups_by_node(("dcp", "tap", "replication"), STREAMS_SECONDS)
     # Thousands of streams take a while to read, in which the other pages go on.
     nodes = await asyncio.to_thread(_nodes, groups)
     rows = [row for node in nodes for row in node.rows]
     part = figures.paged(rows, figures.page_of(request.query_params), CONNECTIONS_SHOWN_MAX)
-    shown: dict[Address, list[ConnectionRow]] = {}
+    rows_by_node: dict[Address, list[ConnectionRow]] = {}
     for row in part.rows:
-        shown.setdefault(row.node, []).append(row)
+        rows_by_node.setdefault(row.node, []).append(row)
     context = {
         "title": "Streams",
-        "said": said,
+        "said": latest,
         "nodes": nodes,
         "part": part,
-        "shown": shown,
+        "shown": rows_by_node,
         "streams_max": STREAMS_SHOWN_MAX,
         "followed_max": FOLLOWED_SHOWN_MAX,
     }
@@ -61,12 +61,12 @@ class _NodeStreams:
     """The connections of one node, and the nodes that it follows; those in trouble first."""
 
     address: Address
-    said: Said[Mapping[str, str]]
+    said: TimedAnswer[Mapping[str, str]]
     rows: list[ConnectionRow]
     followed: list[FollowingReport]
 
 
-def _nodes(groups: Mapping[str, Mapping[Address, Said[Mapping[str, str]]]]) -> list[_NodeStreams]:
+def _nodes(groups: Mapping[str, Mapping[Address, TimedAnswer[Mapping[str, str]]]]) -> list[_NodeStreams]:
     nodes = []
     for address, dcp in groups["dcp"].items():
         rows = reading.connections(address, dcp.answer or {}, groups["tap"][address].answer or {})
@@ -112,8 +112,8 @@ async def _changes(desk: Desk, fields: dict[str, str]) -> AsyncIterator[str]:
     desk.tails += 1
     try:
         client = await desk.client()
-        wanted = tailing.TailFilter.of(fields, client.map.vbuckets)
-        async with aclosing(tailing.follow(client, wanted)) as deliveries:
+        filter_ = tailing.TailFilter.of(fields, client.map.vbuckets)
+        async with aclosing(tailing.follow(client, filter_)) as deliveries:
             async for delivery in deliveries:
                 if desk.is_ending:
                     return

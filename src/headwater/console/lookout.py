@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Said(Generic[Answer]):
+class TimedAnswer(Generic[Answer]):
     """The last answer to a request, and whether it is fresh.
 
     Attributes:
@@ -77,8 +77,8 @@ class Look:
 
 
 @dataclass(slots=True)
-class _Kept(Generic[Answer]):
-    said: Said[Answer] = field(default_factory=Said)
+class _CachedAnswer(Generic[Answer]):
+    said: TimedAnswer[Answer] = field(default_factory=TimedAnswer)
     asked_at: float = float("-inf")
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -104,8 +104,8 @@ class Lookout:
         self.target = target
         self.members: Final = Members(target.bucket, user, password, tls=target.tls, timeout_seconds=timeout_seconds)
         self._clock, self._wall = clock, wall
-        self._look: _Kept[Look] = _Kept()
-        self._groups: dict[tuple[Address, str], _Kept[Mapping[str, str]]] = {}
+        self._look: _CachedAnswer[Look] = _CachedAnswer()
+        self._groups: dict[tuple[Address, str], _CachedAnswer[Mapping[str, str]]] = {}
         self._views: dict[Address, tuple[NodeView, float]] = {}
         self._refusal, self._refused_until = "", float("-inf")
 
@@ -122,24 +122,26 @@ class Lookout:
         """The last look; None if there was none. Sends no request."""
         return self._look.said.answer
 
-    async def look(self, seconds: float = SURVEY_SECONDS) -> Said[Look]:
+    async def look(self, seconds: float = SURVEY_SECONDS) -> TimedAnswer[Look]:
         """Return a look at all nodes that is at most `seconds` old; the last one if no node answers."""
-        return await self._fresh(self._look, seconds, self._take)
+        return await self._fresh_answer(self._look, seconds, self._take)
 
-    async def stats(self, address: Address, group: str, seconds: float = FIGURES_SECONDS) -> Said[Mapping[str, str]]:
+    async def stats(
+        self, address: Address, group: str, seconds: float = FIGURES_SECONDS
+    ) -> TimedAnswer[Mapping[str, str]]:
         """Return a group of statistics of one node."""
-        kept = self._groups.setdefault((address, group), _Kept())
-        return await self._fresh(kept, seconds, lambda: self.members.admin(address).stats(group))
+        cached = self._groups.setdefault((address, group), _CachedAnswer())
+        return await self._fresh_answer(cached, seconds, lambda: self.members.admin(address).stats(group))
 
     async def stats_by_node(
         self, group: str, seconds: float = FIGURES_SECONDS
-    ) -> dict[Address, Said[Mapping[str, str]]]:
+    ) -> dict[Address, TimedAnswer[Mapping[str, str]]]:
         """Return a group of statistics of all members and seeds."""
         return (await self.groups_by_node((group,), seconds))[group]
 
     async def groups_by_node(
         self, groups: Sequence[str], seconds: float = FIGURES_SECONDS
-    ) -> dict[str, dict[Address, Said[Mapping[str, str]]]]:
+    ) -> dict[str, dict[Address, TimedAnswer[Mapping[str, str]]]]:
         """Return several groups of statistics, each of the same nodes: a node that joins or leaves meanwhile is in all
         or in none.
         """
@@ -149,14 +151,14 @@ class Lookout:
 
     async def nodes(self) -> list[Address]:
         """Return the members and seeds, with their names in the map."""
-        look = self._look.said if self._look.said.answer is not None else await self.look()
-        return list(look.answer.survey.nodes) if look.answer is not None else self._known_seeds()
+        latest = self._look.said if self._look.said.answer is not None else await self.look()
+        return list(latest.answer.survey.nodes) if latest.answer is not None else self._known_seeds()
 
     async def rights(self) -> frozenset[str] | None:
         """Return the names of the user's privileges; None if no node reports them."""
-        for said in (await self.stats_by_node("rights", RIGHTS_SECONDS)).values():
-            if said.is_fresh and said.answer is not None:
-                return frozenset(name for name, value in said.answer.items() if value == "true")
+        for answer in (await self.stats_by_node("rights", RIGHTS_SECONDS)).values():
+            if answer.is_fresh and answer.answer is not None:
+                return frozenset(name for name, value in answer.answer.items() if value == "true")
         return None
 
     async def logs(self, address: Address, vbucket: int) -> list[tuple[int, int]]:
@@ -169,29 +171,31 @@ class Lookout:
 
     # ------------------------------------------------------------------ inside
 
-    async def _fresh(self, kept: _Kept[Answer], seconds: float, ask: Callable[[], Awaitable[Answer]]) -> Said[Answer]:
+    async def _fresh_answer(
+        self, cached: _CachedAnswer[Answer], seconds: float, ask: Callable[[], Awaitable[Answer]]
+    ) -> TimedAnswer[Answer]:
         """Return the kept answer if it was requested less than `seconds` ago; else call `ask`.
 
         Callers that come during a request share its answer. After a failure the last answer is returned with the
         problem.
         """
         began = self._clock()
-        async with kept.lock:
-            if self._clock() - kept.asked_at < seconds or kept.asked_at > began:
-                return kept.said
+        async with cached.lock:
+            if self._clock() - cached.asked_at < seconds or cached.asked_at > began:
+                return cached.said
             asked_at = self._clock()
             if asked_at < self._refused_until:
-                return Said(kept.said.answer, kept.said.at, self._refusal)
+                return TimedAnswer(cached.said.answer, cached.said.at, self._refusal)
             try:
                 answer = await ask()
-                kept.said = Said(answer, self._wall(), "", self._clock() - asked_at)
+                cached.said = TimedAnswer(answer, self._wall(), "", self._clock() - asked_at)
             except (TransportError, StatusError, RemoteProtocolError, ClusterError) as error:
-                kept.said = Said(kept.said.answer, kept.said.at, plain(error))
+                cached.said = TimedAnswer(cached.said.answer, cached.said.at, plain(error))
                 if isinstance(error, AuthError):
                     self._refusal = f"{plain(error)} (the login is tried again once a minute)"
                     self._refused_until = self._clock() + REFUSED_SECONDS
-            kept.asked_at = self._clock()
-            return kept.said
+            cached.asked_at = self._clock()
+            return cached.said
 
     async def _take(self) -> Look:
         try:
@@ -200,22 +204,24 @@ class Lookout:
             survey, in_cluster = await self._standalone_survey(), False
         now = self._wall()
         self._views |= {address: (view, now) for address, view in survey.nodes.items() if view.answers}
-        known = {address: self._views[address] for address, view in survey.nodes.items() if _is_away(view, self._views)}
-        return Look(survey, in_cluster, known)
+        known_views = {
+            address: self._views[address] for address, view in survey.nodes.items() if _is_away(view, self._views)
+        }
+        return Look(survey, in_cluster, known_views)
 
     def dialled(self) -> list[Address]:
         """Return the addresses for connections to the seeds and the last map's members; with TLS they have the ports
         for TLS.
         """
-        said = self._look.said.answer
-        members = said.survey.map.servers if said is not None else ()
+        last_look = self._look.said.answer
+        members = last_look.survey.map.servers if last_look is not None else ()
         return list(dict.fromkeys([*self.target.seeds, *(self.members.endpoint(each).dialled for each in members)]))
 
     def _known_seeds(self) -> list[Address]:
         """Return the seeds, and the members of the last map: one of these may be alive when all seeds are gone."""
-        said = self._look.said.answer
+        last_look = self._look.said.answer
         seeds = map(self.members.name_of, self.target.seeds)
-        return list(dict.fromkeys([*seeds, *(said.survey.map.servers if said is not None else ())]))
+        return list(dict.fromkeys([*seeds, *(last_look.survey.map.servers if last_look is not None else ())]))
 
     async def _standalone_survey(self) -> Survey:
         """Return a survey of nodes that are in no cluster: each has a map of its own, of which the first is used.
@@ -242,8 +248,8 @@ def _made_up(bucket: str, view: NodeView) -> ClusterMap:
     return ClusterMap(bucket, "", 0, 0, (view.address,), chains)
 
 
-def _is_away(view: NodeView, seen: Mapping[Address, object]) -> bool:
-    return not view.answers and view.address in seen
+def _is_away(view: NodeView, last_views: Mapping[Address, object]) -> bool:
+    return not view.answers and view.address in last_views
 
 
 def plain(error: HeadwaterError) -> str:

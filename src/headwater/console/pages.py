@@ -16,7 +16,7 @@ from headwater.console.desk import Desk, desk_of, may, status_of
 from headwater.console.editing import DocumentForm, Form, ShownDocument
 from headwater.console.guard import form_of
 from headwater.console.listing import KeyList, ListPlace, list_keys
-from headwater.console.lookout import Look, Said, plain
+from headwater.console.lookout import Look, TimedAnswer, plain
 from headwater.errors import HeadwaterError, KeyExists, KeyNotFound, NotSupported, OptionError, UnknownCommand
 from headwater.wire.datatype import Datatype
 
@@ -36,18 +36,18 @@ EXPIRY = frozenset({"keep", "never", "in"})
 async def overview(request: Request) -> Response:
     """Show the cluster: its nodes, their problems, the owners of vbuckets."""
     desk = desk_of(request)
-    said = await desk.lookout.look()
-    if said.answer is None:
-        return desk.render(request, "silent.html", {"title": "Cluster", "said": said}, 503)
+    latest = await desk.lookout.look()
+    if latest.answer is None:
+        return desk.render(request, "silent.html", {"title": "Cluster", "said": latest}, 503)
     general = await desk.lookout.stats_by_node("")
-    rows = figures.vbucket_rows(said.answer.survey)
+    rows = figures.vbucket_rows(latest.answer.survey)
     context = {
         "title": "Cluster",
-        "said": said,
-        "look": said.answer,
-        "status": status(said.answer.survey),
+        "said": latest,
+        "look": latest.answer,
+        "status": status(latest.answer.survey),
         "general": general,
-        "cells": figures.owner_classes(rows, said.answer.survey.map.servers),
+        "cells": figures.owner_classes(rows, latest.answer.survey.map.servers),
         "troubled": sum(bool(row.trouble) for row in rows),
         "number_of": number_of,
     }
@@ -57,20 +57,20 @@ async def overview(request: Request) -> Response:
 async def vbuckets(request: Request) -> Response:
     """Show all vbuckets, a page at a time; on request those of one owner, or those in trouble."""
     desk = desk_of(request)
-    look, said = await _look(desk)
+    look, latest = await _latest_look(desk)
     rows = figures.vbucket_rows(look.survey)
     owner, only = request.query_params.get("owner", ""), request.query_params.get("only", "")
-    chosen = [row for row in rows if owner in ("", str(row.owner)) and (only != "trouble" or row.trouble)]
-    part = figures.paged(chosen, figures.page_of(request.query_params))
-    kept = {name: value for name, value in (("owner", owner), ("only", only)) if value}
+    selected = [row for row in rows if owner in ("", str(row.owner)) and (only != "trouble" or row.trouble)]
+    part = figures.paged(selected, figures.page_of(request.query_params))
+    params_ = {name: value for name, value in (("owner", owner), ("only", only)) if value}
     context = {
         "title": "Vbuckets",
-        "said": said,
+        "said": latest,
         "look": look,
         "part": part,
         "owner": owner,
         "only": only,
-        "to_page": lambda page: "/vbuckets?" + urlencode(kept | {"page": page}),
+        "to_page": lambda page: "/vbuckets?" + urlencode(params_ | {"page": page}),
     }
     return desk.render(request, "vbuckets.html", context)
 
@@ -78,7 +78,7 @@ async def vbuckets(request: Request) -> Response:
 async def vbucket(request: Request) -> Response:
     """Show one vbucket: each copy, and its failover log."""
     desk, number = desk_of(request), int(request.path_params["number"])
-    look, said = await _look(desk)
+    look, latest = await _latest_look(desk)
     if number >= look.survey.map.vbuckets:
         raise HTTPException(404, f"this bucket has the vbuckets 0 to {look.survey.map.vbuckets - 1}")
     row = figures.vbucket_row(look.survey, number)
@@ -86,22 +86,22 @@ async def vbucket(request: Request) -> Response:
     for copy in row.copies:
         if copy.state is not None:
             logs[copy.address] = await _log(desk, copy, number)
-    context = {"title": f"Vbucket {number}", "said": said, "look": look, "row": row, "logs": logs}
+    context = {"title": f"Vbucket {number}", "said": latest, "look": look, "row": row, "logs": logs}
     return desk.render(request, "vbucket.html", context)
 
 
-async def _log(desk: Desk, copy: figures.CopyRow, number: int) -> Said[list[tuple[int, int]]]:
+async def _log(desk: Desk, copy: figures.CopyRow, number: int) -> TimedAnswer[list[tuple[int, int]]]:
     try:
-        return Said(await desk.lookout.logs(copy.address, number))
+        return TimedAnswer(await desk.lookout.logs(copy.address, number))
     except HeadwaterError as error:
-        return Said(None, 0.0, plain(error))
+        return TimedAnswer(None, 0.0, plain(error))
 
 
-async def _look(desk: Desk) -> tuple[Look, Said[Look]]:
-    said = await desk.lookout.look()
-    if said.answer is None:
-        raise HTTPException(503, f"no node answers: {said.problem}")
-    return said.answer, said
+async def _latest_look(desk: Desk) -> tuple[Look, TimedAnswer[Look]]:
+    latest = await desk.lookout.look()
+    if latest.answer is None:
+        raise HTTPException(503, f"no node answers: {latest.problem}")
+    return latest.answer, latest
 
 
 # --------------------------------------------------------------------------- documents
@@ -110,14 +110,14 @@ async def _look(desk: Desk) -> tuple[Look, Said[Look]]:
 async def documents(request: Request) -> Response:
     """Show a document by its key, the keys with a prefix, or the forms for both."""
     fields = request.query_params
-    done = DONE.get(fields.get("done", ""), "")
+    outcome = DONE.get(fields.get("done", ""), "")
     if "key" not in fields:
-        return await (_list_page(request) if "prefix" in fields else _documents(request, done=done))
+        return await (_list_page(request) if "prefix" in fields else _documents(request, outcome=outcome))
     try:
         key = editing.read_key(fields["key"], Form.of(fields.get("form", "")))
     except OptionError as error:
         return await _documents(request, problem=plain(error), status=400, typed=fields["key"])
-    return await _documents(request, key=key, done=done, form=Form.of(fields["as"]) if fields.get("as") else None)
+    return await _documents(request, key=key, outcome=outcome, form=Form.of(fields["as"]) if fields.get("as") else None)
 
 
 async def _list_page(request: Request) -> Response:
@@ -130,7 +130,7 @@ async def _list_page(request: Request) -> Response:
         keys = await list_keys(documents, vbuckets, prefix, ListPlace.of(fields, vbuckets))
     except HeadwaterError as error:
         return await _documents(request, problem=_not_listed(error), status=status_of(error))
-    return await _documents(request, listed=keys)
+    return await _documents(request, key_list=keys)
 
 
 def _not_listed(error: HeadwaterError) -> str:
@@ -168,7 +168,7 @@ async def store(request: Request) -> Response:
     except HeadwaterError as error:
         problem, status = plain(error), status_of(error)
         return await _documents(request, key=key, problem=problem, status=status, draft=draft, collection=collection)
-    return _back(key, "stored", collection)
+    return _redirect(key, "stored", collection)
 
 
 async def _write(desk: Desk, key: bytes, value: bytes, fields: dict[str, str]) -> None:
@@ -187,12 +187,12 @@ async def _expiry(desk: Desk, key: bytes, fields: dict[str, str]) -> int:
 
     If another writer replaces that version meanwhile, the CAS refuses the write.
     """
-    chosen = fields.get("expiry", "never")
-    if chosen not in EXPIRY:
-        raise OptionError("expiry", chosen, "keep, never or in")
-    if chosen == "keep":
+    mode = fields.get("expiry", "never")
+    if mode not in EXPIRY:
+        raise OptionError("expiry", mode, "keep, never or in")
+    if mode == "keep":
         return (await (await desk.documents(_collection(fields))).get_meta(key)).expiry
-    return _number(fields, "seconds") if chosen == "in" else 0
+    return _number(fields, "seconds") if mode == "in" else 0
 
 
 def _number(fields: dict[str, str], name: str) -> int:
@@ -217,12 +217,12 @@ async def delete(request: Request) -> Response:
     except HeadwaterError as error:
         problem, status = plain(error), status_of(error)
         return await _documents(request, key=key, problem=problem, status=status, collection=_collection(fields))
-    return _back(key, "deleted", _collection(fields))
+    return _redirect(key, "deleted", _collection(fields))
 
 
-def _back(key: bytes, done: str, collection: str) -> Response:
+def _redirect(key: bytes, outcome: str, collection: str) -> Response:
     text, form = editing.key_field(key)
-    params = {"key": text, "form": form.value, "done": done} | ({"collection": collection} if collection else {})
+    params = {"key": text, "form": form.value, "done": outcome} | ({"collection": collection} if collection else {})
     return RedirectResponse("/documents?" + urlencode(params), 303)
 
 
@@ -234,14 +234,14 @@ async def _documents(
     request: Request,
     *,
     key: bytes = b"",
-    done: str = "",
+    outcome: str = "",
     problem: str = "",
     status: int = 200,
     typed: str = "",
     form: Form | None = None,
     collection: str | None = None,
     draft: DocumentForm | None = None,
-    listed: KeyList | None = None,
+    key_list: KeyList | None = None,
 ) -> Response:
     """Render the page: the outcome or the problem, the forms, and the document or the list if there is one."""
     desk = desk_of(request)
@@ -252,7 +252,7 @@ async def _documents(
         try:
             document = await read(desk, key, collection, form)
         except KeyNotFound:
-            missing, status = True, 404 if not done and status == 200 else status
+            missing, status = True, 404 if not outcome and status == 200 else status
         except HeadwaterError as error:
             problem, status = problem or plain(error), status_of(error) if status == 200 else status
     text, key_form = editing.key_field(key) if key else (typed, Form.TEXT)
@@ -261,7 +261,7 @@ async def _documents(
         "key": key,
         "field": text,
         "form": key_form.value,
-        "done": done,
+        "done": outcome,
         "problem": problem,
         "rights": rights,
         "document": document,
@@ -270,7 +270,7 @@ async def _documents(
         "form_of": DocumentForm.of_document,
         "new": DocumentForm(),
         "forms": Form,
-        "listed": listed,
+        "listed": key_list,
         "prefix": request.query_params.get("prefix", ""),
         "prefix_form": Form.of(request.query_params.get("form", "")).value,
         "to_place": lambda place: _address(request, place),
@@ -283,8 +283,8 @@ async def _documents(
 def _address(request: Request, place: ListPlace) -> str:
     """Return the address of the page with the part of a list that begins at a place."""
     params = request.query_params
-    kept = {name: params[name] for name in ("form", "collection") if params.get(name)}
-    return "/documents?" + urlencode({"prefix": params["prefix"]} | kept | place.fields())
+    params_ = {name: params[name] for name in ("form", "collection") if params.get(name)}
+    return "/documents?" + urlencode({"prefix": params["prefix"]} | params_ | place.fields())
 
 
 def desk_vbucket(desk: Desk, key: bytes) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from headwater.client.routing import Address
 from headwater.cluster.answers import number_of
-from headwater.console.lookout import Lookout, Said
+from headwater.console.lookout import Lookout, TimedAnswer
 
 TICK_SECONDS = 2.0
 POINTS_MAX = 450
@@ -61,7 +61,7 @@ class RateWatch:
     def __init__(self, lookout: Lookout, seconds: float = TICK_SECONDS) -> None:
         self.points: deque[RatePoint] = deque(maxlen=POINTS_MAX)
         self._lookout, self._seconds = lookout, seconds
-        self._before: dict[Address, _Before] = {}
+        self._last_counters: dict[Address, _Before] = {}
         self._task: asyncio.Task[None] | None = None
         self._next: asyncio.Future[RatePoint] | None = None
 
@@ -88,9 +88,9 @@ class RateWatch:
         while True:
             point = await self.look()
             self.points.append(point)
-            waiting, self._next = self._next, loop.create_future()
-            if waiting is not None and not waiting.done():
-                waiting.set_result(point)
+            future, self._next = self._next, loop.create_future()
+            if future is not None and not future.done():
+                future.set_result(point)
             await asyncio.sleep(self._seconds)
 
     async def look(self) -> RatePoint:
@@ -99,27 +99,27 @@ class RateWatch:
         seconds = self._seconds / 2
         general, timings = (await self._lookout.groups_by_node(("", "timings"), seconds)).values()
         measured = {}
-        for address, said in general.items():
-            if said.is_fresh and said.answer is not None:
-                measured[str(address)] = self._measured(address, said, timings[address])
+        for address, answer in general.items():
+            if answer.is_fresh and answer.answer is not None:
+                measured[str(address)] = self._measured(address, answer, timings[address])
             else:
-                self._before.pop(address, None)
+                self._last_counters.pop(address, None)
         return RatePoint(self._lookout.now(), measured)
 
     def _measured(
-        self, address: Address, said: Said[Mapping[str, str]], timings: Said[Mapping[str, str]]
+        self, address: Address, answer: TimedAnswer[Mapping[str, str]], timings: TimedAnswer[Mapping[str, str]]
     ) -> dict[str, float]:
-        counters = {name: number_of(said.answer, statistic) for name, statistic in COUNTERS.items()}
+        counters = {name: number_of(answer.answer, statistic) for name, statistic in COUNTERS.items()}
         commits = histogram(timings.answer or {}) if timings.is_fresh else {}
-        before = self._before.get(address)
-        measured = {"answer_ms": 1000 * said.seconds}
-        if (connections := number_of(said.answer, "curr_connections")) is not None:
+        before = self._last_counters.get(address)
+        measured = {"answer_ms": 1000 * answer.seconds}
+        if (connections := number_of(answer.answer, "curr_connections")) is not None:
             measured["connections"] = connections
-        if before is not None and said.at > before.at:
-            measured |= rates(before.counters, counters, said.at - before.at)
+        if before is not None and answer.at > before.at:
+            measured |= rates(before.counters, counters, answer.at - before.at)
             measured |= percentiles(before.commits, commits)
-        if before is None or said.at > before.at:
-            self._before[address] = _Before(said.at, counters, commits)
+        if before is None or answer.at > before.at:
+            self._last_counters[address] = _Before(answer.at, counters, commits)
         return measured
 
 

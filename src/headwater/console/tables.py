@@ -20,7 +20,7 @@ from headwater.errors import HeadwaterError, RemoteProtocolError, TableAway, Tab
 if TYPE_CHECKING:
     from headwater.client.routing import Address
     from headwater.console.figures import VbucketRow
-    from headwater.console.lookout import Said
+    from headwater.console.lookout import TimedAnswer
     from headwater.lake.log import TableLog
     from headwater.protocol.dcp.position import Position
 
@@ -50,34 +50,34 @@ class Head:
     seqno: int
     log: Sequence[tuple[int, int]]
 
-    def shared(self, held: Position) -> int:
+    def shared(self, position: Position) -> int:
         """Return the last seqno that this history shares with a position; 0 if it lacks the position's branch."""
-        end, shared = self.seqno, 0
-        for uuid, began in self.log:  # of a uuid listed twice the older branch decides, as for a stream request
-            shared, end = (end if uuid == held.vb_uuid else shared), began
-        return min(held.seqno, shared)
+        end, shared_end = self.seqno, 0
+        for uuid, branch_begin in self.log:  # of a uuid listed twice the older branch decides, as for a stream request
+            shared_end, end = (end if uuid == position.vb_uuid else shared_end), branch_begin
+        return min(position.seqno, shared_end)
 
-    def has_left(self, held: Position) -> bool:
+    def is_on_lost_branch(self, position: Position) -> bool:
         """Return True if a position is on a lost branch, above the end of the shared history.
 
         A position on the newest branch has not left, even above `seqno`, which may be older than the position.
         """
-        return self.log[0][0] != held.vb_uuid and self.shared(held) < held.seqno
+        return self.log[0][0] != position.vb_uuid and self.shared(position) < position.seqno
 
 
 def heads_of(
-    rows: Iterable[VbucketRow], failovers: Mapping[Address, Said[Mapping[str, str]]]
+    rows: Iterable[VbucketRow], failovers: Mapping[Address, TimedAnswer[Mapping[str, str]]]
 ) -> dict[int, Head | None]:
     """Return the head of each vbucket by its owner's seqno and STAT failovers; None if one of them is unknown."""
     return {row.vbucket: _head(row, failovers) for row in rows}
 
 
-def _head(row: VbucketRow, failovers: Mapping[Address, Said[Mapping[str, str]]]) -> Head | None:
-    said = failovers.get(row.owner) if row.owner is not None else None
-    if row.seqno is None or said is None or not said.is_fresh or said.answer is None:
+def _head(row: VbucketRow, failovers: Mapping[Address, TimedAnswer[Mapping[str, str]]]) -> Head | None:
+    answer = failovers.get(row.owner) if row.owner is not None else None
+    if row.seqno is None or answer is None or not answer.is_fresh or answer.answer is None:
         return None
     try:
-        return Head(row.seqno, failover_statistics(row.vbucket, said.answer))
+        return Head(row.seqno, failover_statistics(row.vbucket, answer.answer))
     except RemoteProtocolError:
         return None
 
@@ -151,16 +151,16 @@ class MirrorTables:
             if reading is None:
                 reading = self._begin(place, bucket, heads, now())
             # Whoever hangs already is given no more time: pages are loaded anew every few seconds.
-            left = min(asked_at, reading.began_at) + self.patience_seconds - now()
-            await asyncio.wait([reading.outcome], timeout=max(0.0, left))
+            remaining_seconds = min(asked_at, reading.began_at) + self.patience_seconds - now()
+            await asyncio.wait([reading.outcome], timeout=max(0.0, remaining_seconds))
             if not reading.outcome.done():
-                silent = f"{place}: {readings.silence(now() - reading.began_at)}"
-                return replace(self._last.get(place, MirrorTable(place)), silent=silent)
+                silence = f"{place}: {readings.silence(now() - reading.began_at)}"
+                return replace(self._last.get(place, MirrorTable(place)), silent=silence)
             if reading.began_at >= asked_at:
                 return reading.outcome.result()
 
     def _begin(self, place: str, bucket: str, heads: Mapping[int, Head | None], began_at: float) -> _Reading:
-        reading = _Reading(began_at, readings.begin(lambda: self._look(place, bucket, heads)))
+        reading = _Reading(began_at, readings.begin(lambda: self._look_at_table(place, bucket, heads)))
         self._readings[place] = reading
 
         def end(outcome: asyncio.Future[MirrorTable]) -> None:
@@ -171,7 +171,7 @@ class MirrorTables:
         reading.outcome.add_done_callback(end)
         return reading
 
-    def _look(self, place: str, bucket: str, heads: Mapping[int, Head | None]) -> MirrorTable:
+    def _look_at_table(self, place: str, bucket: str, heads: Mapping[int, Head | None]) -> MirrorTable:
         try:
             return self._read(place, bucket, heads)
         except ModuleNotFoundError as error:
@@ -200,30 +200,30 @@ class MirrorTables:
         if record.bucket != bucket:
             raise TableError(place, f"it mirrors the bucket {record.bucket}, not {bucket}")
         end = Offset.from_json(record.end)
-        held = {vb: end.position(vb) for vb in heads}
-        lags = behind(held, heads)
-        known = {vb: lag for vb, lag in lags.items() if lag is not None}
+        positions = {vb: end.position(vb) for vb in heads}
+        lags = behind(positions, heads)
+        known_lags = {vb: lag for vb, lag in lags.items() if lag is not None}
         batches = [_batch(each) for each in upkeep.history(log, HISTORY)]
-        worst = max(known.items(), key=lambda each: each[1], default=None)
+        worst = max(known_lags.items(), key=lambda each: each[1], default=None)
         return MirrorTable(
             place,
             facts=upkeep.describe(log),
-            behind=sum(known.values()) if len(known) == len(lags) and lags else None,
+            behind=sum(known_lags.values()) if len(known_lags) == len(lags) and lags else None,
             worst=worst if worst is not None and worst[1] else None,
-            unknown=len(lags) - len(known),
-            parted=sum(head is not None and head.has_left(held[vb]) for vb, head in heads.items()),
+            unknown=len(lags) - len(known_lags),
+            parted=sum(head is not None and head.is_on_lost_branch(positions[vb]) for vb, head in heads.items()),
             batches=tuple(batches[:BATCHES_SHOWN]),
             rolled_back=tuple([each for each in batches if each.rollbacks][:ROLLBACKS_SHOWN]),
             looked_at=time.time(),
         )
 
 
-def behind(held: Mapping[int, Position], heads: Mapping[int, Head | None]) -> dict[int, int | None]:
+def behind(positions: Mapping[int, Position], heads: Mapping[int, Head | None]) -> dict[int, int | None]:
     """Return how many changes each vbucket's position lacks, from the point where both histories parted.
 
     None if the bucket's history is unknown.
     """
-    return {vb: None if head is None else max(0, head.seqno - head.shared(held[vb])) for vb, head in heads.items()}
+    return {vb: None if head is None else max(0, head.seqno - head.shared(positions[vb])) for vb, head in heads.items()}
 
 
 def _batch(commit: Mapping[str, Any]) -> TableBatch:

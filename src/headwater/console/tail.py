@@ -84,12 +84,12 @@ class TailFilter:
         Raises:
             OptionError: an unknown kind or vbucket.
         """
-        kind, listed = fields.get("kind", ""), fields.get("vbuckets", "").strip()
+        kind, vbucket_text = fields.get("kind", ""), fields.get("vbuckets", "").strip()
         if kind and kind not in KINDS:
             raise OptionError("kind", kind, f"one of {', '.join(KINDS)}")
-        named = vbucket_set(listed, vbuckets) if listed else None
-        within = fields.get("collection", "").strip()
-        return cls(fields.get("key", "").encode(), kind, named, bool(fields.get("keys_only", "")), within)
+        numbers = vbucket_set(vbucket_text, vbuckets) if vbucket_text else None
+        path_text = fields.get("collection", "").strip()
+        return cls(fields.get("key", "").encode(), kind, numbers, bool(fields.get("keys_only", "")), path_text)
 
     @property
     def collections(self) -> Collections:
@@ -122,15 +122,15 @@ class Delivery:
     matched: int = 0
     notice: str = ""
 
-    def add(self, batch: ChangeBatch, wanted: TailFilter) -> None:
+    def add(self, batch: ChangeBatch, filter_: TailFilter) -> None:
         """Add the matching rows of a batch; if they are too many, keep the newest."""
-        chosen = wanted.apply(batch.records)
+        matching = filter_.apply(batch.records)
         self.seen += batch.records.num_rows
-        self.matched += chosen.num_rows
-        last = chosen.slice(max(0, chosen.num_rows - ROWS_MAX))
+        self.matched += matching.num_rows
+        last = matching.slice(max(0, matching.num_rows - ROWS_MAX))
         columns: list[list[Any]] = [last.column(name).to_pylist() for name in COLUMNS]
-        columns += [last.column(name).to_pylist() if wanted.collection else [""] * len(last) for name in PATH]
-        self.rows.extend(_row(values, wanted.keys_only) for values in zip(*columns, strict=True))
+        columns += [last.column(name).to_pylist() if filter_.collection else [""] * len(last) for name in PATH]
+        self.rows.extend(_row(values, filter_.keys_only) for values in zip(*columns, strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """Return the delivery for a page; `left` counts matching changes that are not among the rows."""
@@ -140,23 +140,29 @@ class Delivery:
 
 def _row(values: Sequence[Any], keys_only: bool) -> dict[str, Any]:
     opcode, vbucket, seqno, cas, key, value, *path = values
-    shown = "" if keys_only or not value else _cut(value, VALUE_SHOWN_BYTES)
+    value_text = "" if keys_only or not value else _shortened(value, VALUE_SHOWN_BYTES)
     kind = _NAMES.get(opcode, str(opcode))
     # As text: JavaScript's numbers keep 53 bits.
-    facts = {"vbucket": vbucket, "seqno": str(seqno), "kind": kind, "key": _cut(key, KEY_SHOWN_BYTES), "value": shown}
+    facts = {
+        "vbucket": vbucket,
+        "seqno": str(seqno),
+        "kind": kind,
+        "key": _shortened(key, KEY_SHOWN_BYTES),
+        "value": value_text,
+    }
     field, form = key_field(key)
-    within = ".".join(filter(None, path))
-    link = {"key": field, "form": form.value, "collection": within}
-    return facts | {"time": clock(cas / 1e9), "collection": within, "document": link}
+    path_text = ".".join(filter(None, path))
+    link = {"key": field, "form": form.value, "collection": path_text}
+    return facts | {"time": clock(cas / 1e9), "collection": path_text, "document": link}
 
 
-def _cut(data: bytes, most: int) -> str:
-    more = len(data) - most
-    return printable(text(data[:most])) + (f"\u2026 ({more:,} bytes more)" if more > 0 else "")
+def _shortened(data: bytes, bytes_max: int) -> str:
+    hidden_bytes = len(data) - bytes_max
+    return printable(text(data[:bytes_max])) + (f"\u2026 ({hidden_bytes:,} bytes more)" if hidden_bytes > 0 else "")
 
 
 async def follow(
-    client: AsyncClient, wanted: TailFilter, clock: Callable[[], float] = time.monotonic
+    client: AsyncClient, filter_: TailFilter, clock: Callable[[], float] = time.monotonic
 ) -> AsyncGenerator[Delivery, None]:
     """Yield deliveries from now on, also empty ones while nothing changes; continue after failures of nodes.
 
@@ -169,15 +175,15 @@ async def follow(
     notice = ""
     while True:
         feed: AsyncBatches | None = None
-        delivery, due = Delivery(notice=notice), clock()
+        delivery, delivery_at = Delivery(notice=notice), clock()
         try:
-            async with _open(client, wanted, start) as feed:
+            async with _open(client, filter_, start) as feed:
                 notice = ""
                 async for batch in feed:
-                    delivery.add(batch, wanted)
-                    if clock() >= due:
+                    delivery.add(batch, filter_)
+                    if clock() >= delivery_at:
                         yield delivery
-                        delivery, due = Delivery(), clock() + DELIVERY_SECONDS
+                        delivery, delivery_at = Delivery(), clock() + DELIVERY_SECONDS
         except RollbackRequired as error:
             delivery.notice, notice, start = _went_back(error), "", "now"
             yield delivery
@@ -189,13 +195,13 @@ async def follow(
             await asyncio.sleep(WAIT_SECONDS)
 
 
-def _open(client: AsyncClient, wanted: TailFilter, start: Start) -> Connecting[AsyncBatches]:
+def _open(client: AsyncClient, filter_: TailFilter, start: Start) -> Connecting[AsyncBatches]:
     return client.batches(
         start,
-        vbuckets=wanted.vbuckets,
-        collections=wanted.collections,
+        vbuckets=filter_.vbuckets,
+        collections=filter_.collections,
         window_bytes=WINDOW_BYTES,
-        no_value=wanted.keys_only,
+        no_value=filter_.keys_only,
         patience_seconds=PATIENCE_SECONDS,
         max_wait_seconds=WAIT_SECONDS,
     )

@@ -39,26 +39,33 @@ async def users(request: Request) -> Response:
     message = kind.DONE.format(fields.get("name", "")[:128]) if kind is not None else ""
     if message and fields.get("away"):
         message += f" {fields['away'][:400]} is away, and asks the others when it is back."
-    return await _page(request, done=message)
+    return await _page(request, outcome=message)
 
 
 async def _page(
-    request: Request, *, done: str = "", problem: str = "", status: int = 200, typed: Fields | None = None
+    request: Request, *, outcome: str = "", problem: str = "", status: int = 200, typed: Fields | None = None
 ) -> Response:
     desk = desk_of(request)
     grants: dict[str, list[str]] | None = None
     revision = 0
     try:
         async with desk.members() as members:
-            known = await known_users.current(members, desk.lookout.dialled())
-        accounts, revision = accounts_of(known), known.revision
+            user_list = await known_users.current(members, desk.lookout.dialled())
+        accounts, revision = accounts_of(user_list), user_list.revision
         grants = {name: [str(each) for each in account.grants] for name, account in sorted(accounts.items())}
     except NoAccess:
         pass  # the page says so
     except HeadwaterError as error:
         problem, status = problem or plain(error), status_of(error) if status == 200 else status
-    kept = {name: (typed or {}).get(name, "") for name in ("name", "roles")}
-    context = {"title": "Users", "users": grants, "revision": revision, "done": done, "problem": problem, "typed": kept}
+    typed_fields = {name: (typed or {}).get(name, "") for name in ("name", "roles")}
+    context = {
+        "title": "Users",
+        "users": grants,
+        "revision": revision,
+        "done": outcome,
+        "problem": problem,
+        "typed": typed_fields,
+    }
     return desk.render(request, "users.html", context, status)
 
 
@@ -86,9 +93,9 @@ def changing(name: str) -> Callable[[Request], Awaitable[Response]]:
 def _confirmed(kind: type[WorkOnUser], fields: Fields, target: Target) -> WorkOnUser:
     """Return the work of a form. Raises OptionError if the words that confirm it were not typed."""
     work = cast("WorkOnUser", work_of(kind, fields, target))
-    wanted, words = work.confirmation(target.bucket), fields.get("words", "")
-    if wanted and words != wanted:
-        raise OptionError("words", words[:128], f"{wanted}, typed again; nobody was removed")
+    confirmation, words = work.confirmation(target.bucket), fields.get("words", "")
+    if confirmation and words != confirmation:
+        raise OptionError("words", words[:128], f"{confirmation}, typed again; nobody was removed")
     return work
 
 
@@ -96,8 +103,8 @@ def _revision_in(fields: Fields) -> int:
     """Return the revision of the list of users that the page showed; REVISION_MAX for a form that changes no user of
     the list.
     """
-    shown = fields.get("revision", "")
-    return int(shown[:20]) if shown.isascii() and shown.isdecimal() else REVISION_MAX
+    digits = fields.get("revision", "")
+    return int(digits[:20]) if digits.isascii() and digits.isdecimal() else REVISION_MAX
 
 
 FORMS: Final = {name: changing(name) for name in USER_WORKS}

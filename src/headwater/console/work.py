@@ -94,8 +94,8 @@ class Foreman:
         Raises:
             OptionError: other work is running.
         """
-        if (other := self.running) is not None:
-            raise OptionError("work", work.title, f"begun once this has ended: {other.title}")
+        if (running := self.running) is not None:
+            raise OptionError("work", work.title, f"begun once this has ended: {running.title}")
         job = Job(work.KIND, work.title, time.time(), unit=work.UNIT, plan=plan)
         self.jobs.appendleft(job)
         if ticket:

@@ -104,17 +104,17 @@ def _is_whole_change(kind: Any, word: Any, frame: Any, body: Any, collections: A
         )
     if datatype != U64(0) or extras + key != body:
         return False
-    whole = EXPIRATION_EXTRAS if kind == EXPIRATION else DELETION_V2_EXTRAS
-    return extras == whole or (extras == DELETION_EXTRAS and load16(frame + DELETION_NMETA_AT) == 0)
+    full_extras = EXPIRATION_EXTRAS if kind == EXPIRATION else DELETION_V2_EXTRAS
+    return extras == full_extras or (extras == DELETION_EXTRAS and load16(frame + DELETION_NMETA_AT) == 0)
 
 
 @inline_kernel
-def _judge(streams: Any, table: Table, frame: Any, left: Any, collections: Any) -> Any:
+def _judge(streams: Any, table: Table, frame: Any, available: Any, collections: Any) -> Any:
     """Classify the frame; return (code, vbucket, frame length, seqno).
 
     The code is DONE if the frame is incomplete, PLAIN if Python must handle it, _TAKEABLE if the kernel may store it.
     """
-    if left < HEADER:
+    if available < HEADER:
         return DONE, np.int64(0), U(0), U64(0)
     word, body = load64(frame), U64(load32(frame + BODY_LENGTH_AT))
     kind, vb = (word >> U64(48)) & U64(0xFF), np.int64(word & U64(0xFFFF))
@@ -122,7 +122,7 @@ def _judge(streams: Any, table: Table, frame: Any, left: Any, collections: Any) 
         return PLAIN, vb, U(0), U64(0)
     length = HEADER + U(body)
     # Nothing behind the header is read before the frame is known to be whole.
-    if left < length:
+    if available < length:
         return DONE, vb, length, U64(0)
     cas = load64(frame + CAS_AT)
     # "A CAS of 0 or all-ones is regenerated" (dcp 9): Python does that.
@@ -146,8 +146,8 @@ def _has_collection(frame: Any) -> Any:
     extras = U(load8(frame + EXTRAS_LENGTH_AT))
     if extras == DELETION_EXTRAS or extras == UPR_MUTATION_EXTRAS:
         return False
-    number, taken = collection_of(key_address(frame), U(load16(frame + KEY_LENGTH_AT)))
-    return taken != U(0) and number != U(SYSTEM_COLLECTION)
+    number, id_bytes = collection_of(key_address(frame), U(load16(frame + KEY_LENGTH_AT)))
+    return id_bytes != U(0) and number != U(SYSTEM_COLLECTION)
 
 
 @inline_kernel
@@ -169,14 +169,14 @@ def _of_collection(out: Any, frame: Any, length: Any) -> Any:
 
 
 @inline_kernel
-def _widened(out: Any, frame: Any, length: Any, kept: Any, extras: Any) -> Any:
-    """Copy a frame with longer extras: `kept` bytes of the old ones, `extras` bytes in all. Return its new length."""
-    had = U(load8(frame + EXTRAS_LENGTH_AT))
-    copy(out, frame, HEADER + kept)
+def _widened(out: Any, frame: Any, length: Any, old_extras: Any, extras: Any) -> Any:
+    """Copy a frame with longer extras, `old_extras` bytes of the old ones, `extras` in all; return the new length."""
+    extras_before = U(load8(frame + EXTRAS_LENGTH_AT))
+    copy(out, frame, HEADER + old_extras)
     store8(out + EXTRAS_LENGTH_AT, np.uint8(extras))
-    store32(out + BODY_LENGTH_AT, np.uint32(length - HEADER + extras - had))
-    copy(out + HEADER + extras, frame + HEADER + had, length - HEADER - had)
-    return length + extras - had
+    store32(out + BODY_LENGTH_AT, np.uint32(length - HEADER + extras - extras_before))
+    copy(out + HEADER + extras, frame + HEADER + extras_before, length - HEADER - extras_before)
+    return length + extras - extras_before
 
 
 @inline_kernel
@@ -229,7 +229,7 @@ def apply(
     Returns: (reason of the stop, offset of the first frame not stored, arena bytes used, number of changes stored,
     vbucket of the frame at that offset).
     """
-    base, taken = U(data.ctypes.data), 0
+    base, change_count = U(data.ctypes.data), 0
     at, end, fill = base + U(offset), base + U(len(data)), U(used)
     while True:
         code, vb, length, seqno = _judge(streams, table, at, end - at, collections)
@@ -247,8 +247,8 @@ def apply(
         frame = frame_at(segments, place)
         stored_length = _of_collection(frame, at, length) if collections else _as_logged(frame, at, length, U(now))
         if opcode(frame) != MUTATION:
-            since = since_of(load32(frame + DELETE_TIME_AT), U(now))
-            store32(frame + OPAQUE_AT, np.uint32(U(load32(frame + OPAQUE_AT)) | since))
+            since_hours = since_of(load32(frame + DELETE_TIME_AT), U(now))
+            store32(frame + OPAQUE_AT, np.uint32(U(load32(frame + OPAQUE_AT)) | since_hours))
         fill = fill + stored_length
         key, key_length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
         hashed = key_hash(table, vb, key, key_length)
@@ -256,9 +256,9 @@ def apply(
         append_row(table, vb, segments, frame, place, hashed, into, old)
         # Only now, when the change is staged: a frame at which this stops is offered again.
         put(U(streams.ctypes.data) + U(vb) * U(8 * STREAM_FIELDS), LAST, seqno)
-        taken += 1
+        change_count += 1
         at = at + length
-    return code, np.int64(at - base), np.int64(fill), taken, vb
+    return code, np.int64(at - base), np.int64(fill), change_count, vb
 
 
 def warm_up() -> None:

@@ -139,8 +139,8 @@ def _with_nulls(spans: dict[str, tuple[int, int]], schema: pa.Schema) -> list[tu
     """
     buffers: list[tuple[int, int]] = []
     for name in schema.names:
-        own = [name] if name in spans else [f"{name}_offsets", f"{name}_data"]
-        buffers += [(0, 0), *(spans[each] for each in own)]
+        names_of_buffers = [name] if name in spans else [f"{name}_offsets", f"{name}_data"]
+        buffers += [(0, 0), *(spans[each] for each in names_of_buffers)]
     return buffers
 
 

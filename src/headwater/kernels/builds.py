@@ -57,7 +57,7 @@ def _arrays(argument: Any) -> Iterator[NDArray[Any]]:
             yield from _arrays(member)
 
 
-def _checked(function: F) -> F:
+def _checked_kernel(function: F) -> F:
     """Return a function that runs a kernel as Python: its array arguments are accessible during the call, and unsigned
     arithmetic wraps without numpy's warning.
     """
@@ -98,20 +98,22 @@ def numbas(name: str) -> ModuleType:
     """
     try:
         return importlib.import_module(f"headwater.kernels.{name}")
-    except ModuleNotFoundError as missing:
-        here = missing.name == f"headwater.kernels.{name}"  # a wheel with machine code, for another machine than this
-        others = "the wheel of headwater for all systems, which needs numba"
-        remedy = others if here else "numba, or a wheel of headwater for this machine"
+    except ModuleNotFoundError as error:
+        is_kernel = (
+            error.name == f"headwater.kernels.{name}"
+        )  # a wheel with machine code, for another machine than this
+        universal_wheel = "the wheel of headwater for all systems, which needs numba"
+        remedy = universal_wheel if is_kernel else "numba, or a wheel of headwater for this machine"
         raise ImportError(
-            f"there is no machine code for this machine in {PACKAGE}, and {missing.name} is not installed: "
+            f"there is no machine code for this machine in {PACKAGE}, and {error.name} is not installed: "
             f"pip install {remedy}"
-        ) from missing
+        ) from error
 
 
 def kernel(function: F) -> F:
     """Build a kernel that Python calls; it releases the GIL, and numba compiles it once per signature."""
     if _debug:
-        return _checked(function)
+        return _checked_kernel(function)
     if _machine is not None:
         return cast(F, _machine[_name(function)])
     return cast(F, numbas("jit").kernel(function))
@@ -166,9 +168,9 @@ def debug_copy(name: str) -> ModuleType:
     global _debug, _guarding  # noqa: PLW0603 - the switches that decorators and `reachable` read
     if not name.startswith("headwater.kernels."):
         raise ValueError(f"{name} is not a kernel module")
-    shared = {"headwater.kernels", *(f"headwater.kernels.{name}" for name in SHARED)}
-    mine = {key: value for key, value in sys.modules.items() if key.startswith("headwater.kernels.")}
-    originals = {key: value for key, value in mine.items() if key not in shared}
+    shared_modules = {"headwater.kernels", *(f"headwater.kernels.{name}" for name in SHARED)}
+    our_modules = {key: value for key, value in sys.modules.items() if key.startswith("headwater.kernels.")}
+    originals = {key: value for key, value in our_modules.items() if key not in shared_modules}
     before, package = _debug, sys.modules["headwater.kernels"]
     for key in originals:
         del sys.modules[key]
@@ -177,7 +179,7 @@ def debug_copy(name: str) -> ModuleType:
         return importlib.import_module(name)
     finally:
         _debug = before
-        for key in [key for key in sys.modules if key.startswith("headwater.kernels.") and key not in shared]:
+        for key in [key for key in sys.modules if key.startswith("headwater.kernels.") and key not in shared_modules]:
             del sys.modules[key]
             package.__dict__.pop(key.rpartition(".")[2], None)
         for key, module in originals.items():

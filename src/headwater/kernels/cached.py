@@ -69,7 +69,7 @@ class Compiling:
 
     def __init__(self, line: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._line, self._clock = line, clock
-        self._began = self._reported = 0.0
+        self._began_at = self._reported = 0.0
         self.count: int = 0
         self.remark = ""
         """The reason why the usual folder is not used, printed with the first line; empty if it is used."""
@@ -78,12 +78,12 @@ class Compiling:
         """Report that a kernel is about to be compiled."""
         now = self._clock()
         if not self.count:
-            self._began = self._reported = now
-            kept = f"They are kept in {folder}" if folder else "They can't be kept, so each start takes as long"
-            self._say(f"compiling kernels for this machine, once; it takes half a minute or so. {kept}{self.remark}")
+            self._began_at = self._reported = now
+            place = f"They are kept in {folder}" if folder else "They can't be kept, so each start takes as long"
+            self._say(f"compiling kernels for this machine, once; it takes half a minute or so. {place}{self.remark}")
         elif now >= self._reported + PROGRESS_SECONDS:
             self._reported = now
-            self._say(f"{self.count} kernels compiled in {now - self._began:.0f} s")
+            self._say(f"{self.count} kernels compiled in {now - self._began_at:.0f} s")
         self.count += 1
 
     def _say(self, text: str) -> None:

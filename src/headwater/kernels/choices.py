@@ -52,18 +52,18 @@ def collection_of(key: Any, length: Any) -> Any:
     The length is 0 if the number is invalid: incomplete, not in the shortest form, above 32 bits, or without a key
     after it.
     """
-    number, taken, shift = _ZERO, _ZERO, _ZERO
+    number, id_bytes, shift = _ZERO, _ZERO, _ZERO
     # Five groups of seven bits hold 32; a longer number is refused before it shifts beyond the word.
-    while taken < length and taken < U(5):
-        byte = U(load8(key + taken))
+    while id_bytes < length and id_bytes < U(5):
+        byte = U(load8(key + id_bytes))
         number = number | ((byte & _LOW7) << shift)
-        taken = taken + _ONE
+        id_bytes = id_bytes + _ONE
         if byte < _MORE:
             # A last group of 0 adds nothing. An id of two forms would make two keys of one document (wire 8).
-            overlong = taken > _ONE and byte == _ZERO
-            if overlong or number > _ID_MAX or taken >= length:
+            overlong = id_bytes > _ONE and byte == _ZERO
+            if overlong or number > _ID_MAX or id_bytes >= length:
                 return _ZERO, _ZERO
-            return number, taken
+            return number, id_bytes
         shift = shift + U(7)
     return _ZERO, _ZERO
 
@@ -81,8 +81,8 @@ def choice_of(frame: Any) -> Any:
     number, _ = collection_of(key + _TWO, length - _TWO)
     kind = load8(key + _ONE)
     if kind == OF_PREPARE:
-        rest = U(load8(frame + EXTRAS_LENGTH_AT)) + length
-        if opcode(frame) != MUTATION and rest == U(load32(frame + BODY_LENGTH_AT)):
+        body_bytes = U(load8(frame + EXTRAS_LENGTH_AT)) + length
+        if opcode(frame) != MUTATION and body_bytes == U(load32(frame + BODY_LENGTH_AT)):
             return U(NEVER_SHOWN)
         return number + U(PREPARES)
     if kind == OF_MODIFIED:
@@ -91,22 +91,22 @@ def choice_of(frame: Any) -> Any:
 
 
 @inline_kernel
-def place_in(shown: Any, wanted: Any) -> Any:
+def place_in(choice: Any, number: Any) -> Any:
     """Return the position of a number in a choice; -1 if it is missing."""
-    low, high = 0, len(shown)
+    low, high = 0, len(choice)
     while low < high:
         middle = (low + high) >> 1
-        if U(shown[middle]) < wanted:
+        if U(choice[middle]) < number:
             low = middle + 1
         else:
             high = middle
-    return low if low < len(shown) and U(shown[low]) == wanted else -1
+    return low if low < len(choice) and U(choice[low]) == number else -1
 
 
 @inline_kernel
-def is_shown(frame: Any, shown: Any) -> Any:
+def is_shown(frame: Any, choice: Any) -> Any:
     """Return True if a stored frame is in a choice."""
-    return place_in(shown, choice_of(frame)) >= 0
+    return place_in(choice, choice_of(frame)) >= 0
 
 
 @inline_kernel
@@ -116,30 +116,30 @@ def _frame(locs: Any, row: Any, segments: Table) -> Any:
 
 
 @kernel
-def next_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, shown: Any) -> Any:
+def next_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, choice: Any) -> Any:
     """Return the first visible row from `row` on that is in the choice; `rows` if there is none."""
-    while row < rows and not (visible(nexts, row, rows) and is_shown(_frame(locs, row, segments), shown)):
+    while row < rows and not (visible(nexts, row, rows) and is_shown(_frame(locs, row, segments), choice)):
         row += 1
     return row
 
 
 @kernel
-def last_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, shown: Any) -> Any:
+def last_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, choice: Any) -> Any:
     """Return the last visible row from `row` on that is in the choice; -1 if there is none."""
     at = rows - 1
-    while at >= row and not (visible(nexts, at, rows) and is_shown(_frame(locs, at, segments), shown)):
+    while at >= row and not (visible(nexts, at, rows) and is_shown(_frame(locs, at, segments), choice)):
         at -= 1
     return at if at >= row else -1
 
 
 @kernel
-def count_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, shown: Any) -> Any:
+def count_shown(locs: Any, nexts: Any, row: Any, rows: Any, segments: Table, choice: Any) -> Any:
     """Return (frames, stored bytes) of the visible rows from `row` on that are in the choice."""
     frames, total = np.int64(0), np.int64(0)
     for at in range(row, rows):
         if visible(nexts, at, rows):
             frame = _frame(locs, at, segments)
-            if is_shown(frame, shown):
+            if is_shown(frame, choice):
                 frames += 1
                 total += np.int64(frame_bytes(frame))
     return frames, total
@@ -179,14 +179,14 @@ def choice_at(locs: Any, row: Any, segments: Table) -> Any:
 
 def warm_up() -> None:
     """Build the kernels of this module."""
-    locs, u32, segments, shown = (
+    locs, u32, segments, choice = (
         np.zeros(0, np.uint64),
         np.zeros(0, np.uint32),
         np.zeros((1, 2), np.uint64),
         np.zeros(0, np.uint64),
     )
     for each in (next_shown, last_shown, count_shown):
-        prepare(each, locs, u32, 0, 0, segments, shown)
-    prepare(note_newest, locs, shown, 0, 0, segments, shown, shown)
-    prepare(link_newest, locs, u32, 0, 0, segments, shown, u32)
+        prepare(each, locs, u32, 0, 0, segments, choice)
+    prepare(note_newest, locs, choice, 0, 0, segments, choice, choice)
+    prepare(link_newest, locs, u32, 0, 0, segments, choice, u32)
     prepare(choice_at, np.zeros(1, np.uint64), 0, np.zeros((1, 2), np.uint64))

@@ -164,12 +164,12 @@ class Arena:
             # The memory still has the ids of an earlier batch.
             columns.arrays["collection_id"][self.rows :] = 0
         self._decoder(view, columns, self._controls, streams.rows, self._progress, streams.checked, with_ids)
-        consumed, controls, flow, dropped, needed, stop = self._progress[CONSUMED : STOP + 1].tolist()
+        consumed, controls, flow, dropped_frames, bytes_needed, stop = self._progress[CONSUMED : STOP + 1].tolist()
         rows = self.rows
         # An empty arena that has no room for a frame will not have any after the next batch either.
         if stop == Stop.FULL and rows == 0:
             stop = Stop.FRAME_TOO_LARGE
-        return Decoded(consumed, rows, self._controls[:controls], flow, dropped, needed, Stop(stop))
+        return Decoded(consumed, rows, self._controls[:controls], flow, dropped_frames, bytes_needed, Stop(stop))
 
     def grow(self, frame_bytes: int) -> None:
         """Enlarge the arena permanently, so that one frame of this size (`Decoded.needed`) fits; it must be empty.

@@ -52,14 +52,14 @@ ROLLED_BACK, DROPPED = 1, 2
 
 
 @kernel
-def prefix_rows(table: Table, chosen: Any, counts: Any) -> None:
+def prefix_rows(table: Table, slots: Any, counts: Any) -> None:
     """Set counts[vb] to the number of rows in chosen slots (uint8 by slot); these are a vbucket's first rows."""
     for vb in range(len(table)):
         low, high = _ZERO, table[vb, ROWS]
         while low < high:
             middle = (low + high) >> _ONE
             slot = load64_native(table[vb, LOC] + middle * _EIGHT) >> OFFSET_BITS
-            if chosen[slot] != 0:
+            if slots[slot] != 0:
                 low = middle + _ONE
             else:
                 high = middle
@@ -67,14 +67,14 @@ def prefix_rows(table: Table, chosen: Any, counts: Any) -> None:
 
 
 @kernel
-def rows_before(locs: Any, rows: Any, chosen: Any) -> Any:
+def rows_before(locs: Any, rows: Any, slots: Any) -> Any:
     """Return the number of rows, among the first `rows`, that lie in chosen slots (uint8 by slot); these are the first
     ones.
     """
     low, high = 0, rows
     while low < high:
         middle = (low + high) // 2
-        if chosen[U(locs[middle]) >> OFFSET_BITS] != 0:
+        if slots[U(locs[middle]) >> OFFSET_BITS] != 0:
             low = middle + 1
         else:
             high = middle
@@ -97,7 +97,7 @@ def _goes_back_beyond(prevs: Any, row: Any, first: Any) -> Any:
 
 
 @inline_kernel
-def _dropped_at(frame: Any, dropped: Any) -> Any:
+def _dropped_at(frame: Any, dropped_collections: Any) -> Any:
     """Return the seqno at which the collection of a document or prepare was dropped; 0 if it was not dropped."""
     key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
     if is_system(frame):
@@ -107,9 +107,9 @@ def _dropped_at(frame: Any, dropped: Any) -> Any:
     number = _ZERO
     if is_named(frame) != _ZERO:
         number, _ = collection_of(key, length)
-    for i in range(len(dropped)):
-        if U(dropped[i, 0]) == number:
-            return U(dropped[i, 1])
+    for i in range(len(dropped_collections)):
+        if U(dropped_collections[i, 0]) == number:
+            return U(dropped_collections[i, 1])
     return _ZERO
 
 
@@ -117,15 +117,15 @@ def _dropped_at(frame: Any, dropped: Any) -> Any:
 def _find_newest_rows(locs: Any, first: Any, history: Any, segments: Table, numbers: Any, newest: Any) -> None:
     """Write the last row of [`first`, `history`) for each of `numbers` (kernels/choices.py); -1 if it has none."""
     newest[:] = -1
-    left = len(numbers)
+    remaining = len(numbers)
     row = history - 1
-    while row >= first and left > 0:
+    while row >= first and remaining > 0:
         if row - AHEAD_ROWS >= first:
             prefetch(frame_at(segments, U(locs[row - AHEAD_ROWS])))
         at = place_in(numbers, choice_of(frame_at(segments, U(locs[row]))))
         if at >= 0 and newest[at] < 0:
             newest[at] = row
-            left -= 1
+            remaining -= 1
         row -= 1
 
 
@@ -154,7 +154,7 @@ def survivors(
     numbers: Any,
     newest: Any,
     keep: Any,
-    dropped: Any,
+    dropped_collections: Any,
 ) -> Any:
     """Write the rows that stay, of those from `first` up to `end`, to `keep` (uint32[end - first]).
 
@@ -165,7 +165,8 @@ def survivors(
         numbers: the numbers of all rows (kernels/choices.py), sorted; empty if all rows are documents of the default
             collection.
         newest: int64[len(numbers)], scratch memory.
-        dropped: uint64[n, 2], (id, seqno of the drop), sorted by id, of collections whose drop no rollback can undo.
+        dropped_collections: uint64[n, 2], (id, seqno of the drop), sorted by id, of collections whose drop no rollback
+            can undo.
 
     Returns: (number of rows that stay, rollback floor, purge seqno). States below the floor can't be rebuilt from the
     remaining rows; tombstones up to the purge seqno are missing. Both are 0 if nothing was removed that matters for
@@ -193,11 +194,11 @@ def survivors(
             if later >= 0 and not _goes_back_beyond(prevs, row, first):
                 purge, floor = max(purge, U(seqs[row])), max(floor, U(seqs[later]))
                 continue
-        if len(dropped) > 0 and after == NIL and row < history:
-            gone = _dropped_at(frame_at(segments, U(locs[row])), dropped)
-            if gone != _ZERO and not _goes_back_beyond(prevs, row, first):
+        if len(dropped_collections) > 0 and after == NIL and row < history:
+            dropped_seqno = _dropped_at(frame_at(segments, U(locs[row])), dropped_collections)
+            if dropped_seqno != _ZERO and not _goes_back_beyond(prevs, row, first):
                 # What ends a prepare comes after the drop, and stands for the prepare in front of it, which goes too.
-                floor = max(floor, gone, U(seqs[row]))
+                floor = max(floor, dropped_seqno, U(seqs[row]))
                 continue
         keep[count] = np.uint32(row)
         count += 1
@@ -206,40 +207,40 @@ def survivors(
 
 
 @kernel
-def first_younger(locs: Any, first: Any, rows: Any, segments: Table, since: Any) -> Any:
-    """Return the first row from `first` on whose CAS is at least `since`; `rows` if there is none."""
+def first_younger(locs: Any, first: Any, rows: Any, segments: Table, cas_min: Any) -> Any:
+    """Return the first row from `first` on whose CAS is at least `cas_min`; `rows` if there is none."""
     for row in range(first, rows):
         if row + AHEAD_ROWS < rows:
             prefetch(frame_at(segments, U(locs[row + AHEAD_ROWS])))
-        if U(load64(frame_at(segments, U(locs[row])) + CAS_AT)) >= U(since):
+        if U(load64(frame_at(segments, U(locs[row])) + CAS_AT)) >= U(cas_min):
             return np.int64(row)
     return np.int64(rows)
 
 
 @kernel
-def history_within(columns: Any, first: Any, rows: Any, segments: Table, budget: Any, dropped: Any) -> Any:
+def history_within(columns: Any, first: Any, rows: Any, segments: Table, budget: Any, dropped_bytes: Any) -> Any:
     """Return (first row of a history, bytes): the longest history whose superseded versions have `budget` bytes at
     most.
 
     Args:
         columns: (seq, loc, prev) arrays.
         first, rows: the history begins at `first` or later, and ends before `rows`.
-        dropped: int64[n, 2], for each drop of a collection, newest first, its seqno and the bytes of the documents that
-            it superseded.
+        dropped_bytes: int64[n, 2], for each drop of a collection, newest first, its seqno and the bytes of the
+            documents that it superseded.
     """
     seqs, locs, prevs = columns
     used, row, drop = np.int64(0), np.int64(rows), 0
     while row > first:
         if row - 1 - AHEAD_ROWS >= first and U(prevs[row - 1 - AHEAD_ROWS]) != NIL:
             prefetch(frame_at(segments, U(locs[prevs[row - 1 - AHEAD_ROWS]])))
-        more = np.int64(0)
+        row_bytes = np.int64(0)
         if U(prevs[row - 1]) != NIL:
-            more = np.int64(frame_bytes(frame_at(segments, U(locs[prevs[row - 1]]))))
-        while drop < len(dropped) and U(seqs[row - 1]) <= U(dropped[drop, 0]):
-            more, drop = more + np.int64(dropped[drop, 1]), drop + 1
-        if used + more > budget:
+            row_bytes = np.int64(frame_bytes(frame_at(segments, U(locs[prevs[row - 1]]))))
+        while drop < len(dropped_bytes) and U(seqs[row - 1]) <= U(dropped_bytes[drop, 0]):
+            row_bytes, drop = row_bytes + np.int64(dropped_bytes[drop, 1]), drop + 1
+        if used + row_bytes > budget:
             break
-        used, row = used + more, row - 1
+        used, row = used + row_bytes, row - 1
     return row, used
 
 
@@ -326,27 +327,27 @@ def copy_rows(locs: Any, rows: Any, first: Any, segments: Table, out: Any, place
 
 
 @inline_kernel
-def _gone(number: Any, first: Any, end: Any, where: Any) -> Any:
-    return number >= U(first) and number < U(end) and where[number - U(first)] == np.uint32(NIL)
+def _is_removed(number: Any, first: Any, end: Any, new_rows: Any) -> Any:
+    return number >= U(first) and number < U(end) and new_rows[number - U(first)] == np.uint32(NIL)
 
 
 @inline_kernel
-def _moved(row: Any, links: Any, first: Any, end: Any, kept: Any, where: Any) -> Any:
+def _new_row(row: Any, links: Any, first: Any, end: Any, kept_count: Any, new_rows: Any) -> Any:
     """Return the new number of `row`, or of the next row along `links` that stays if `row` is removed; NIL if there is
     none.
     """
     number = U(row)
     # With nothing in front none is left: all versions older than one that goes go too, and all that are newer than one
     # that stays do.
-    while first > 0 and number != NIL and _gone(number, first, end, where):
+    while first > 0 and number != NIL and _is_removed(number, first, end, new_rows):
         number = U(links[number])
     if number == NIL:
         return np.uint32(NIL)
     if number < U(first):
         return np.uint32(number)
     if number < U(end):
-        return where[number - U(first)]
-    return np.uint32(number - (U(end) - U(first)) + U(kept))
+        return new_rows[number - U(first)]
+    return np.uint32(number - (U(end) - U(first)) + U(kept_count))
 
 
 @kernel
@@ -361,7 +362,7 @@ def rebuild(
     keep: Any,
     places: Any,
     slots: Any,
-    where: Any,
+    new_rows: Any,
 ) -> None:
     """Fill new columns from old ones: of the rows from `first` up to `end` only those in `keep`, at their new places;
     all rows outside that range unchanged.
@@ -373,18 +374,18 @@ def rebuild(
         old, new: (seq, loc, hash, prev, next) arrays; the table's ROWS counts the old ones.
         places: LOC of each kept row, with the number of its new segment in place of the slot.
         slots: the slot of each new segment.
-        where: uint32[end - first], scratch memory.
+        new_rows: uint32[end - first], scratch memory.
 
     Subtracts removed rows that were the newest of their key from KEYS, LIVE_BYTES and ITEMS.
     """
     seq, loc, hashes, prev, nexts = old
     seq_new, loc_new, hash_new, prev_new, next_new = new
-    where[:] = np.uint32(NIL)
-    kept = len(keep)
-    for i in range(kept):
-        where[keep[i] - first] = np.uint32(first + i)
+    new_rows[:] = np.uint32(NIL)
+    kept_count = len(keep)
+    for i in range(kept_count):
+        new_rows[keep[i] - first] = np.uint32(first + i)
     for row in range(first, end):
-        if where[row - first] == np.uint32(NIL) and U(nexts[row]) == NIL:
+        if new_rows[row - first] == np.uint32(NIL) and U(nexts[row]) == NIL:
             table[vb, KEYS] -= _ONE
             frame = frame_at(segments, U(loc[row]))
             table[vb, LIVE_BYTES] -= frame_bytes(frame)
@@ -394,15 +395,15 @@ def rebuild(
     for row in range(np.int64(table[vb, ROWS])):
         place = U(loc[row])
         if row >= first and row < end:
-            if where[row - first] == np.uint32(NIL):
+            if new_rows[row - first] == np.uint32(NIL):
                 continue
-            moved = U(places[into - first])
-            place = location(U(slots[moved >> OFFSET_BITS]), moved & OFFSET_MASK)
+            new_place = U(places[into - first])
+            place = location(U(slots[new_place >> OFFSET_BITS]), new_place & OFFSET_MASK)
         seq_new[into] = seq[row]
         loc_new[into] = place
         hash_new[into] = hashes[row]
-        prev_new[into] = _moved(prev[row], prev, first, end, kept, where)
-        next_new[into] = _moved(nexts[row], nexts, first, end, kept, where)
+        prev_new[into] = _new_row(prev[row], prev, first, end, kept_count, new_rows)
+        next_new[into] = _new_row(nexts[row], nexts, first, end, kept_count, new_rows)
         into += 1
 
 

@@ -34,8 +34,8 @@ def copy_value(target: Any, source: Any, count: Any) -> None:
     if count < U(64) or count > U(1024):
         copy(target, source, count)
     else:
-        last, done = count - U(64), U(0)
-        while done < last:
-            copy64(target + done, source + done)
-            done += U(64)
+        last, copied = count - U(64), U(0)
+        while copied < last:
+            copy64(target + copied, source + copied)
+            copied += U(64)
         copy64(target + last, source + last)

@@ -200,8 +200,8 @@ def is_ordinary(head: Any, word: Any, body: Any, room: Any, row: Any, checked: A
     if not checked:
         return True
     seqno, last = load64(extras_at), get(row, LAST)
-    mine = get(row, STATE) == U64(IN_SNAPSHOT) and get(row, OPAQUE) == U64(load32(head + OPAQUE_AT))
-    return mine and last < seqno and get(row, START) <= seqno and seqno <= get(row, END)
+    is_of_stream = get(row, STATE) == U64(IN_SNAPSHOT) and get(row, OPAQUE) == U64(load32(head + OPAQUE_AT))
+    return is_of_stream and last < seqno and get(row, START) <= seqno and seqno <= get(row, END)
 
 
 @inline_kernel
@@ -294,8 +294,8 @@ def decode_rows(
     keys, key_capacity = U(progress[KEY_BYTES]), places[1]
     values, value_capacity = U(progress[VALUE_BYTES]), places[2]
     count, count_capacity = U(0), U(len(controls))
-    flow, dropped = U(0), 0
-    stop, needed = NEED_MORE, U(HEADER)
+    flow, dropped_frames = U(0), 0
+    stop, bytes_needed = NEED_MORE, U(HEADER)
     # The first offset of a batch, which has no row before it that would write it.
     put_offsets(to, rows, keys, values)
     if with_befores:
@@ -311,18 +311,18 @@ def decode_rows(
             value = body - ORDINARY_EXTRAS - key
             key_at = extras_at + ORDINARY_EXTRAS
             if with_befores and not follows(before, word, head, load64(extras_at)):
-                stop, needed = BAD_BEFORE, U(HEADER) + body
+                stop, bytes_needed = BAD_BEFORE, U(HEADER) + body
                 break
             if with_ids:
                 number, prefix = collection_of(key_at, key)
                 if prefix == U(0):
-                    stop, needed = BAD_COLLECTION, U(HEADER) + body
+                    stop, bytes_needed = BAD_COLLECTION, U(HEADER) + body
                     break
                 key_at += prefix
                 key -= prefix
             # By subtractions, which can't wrap: what is used never passes the capacity.
             if rows == row_capacity or key > key_capacity - keys or value > value_capacity - values:
-                stop, needed = FULL, U(HEADER) + body
+                stop, bytes_needed = FULL, U(HEADER) + body
                 break
             flags, expiry = load32(extras_at + FLAGS_IN), load32(extras_at + EXPIRY_IN)
             put_row(to, rows, head, word, row, extras_at, flags, expiry)
@@ -344,9 +344,9 @@ def decode_rows(
         stop = check_header(word, body)
         if stop != 0:
             break
-        needed = U(HEADER) + body
+        bytes_needed = U(HEADER) + body
         # The frame is not whole yet. `stop` is NEED_MORE here, for that is 0 as well.
-        if needed > end - position:
+        if bytes_needed > end - position:
             break
         opcode = np.int64((word >> U64(48)) & U64(0xFF))
         request = (word >> U64(56)) == REQUEST or (word >> U64(56)) == FLEXIBLE_REQUEST
@@ -361,9 +361,9 @@ def decode_rows(
                     stop = FULL
                     break
                 put_replaced(places, rows, head, word, framed, befores, before_value)
-                before, ahead = head, needed
-                position += needed
-                needed, stop = U(HEADER), NEED_MORE
+                before, ahead = head, bytes_needed
+                position += bytes_needed
+                bytes_needed, stop = U(HEADER), NEED_MORE
                 continue
             is_change = request and MUTATION <= opcode <= EXPIRATION
             if is_change and extras_bytes(word) < U(8):
@@ -401,7 +401,7 @@ def decode_rows(
                 stop = code
                 break
             if code == DROPPED:
-                dropped += 1
+                dropped_frames += 1
             else:
                 if rows == row_capacity or key > key_capacity - keys or value > value_capacity - values:
                     stop = FULL
@@ -421,7 +421,7 @@ def decode_rows(
                 put_offsets(to, rows, keys, values)
             # A dropped change counts as well: every counted message does, "also those it rejects, ignores or that
             # belong to dead/closed streams" (dcp 7).
-            flow += needed
+            flow += bytes_needed
             if with_befores:
                 flow += ahead
                 befores += before_value if code == TAKEN else U(0)
@@ -436,19 +436,19 @@ def decode_rows(
                 if code > 0:
                     stop = code
                     break
-                flow += counted_bytes(opcode, needed)
+                flow += counted_bytes(opcode, bytes_needed)
             if code == DROPPED:
-                dropped += 1
+                dropped_frames += 1
             else:
                 controls[count, 0] = np.int64(position)
                 controls[count, 1] = np.int64(rows)
                 count += U(1)
-        position += needed
-        needed = U(HEADER)
+        position += bytes_needed
+        bytes_needed = U(HEADER)
     if with_befores:
         if before != U(0) and stop < REFUSED:
             position -= ahead
-            needed += ahead
+            bytes_needed += ahead
         progress[BEFORE_BYTES] = np.int64(befores)
     progress[ROWS] = np.int64(rows)
     progress[KEY_BYTES] = np.int64(keys)
@@ -456,8 +456,8 @@ def decode_rows(
     progress[CONSUMED] = np.int64(position)
     progress[CONTROLS] = np.int64(count)
     progress[FLOW_BYTES] = np.int64(flow)
-    progress[DROPPED_FRAMES] = dropped
-    progress[NEEDED] = np.int64(needed)
+    progress[DROPPED_FRAMES] = dropped_frames
+    progress[NEEDED] = np.int64(bytes_needed)
     progress[STOP] = stop
 
 

@@ -205,12 +205,12 @@ def _read(
     key = at + HEADER + prefix
     hashed = key_hash(table, vb, key, key_length)
     _, row = find(table, vb, segments, key, key_length, hashed, _ZERO)
-    hit = False
+    is_hit = False
     frame = _ZERO
     if row >= 0:
         frame = frame_of(table, vb, segments, U(row))
-        hit = opcode(frame) == MUTATION
-    if not hit:
+        is_hit = opcode(frame) == MUTATION
+    if not is_hit:
         if row >= 0:
             note_row(table, vb, row, state)
         state[GETS] += _ONE
@@ -222,9 +222,9 @@ def _read(
     # Python makes a change of what has run out: expiry "creates a new seqno, revision+1, new CAS" (dcp 11).
     if is_expired(frame, state[NOW]) or (datatype & _NOT_PLAIN) != _ZERO:
         return STOP_PLAIN
-    named = key_length + prefix if code == _GETK or code == _GETKQ else _ZERO
+    key_bytes = key_length + prefix if code == _GETK or code == _GETKQ else _ZERO
     value_length = U(load32(frame + BODY_LENGTH_AT)) - MUTATION_EXTRAS - key_length - U(load16(frame + NMETA_AT))
-    size = HEADER + FOUND_EXTRAS + named + value_length
+    size = HEADER + FOUND_EXTRAS + key_bytes + value_length
     if size > U(len(out)) - state[ANSWERED]:
         # An answer for which all of `out` is too small would stop the kernel here for ever.
         return STOP_PLAIN if state[ANSWERED] == _ZERO else STOP_OUT_FULL
@@ -234,14 +234,14 @@ def _read(
     head(
         address,
         code,
-        (named << U(32)) | (FOUND_EXTRAS << U(24)) | (datatype << U(16)),
+        (key_bytes << U(32)) | (FOUND_EXTRAS << U(24)) | (datatype << U(16)),
         size - HEADER,
         at,
         load64(frame + CAS_AT),
     )
     store32(address + FOUND_FLAGS_AT, load32(frame + FLAGS_AT))
-    copy(address + _FOUND_KEY_AT, at + HEADER, named)
-    copy(address + _FOUND_KEY_AT + named, frame + MUTATION_BYTES + key_length, value_length)
+    copy(address + _FOUND_KEY_AT, at + HEADER, key_bytes)
+    copy(address + _FOUND_KEY_AT + key_bytes, frame + MUTATION_BYTES + key_length, value_length)
     state[ANSWERED] += size
     note_row(table, vb, row, state)
     count(state, code, _ZERO)
@@ -302,12 +302,12 @@ def _change(
             return STOP_PLAIN
     if table[vb, HIGH] >= _SEQNO_MAX:
         return STOP_PLAIN  # which says that there is no next one
-    refused = _refusal(loud, live, U(load64(at + CAS_AT)), before)
-    if refused != _ZERO:
+    status = _refusal(loud, live, U(load64(at + CAS_AT)), before)
+    if status != _ZERO:
         if row >= 0:
             note_row(table, vb, row, state)
-        count(state, code, refused)
-        bare(out, state, code, refused, at)
+        count(state, code, status)
+        bare(out, state, code, status, at)
         return _DONE
     size = DELETION_BYTES + key_length if deletes else MUTATION_BYTES + key_length + value_length
     arena = state[ARENA]

@@ -177,7 +177,7 @@ def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding:
 
     V1 deletions end with nmeta 0, V2 deletions with an unused byte.
     """
-    kept = U(load8(frame + EXTRAS_LENGTH_AT))
+    old_extras = U(load8(frame + EXTRAS_LENGTH_AT))
     key = U(load16(frame + KEY_LENGTH_AT))
     copy(out, frame, FLAGS_AT)
     if kind == EXPIRATION and not encoding & EXPIRY_OPCODE:
@@ -197,7 +197,7 @@ def _reshape(out: Any, frame: Any, kind: Any, extras: Any, value: Any, encoding:
     if prefix != _ZERO:
         store16(out + KEY_LENGTH_AT, np.uint16(prefix + key))
         store8(out + HEADER + extras, np.uint8(0))
-    copy(out + HEADER + extras + prefix, frame + HEADER + kept, key + value)
+    copy(out + HEADER + extras + prefix, frame + HEADER + old_extras, key + value)
 
 
 # Numba counts the references to arrays that it hands to a function, unless that has few branches: two atomic additions
@@ -277,7 +277,7 @@ def gather(
     encoding: Any,
     slow: Any,
     budget: Any,
-    shown: Any,
+    choice: Any,
     mixed: Any,
     befores: Any,
     merged_from: Any,
@@ -291,7 +291,7 @@ def gather(
         encoding: sum of the encoding bits (DELETE_TIMES and others).
         slow: datatype bits; frames with one of them are left to Python.
         budget: stop once this many bytes are written; the frame that reaches it is still written.
-        shown, mixed: the choice of frames (choices.py), applied if `mixed` is true; otherwise all are written. System
+        choice, mixed: the choice of frames (choices.py), applied if `mixed` is true; otherwise all are written. System
             events are left to Python.
         befores: what is written before each change: NO_BEFORES and others. The UPR layouts have no such message.
         merged_from: the row from which on NEXT tells which versions are left out; earlier rows are all shown.
@@ -313,10 +313,10 @@ def gather(
         place = U(locs[row])
         slot, offset = place >> OFFSET_BITS, place & OFFSET_MASK
         frame = segments[slot, 0] + offset
-        if mixed and not is_shown(frame, shown):
+        if mixed and not is_shown(frame, choice):
             row += 1
             continue
-        kind, kept, length = opcode(frame), U(load8(frame + EXTRAS_LENGTH_AT)), frame_bytes(frame)
+        kind, old_extras, length = opcode(frame), U(load8(frame + EXTRAS_LENGTH_AT)), frame_bytes(frame)
         if kind != MUTATION and encoding & NO_DELETES:
             row += 1
             continue
@@ -328,10 +328,10 @@ def gather(
         if U(load8(frame + DATATYPE_AT)) & U(slow) or offset + length > segments[slot, 1]:
             return row, np.int64(at - start), frames, PLAIN
         extras = extras_out(kind, encoding)
-        value = length - HEADER - kept - key
+        value = length - HEADER - old_extras - key
         if strip:
             value = _ZERO
-        sent = HEADER + extras + prefix + key + value
+        frame_out_bytes = HEADER + extras + prefix + key + value
         if befores != NO_BEFORES:
             before_row, slot, offset, before = U(prevs[row]), _ZERO, _ZERO, _ZERO
             ahead, before_value, state = HEADER + BEFORE_EXTRAS, _ZERO, _NOT_KEPT
@@ -350,21 +350,21 @@ def gather(
                     return row, np.int64(at - start), frames, PLAIN
                 before_value = _ZERO if strip else size - head
             ahead = ahead + before_value
-            if ahead + sent > end - at:
+            if ahead + frame_out_bytes > end - at:
                 return row, np.int64(at - start), frames, SPACE if at > start else PLAIN
             put_before(at, frame, state, before, before_value, opaque, encoding)
             at = at + ahead
-        if sent > end - at:
+        if frame_out_bytes > end - at:
             # A frame that an empty buffer does not hold is for Python, which sends it in parts.
             return row, np.int64(at - start), frames, SPACE if at > start else PLAIN
-        if sent == length and extras == kept and not strip:
+        if frame_out_bytes == length and extras == old_extras and not strip:
             copy_value(at, frame, length)
         else:
             _reshape(at, frame, kind, extras, value, encoding, prefix)
         # The stored opaque has marks and counts of ours; a stream's messages carry the one of its request (dcp 2).
         if not encoding & KEEP_OPAQUE:
             store32(at + OPAQUE_AT, np.uint32(opaque))
-        at = at + sent
+        at = at + frame_out_bytes
         frames += 1
         row += 1
     return row, np.int64(at - start), frames, END

@@ -327,14 +327,14 @@ def _find_row(table: Table, vb: Any, segments: Table, row: Any) -> Any:
     hashed = U(load32_native(hashes + row * _FOUR))
     slot = hashed & mask
     while True:
-        other = U(load32_native(slots + slot * _FOUR))
-        if other == NIL:
+        other_row = U(load32_native(slots + slot * _FOUR))
+        if other_row == NIL:
             return slot, np.int64(-1)
-        if U(load32_native(hashes + other * _FOUR)) == hashed:
+        if U(load32_native(hashes + other_row * _FOUR)) == hashed:
             frame = frame_of(table, vb, segments, row)
             key, length = key_address(frame), U(load16(frame + KEY_LENGTH_AT))
-            if has_key(frame_of(table, vb, segments, other), key, length, is_named(frame)):
-                return slot, np.int64(other)
+            if has_key(frame_of(table, vb, segments, other_row), key, length, is_named(frame)):
+                return slot, np.int64(other_row)
         slot = (slot + _ONE) & mask
 
 

@@ -195,13 +195,13 @@ def made_at(frame: Any) -> Any:
     """Return the Unix second from which a tombstone ages: its delete time, or the time of its arrival if that
     is later.
     """
-    since = (U(load32(frame + OPAQUE_AT)) >> U(SINCE_SHIFT)) & U(SINCE_MASK)
-    return max(U(load32(frame + DELETE_TIME_AT)), since * U(HOUR_SECONDS))
+    since_hours = (U(load32(frame + OPAQUE_AT)) >> U(SINCE_SHIFT)) & U(SINCE_MASK)
+    return max(U(load32(frame + DELETE_TIME_AT)), since_hours * U(HOUR_SECONDS))
 
 
 @inline_kernel
-def _rotate(value: Any, left: Any) -> Any:
-    return (value << U(left)) | (value >> U(64 - left))
+def _rotate(value: Any, bits: Any) -> Any:
+    return (value << U(bits)) | (value >> U(64 - bits))
 
 
 @inline_kernel
@@ -280,17 +280,17 @@ def has_room(table: Table, vb: Any) -> Any:
 
 
 @inline_kernel
-def has_key(frame: Any, key: Any, length: Any, named: Any) -> Any:
-    """Return True if a frame has the key of `length` bytes at address `key`; `named` as for `find`."""
-    alike = U(load16(frame + KEY_LENGTH_AT)) == length and is_named(frame) == named
+def has_key(frame: Any, key: Any, length: Any, named_mark: Any) -> Any:
+    """Return True if a frame has the key of `length` bytes at address `key`; `named_mark` as for `find`."""
+    alike = U(load16(frame + KEY_LENGTH_AT)) == length and is_named(frame) == named_mark
     return alike and same_bytes(key_address(frame), key, length)
 
 
 @inline_kernel
-def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: Any, named: Any) -> Any:
+def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: Any, named_mark: Any) -> Any:
     """Return (slot, row) of a key: its newest row, which may be a tombstone; without a row, -1 and the slot for it.
 
-    `named` (uintp): 1 if the key begins with the id of its collection, else 0.
+    `named_mark` (uintp): 1 if the key begins with the id of its collection, else 0.
     """
     slots, mask, hashes = table[vb, TABLE], table[vb, MASK], table[vb, HASH]
     slot = hashed & mask
@@ -301,7 +301,7 @@ def find(table: Table, vb: Any, segments: Table, key: Any, length: Any, hashed: 
             return slot, np.int64(-1)
         # Two keys may share 32 bits of their hash, so the frame decides; it is read only here, for it is a cache miss.
         if U(load32_native(hashes + row * _FOUR)) == hashed:
-            if has_key(frame_of(table, vb, segments, row), key, length, named):
+            if has_key(frame_of(table, vb, segments, row), key, length, named_mark):
                 return slot, np.int64(row)
         slot = (slot + _ONE) & mask
 
@@ -378,10 +378,10 @@ def link_row(table: Table, vb: Any, segments: Table, row: Any, slot: Any, old: A
 
 
 @kernel
-def lookup(table: Table, vb: Any, segments: Table, key: Any, named: Any) -> Any:
-    """Return the newest row of a key (a uint8 array), or -1; `named` as for `find`."""
+def lookup(table: Table, vb: Any, segments: Table, key: Any, named_mark: Any) -> Any:
+    """Return the newest row of a key (a uint8 array), or -1; `named_mark` as for `find`."""
     address, length = U(key.ctypes.data), U(len(key))
-    _, row = find(table, vb, segments, address, length, key_hash(table, vb, address, length), U(named))
+    _, row = find(table, vb, segments, address, length, key_hash(table, vb, address, length), U(named_mark))
     return row
 
 

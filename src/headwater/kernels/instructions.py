@@ -115,8 +115,8 @@ def talking(name: str, flags: int) -> Any:
             size, number, pointer = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
             kind = ir.FunctionType(size, [number, pointer, size, number])
             function = _utils.get_or_insert_function(builder.module, kind, name)
-            opened, buffer = builder.trunc(arguments[0], number), builder.inttoptr(arguments[1], pointer)
-            return builder.call(function, [opened, buffer, arguments[2], number(flags)])
+            socket_number, buffer = builder.trunc(arguments[0], number), builder.inttoptr(arguments[1], pointer)
+            return builder.call(function, [socket_number, buffer, arguments[2], number(flags)])
 
         return types.intp(types.uintp, types.uintp, types.uintp), generate
 

@@ -63,10 +63,10 @@ def prune(home: Path, keep: int = CACHES_KEPT) -> list[Path]:
     for path in home.glob("kernels-*"):
         with suppress(FileNotFoundError):  # another process prunes as well
             dated.append((path.stat().st_mtime, path))
-    gone = [path for _, path in sorted(dated, reverse=True)[keep:]]
-    for path in gone:
+    old_caches = [path for _, path in sorted(dated, reverse=True)[keep:]]
+    for path in old_caches:
         shutil.rmtree(path, ignore_errors=True)
-    return gone
+    return old_caches
 
 
 @functools.cache
@@ -74,7 +74,7 @@ def toolchain() -> str:
     """Return eight hex digits, a hash of everything but the sources that machine code depends on: compiler and its
     options, Python, processor.
     """
-    features = sorted(name for name, there in llvmlite.binding.get_host_cpu_features().items() if there)
+    features = sorted(name for name, is_present in llvmlite.binding.get_host_cpu_features().items() if is_present)
     parts = [numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, platform.machine()]
     parts += [llvmlite.binding.get_host_cpu_name(), *features, hash_of(PACKAGE / f"{name}.py" for name in NUMBAS)]
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:8]
@@ -163,7 +163,7 @@ class _KernelCache(_caching.FunctionCache):  # type: ignore[misc]
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
-        self._held: int | None = None
+        self._lock_descriptor: int | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the code for a signature; None if this process must compile it."""
@@ -204,14 +204,14 @@ class _KernelCache(_caching.FunctionCache):  # type: ignore[misc]
         path = Path(self.cache_path, f"{self._impl.filename_base}.lock")
         self._unlock()
         try:
-            self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock_descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:  # a folder that can only be read
             return False
         # A thread that serves must not stand still for another process: it compiles, or does without.
         until, waited = time.monotonic() + (0 if cached.does_without() else WAIT_SECONDS), False
         while True:
             try:
-                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 waited = True
             except OSError:  # a file system without locks
@@ -224,9 +224,9 @@ class _KernelCache(_caching.FunctionCache):  # type: ignore[misc]
         return waited
 
     def _unlock(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            os.close(held)
+        descriptor, self._lock_descriptor = self._lock_descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 class _Unkept(_caching.NullCache):  # type: ignore[misc]

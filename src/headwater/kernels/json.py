@@ -126,8 +126,8 @@ def _after_character(at: Any, end: Any) -> Any:
     """Return the address after a character of two to four bytes, by table 3-7 of the Unicode standard; 0 if it is
     invalid.
     """
-    first, left = U(load8(at)), end - at
-    if first < U(0xC2) or first > U(0xF4) or left < _TWO:
+    first, available = U(load8(at)), end - at
+    if first < U(0xC2) or first > U(0xF4) or available < _TWO:
         return _FAIL
     second = U(load8(at + _ONE))
     if first < U(0xE0):
@@ -143,11 +143,11 @@ def _after_character(at: Any, end: Any) -> Any:
         low = U(0x90)
     elif first == U(0xF4):
         high = U(0x8F)
-    if left < _THREE or second < low or second > high or not _continues(U(load8(at + _TWO))):
+    if available < _THREE or second < low or second > high or not _continues(U(load8(at + _TWO))):
         return _FAIL
     if first < U(0xF0):
         return at + _THREE
-    if left < _FOUR or not _continues(U(load8(at + _THREE))):
+    if available < _FOUR or not _continues(U(load8(at + _THREE))):
         return _FAIL
     return at + _FOUR
 
@@ -193,15 +193,15 @@ def _after_string(at: Any, end: Any) -> Any:
 @inline_kernel
 def _after_word(at: Any, end: Any) -> Any:
     """Return the address after true, false or null; 0 for anything else."""
-    first, left = U(load8(at)), end - at
-    if left < _FOUR:
+    first, available = U(load8(at)), end - at
+    if available < _FOUR:
         return _FAIL
     second, third, fourth = U(load8(at + _ONE)), U(load8(at + _TWO)), U(load8(at + _THREE))
     if first == _LOWER_T and second == _LOWER_R and third == _LOWER_U and fourth == _LOWER_E:
         return at + _FOUR
     if first == _LOWER_N and second == _LOWER_U and third == U(ord("l")) and fourth == U(ord("l")):
         return at + _FOUR
-    if left > _FOUR and first == _LOWER_F and second == U(ord("a")) and third == U(ord("l")):
+    if available > _FOUR and first == _LOWER_F and second == U(ord("a")) and third == U(ord("l")):
         if fourth == U(ord("s")) and U(load8(at + _FOUR)) == _LOWER_E:
             return at + U(5)
     return _FAIL

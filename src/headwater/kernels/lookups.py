@@ -170,8 +170,8 @@ def _follow(path: Any, path_end: Any, at: Any, end: Any) -> Any:
             if U(load8(at)) != (OPEN_DICT if index == NOWHERE else OPEN_LIST):
                 status = _MISMATCH
             else:
-                seen, _, value, _, _ = child(at, end, name, length, index)
-                if seen == FOUND:
+                status_, _, value, _, _ = child(at, end, name, length, index)
+                if status_ == FOUND:
                     at = value
                 else:
                     status = _ENOENT
@@ -198,24 +198,24 @@ def _simple_specs(at: Any, end: Any) -> Any:
 @inline_kernel
 def _results(spec: Any, specs_end: Any, text: Any, end: Any, to: Any, room: Any) -> Any:
     """Write the results of all specs to `to`; return (STOP_* code, bytes written, True if a path failed)."""
-    begin, used, failed = skip_spaces(text, end), _ZERO, False
+    begin, used, has_failed = skip_spaces(text, end), _ZERO, False
     while spec < specs_end:
         code, length = U(load8(spec)), U(load16(spec + _SPEC_LENGTH_AT))
         path = spec + LOOKUP_SPEC
         spec = path + length
         status, value = _follow(path, spec, begin, end)
         if status == _UNUSUAL:
-            return STOP_PLAIN, used, failed
+            return STOP_PLAIN, used, has_failed
         size = after_value(value, end) - value if status == _ZERO and code == _GET else _ZERO
         # By subtractions, which can't wrap: `used` never passes `room`.
         if room - used < LOOKUP_RESULT or room - used - LOOKUP_RESULT < size:
-            return STOP_OUT_FULL, used, failed
-        failed = failed or status != _ZERO
+            return STOP_OUT_FULL, used, has_failed
+        has_failed = has_failed or status != _ZERO
         store16(to + used, np.uint16(status))
         store32(to + used + _RESULT_LENGTH_AT, np.uint32(size))
         copy(to + used + LOOKUP_RESULT, value, size)
         used = used + LOOKUP_RESULT + size
-    return _DONE, used, failed
+    return _DONE, used, has_failed
 
 
 @inline_kernel
@@ -232,12 +232,12 @@ def _in_document(at: Any, body: Any, frame: Any, key_length: Any, out: Any, scra
         return STOP_PLAIN
     state[WALKED] += walk
     to, room = U(out.ctypes.data) + state[ANSWERED], U(len(out)) - state[ANSWERED]
-    stop, used, failed = _results(specs, specs_end, text, end, to + HEADER, room - HEADER)
+    stop, used, has_failed = _results(specs, specs_end, text, end, to + HEADER, room - HEADER)
     if stop != _DONE:
         return STOP_PLAIN if state[ANSWERED] == _ZERO else stop
-    head(to, _REQUEST, _SOME_FAILED if failed else _ZERO, used, at, load64(frame + CAS_AT))
+    head(to, _REQUEST, _SOME_FAILED if has_failed else _ZERO, used, at, load64(frame + CAS_AT))
     state[ANSWERED] += HEADER + used
-    count(state, U(LOOKUP), _FAILED if failed else _ZERO)
+    count(state, U(LOOKUP), _FAILED if has_failed else _ZERO)
     state[HITS] += _ONE
     state[GETS] += _ONE
     return _DONE
@@ -246,23 +246,23 @@ def _in_document(at: Any, body: Any, frame: Any, key_length: Any, out: Any, scra
 @inline_kernel
 def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
     """Execute the complete request at `at`; return _DONE or the reason of a stop."""
-    code, extras, sent = U(load8(at + OPCODE_AT)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
+    code, extras, key_bytes = U(load8(at + OPCODE_AT)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
     if code != _REQUEST or extras != _ZERO or load8(at + DATATYPE_AT) != 0 or load64(at + CAS_AT) != 0:
         return STOP_PLAIN
-    key, length, vb = at + HEADER, sent, U(load16(at + VBUCKET_AT))
+    key, length, vb = at + HEADER, key_bytes, U(load16(at + VBUCKET_AT))
     if (state[FEATURES] & FEATURE_COLLECTIONS) != _ZERO:
-        if sent < _TWO or load8(key) != 0:
+        if key_bytes < _TWO or load8(key) != 0:
             return STOP_PLAIN
-        key, length = key + _ONE, sent - _ONE
+        key, length = key + _ONE, key_bytes - _ONE
     if vb >= U(len(table)) or table[vb, STATE] != _ACTIVE or length == _ZERO or length > _KEY_MAX:
         return STOP_PLAIN
-    if _simple_specs(at + HEADER + sent, at + HEADER + body) == _ZERO:
+    if _simple_specs(at + HEADER + key_bytes, at + HEADER + body) == _ZERO:
         return STOP_PLAIN
     _, row = find(table, vb, segments, key, length, key_hash(table, vb, key, length), _ZERO)
     if row >= 0:
         frame = frame_of(table, vb, segments, U(row))
         if opcode(frame) == MUTATION:
-            stop = _in_document(at, body, frame, sent, out, scratch, state)
+            stop = _in_document(at, body, frame, key_bytes, out, scratch, state)
             if stop == _DONE:
                 note_row(table, vb, row, state)
             return stop

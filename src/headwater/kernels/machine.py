@@ -31,24 +31,24 @@ def functions() -> Kernels | None:
     Raises:
         ImportError: the library named by HEADWATER_MACHINE_CODE can't be loaded, or was built from other sources.
     """
-    chosen = os.environ.get(VARIABLE, "")
-    if chosen == "no":
+    setting = os.environ.get(VARIABLE, "")
+    if setting == "no":
         return None
-    path = Path(chosen) if chosen else _library_path()
+    path = Path(setting) if setting else _library_path()
     if path is None:
         return None
     try:
         library = _load(path)
     # One that nobody chose may be for another system; numba compiles then.
     except ImportError:
-        if chosen:
+        if setting:
             raise
         return None
     # Machine code of other sources would follow other rules, or other places of fields, than the Python around it.
     if source_hash() == library.SOURCES:
         kernels: Kernels = library.KERNELS
         return kernels
-    if chosen:
+    if setting:
         raise ImportError(f"{path} was made of other sources than those in {PACKAGE}: build it again", path=str(path))
     return None
 

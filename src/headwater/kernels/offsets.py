@@ -17,7 +17,7 @@ from headwater.wire.opcodes import Opcode
 U = np.uintp
 
 
-def _at(layout: Layout, name: str) -> np.uintp:
+def _offset_of(layout: Layout, name: str) -> np.uintp:
     return U(layout.offset(name))
 
 
@@ -48,16 +48,16 @@ DELETION_EXTRAS: Final = U(dcp.Deletion.layout.extras_bytes)  # UPR's expiration
 DELETION_V2_EXTRAS: Final = U(dcp.DeletionV2.layout.extras_bytes)
 EXPIRATION_EXTRAS: Final = U(dcp.Expiration.layout.extras_bytes)
 
-SEQNO_AT: Final = _at(dcp.Mutation.layout, "by_seqno")
-REV_SEQNO_AT: Final = _at(dcp.Mutation.layout, "rev_seqno")
-FLAGS_AT: Final = _at(dcp.Mutation.layout, "flags")
-EXPIRY_AT: Final = _at(dcp.Mutation.layout, "expiration")
-LOCK_TIME_AT: Final = _at(dcp.Mutation.layout, "lock_time")
-NMETA_AT: Final = _at(dcp.Mutation.layout, "nmeta")
-NRU_AT: Final = _at(dcp.Mutation.layout, "nru")
-DELETION_NMETA_AT: Final = _at(dcp.Deletion.layout, "nmeta")
-DELETE_TIME_AT: Final = _at(dcp.DeletionV2.layout, "delete_time")
-UNUSED_AT: Final = _at(dcp.DeletionV2.layout, "unused")
+SEQNO_AT: Final = _offset_of(dcp.Mutation.layout, "by_seqno")
+REV_SEQNO_AT: Final = _offset_of(dcp.Mutation.layout, "rev_seqno")
+FLAGS_AT: Final = _offset_of(dcp.Mutation.layout, "flags")
+EXPIRY_AT: Final = _offset_of(dcp.Mutation.layout, "expiration")
+LOCK_TIME_AT: Final = _offset_of(dcp.Mutation.layout, "lock_time")
+NMETA_AT: Final = _offset_of(dcp.Mutation.layout, "nmeta")
+NRU_AT: Final = _offset_of(dcp.Mutation.layout, "nru")
+DELETION_NMETA_AT: Final = _offset_of(dcp.Deletion.layout, "nmeta")
+DELETE_TIME_AT: Final = _offset_of(dcp.DeletionV2.layout, "delete_time")
+UNUSED_AT: Final = _offset_of(dcp.DeletionV2.layout, "unused")
 
 REV_SEQNO_IN, FLAGS_IN, EXPIRY_IN = REV_SEQNO_AT - HEADER, FLAGS_AT - HEADER, EXPIRY_AT - HEADER
 NMETA_IN, DELETION_NMETA_IN, DELETE_TIME_IN = NMETA_AT - HEADER, DELETION_NMETA_AT - HEADER, DELETE_TIME_AT - HEADER
@@ -68,9 +68,9 @@ DELETION_HEAD: Final = _head(dcp.DeletionV2.layout)
 # ------------------------------------------------------------------ a snapshot marker: DCP 2.7
 MARKER_HEAD: Final = _head(dcp.SnapshotMarker.layout)
 MARKER_EXTRAS: Final = U(dcp.SnapshotMarker.layout.extras_bytes)
-START_AT: Final = _at(dcp.SnapshotMarker.layout, "start_seqno")
-END_AT: Final = _at(dcp.SnapshotMarker.layout, "end_seqno")
-MARKER_FLAGS_AT: Final = _at(dcp.SnapshotMarker.layout, "flags")
+START_AT: Final = _offset_of(dcp.SnapshotMarker.layout, "start_seqno")
+END_AT: Final = _offset_of(dcp.SnapshotMarker.layout, "end_seqno")
+MARKER_FLAGS_AT: Final = _offset_of(dcp.SnapshotMarker.layout, "flags")
 START_IN, END_IN = START_AT - HEADER, END_AT - HEADER
 # Version 2 has its version in the extras, and the same numbers, and more, in the value.
 MARKER_V2_EXTRAS: Final = U(dcp.SnapshotMarkerV2.layout.extras_bytes)
@@ -82,23 +82,23 @@ SEQNO_ADVANCED_EXTRAS: Final = U(dcp.SeqnoAdvanced.layout.extras_bytes)
 SYSTEM_EVENT_EXTRAS: Final = U(dcp.SystemEvent.layout.extras_bytes)
 PREPARE_EXTRAS: Final = U(dcp.Prepare.layout.extras_bytes)
 COMMIT_EXTRAS: Final = U(dcp.Commit.layout.extras_bytes)  # an abort's as well
-COMMIT_SEQNO_IN: Final = _at(dcp.Commit.layout, "commit_seqno") - HEADER
+COMMIT_SEQNO_IN: Final = _offset_of(dcp.Commit.layout, "commit_seqno") - HEADER
 
 # ------------------------------------------------------------------ what a change replaced: headwater's own
 BEFORE_HEAD: Final = _head(dcp.Before.layout)
 BEFORE_EXTRAS: Final = U(dcp.Before.layout.extras_bytes)
-BEFORE_SEQNO_IN: Final = _at(dcp.Before.layout, "before_seqno") - HEADER
-BEFORE_REV_SEQNO_IN: Final = _at(dcp.Before.layout, "rev_seqno") - HEADER
-BEFORE_FLAGS_IN: Final = _at(dcp.Before.layout, "flags") - HEADER
-BEFORE_EXPIRY_IN: Final = _at(dcp.Before.layout, "expiration") - HEADER
-BEFORE_STATE_IN: Final = _at(dcp.Before.layout, "state") - HEADER
+BEFORE_SEQNO_IN: Final = _offset_of(dcp.Before.layout, "before_seqno") - HEADER
+BEFORE_REV_SEQNO_IN: Final = _offset_of(dcp.Before.layout, "rev_seqno") - HEADER
+BEFORE_FLAGS_IN: Final = _offset_of(dcp.Before.layout, "flags") - HEADER
+BEFORE_EXPIRY_IN: Final = _offset_of(dcp.Before.layout, "expiration") - HEADER
+BEFORE_STATE_IN: Final = _offset_of(dcp.Before.layout, "state") - HEADER
 
 # ------------------------------------------------------------------ key-value requests and their answers: kv.md 2
 SET_EXTRAS: Final = U(documents.Set.layout.extras_bytes)
-SET_FLAGS_AT: Final = _at(documents.Set.layout, "flags")
-SET_EXPIRY_AT: Final = _at(documents.Set.layout, "expiration")
+SET_FLAGS_AT: Final = _offset_of(documents.Set.layout, "flags")
+SET_EXPIRY_AT: Final = _offset_of(documents.Set.layout, "expiration")
 FOUND_EXTRAS: Final = U(documents.GetResponse.layout.extras_bytes)
-FOUND_FLAGS_AT: Final = _at(documents.GetResponse.layout, "flags")
+FOUND_FLAGS_AT: Final = _offset_of(documents.GetResponse.layout, "flags")
 STORED_EXTRAS: Final = U(max(documents.Stored.layout.extras_lengths))  # with MutationSeqno
 
 LOOKUP_SPEC: Final = U(subdoc.SPEC_BYTES)  # and the path
@@ -107,8 +107,8 @@ LOOKUP_RESULT: Final = U(subdoc.RESULT_BYTES)  # and the value
 # ------------------------------------------------------------------ what a TAP producer sends: tap.md 2
 TAP_EXTRAS: Final = U(tap.Delete.layout.extras_bytes)
 TAP_MUTATION_EXTRAS: Final = U(tap.Mutation.layout.extras_bytes)
-ENGINE_LENGTH_AT: Final = _at(tap.Mutation.layout, "engine_len")
-TAP_FLAGS_AT: Final = _at(tap.Mutation.layout, "flags")
-TTL_AT: Final = _at(tap.Mutation.layout, "ttl")
-ITEM_FLAGS_AT: Final = _at(tap.Mutation.layout, "item_flags")
-ITEM_EXPIRY_AT: Final = _at(tap.Mutation.layout, "item_expiration")
+ENGINE_LENGTH_AT: Final = _offset_of(tap.Mutation.layout, "engine_len")
+TAP_FLAGS_AT: Final = _offset_of(tap.Mutation.layout, "flags")
+TTL_AT: Final = _offset_of(tap.Mutation.layout, "ttl")
+ITEM_FLAGS_AT: Final = _offset_of(tap.Mutation.layout, "item_flags")
+ITEM_EXPIRY_AT: Final = _offset_of(tap.Mutation.layout, "item_expiration")

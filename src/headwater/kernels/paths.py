@@ -134,41 +134,41 @@ def _escape(at: Any) -> Any:
 
 
 @inline_kernel
-def _begins_with(code: Any, name: Any, behind: Any) -> Any:
-    """Return the length in UTF-8 of the character `code` if the text from `name` up to `behind` begins with it;
+def _begins_with(code: Any, name: Any, name_end: Any) -> Any:
+    """Return the length in UTF-8 of the character `code` if the text from `name` up to `name_end` begins with it;
     otherwise 0.
     """
     if code < _ASCII:
-        return _ONE if name < behind and U(load8(name)) == code else _ZERO
-    more = _ONE if code < _TWO_BYTES else (_TWO if code < _BEYOND else _THREE)
-    if behind - name <= more:
+        return _ONE if name < name_end and U(load8(name)) == code else _ZERO
+    last_index = _ONE if code < _TWO_BYTES else (_TWO if code < _BEYOND else _THREE)
+    if name_end - name <= last_index:
         return _ZERO
-    lead = _LEAD_OF_TWO if more == _ONE else (_LEAD_OF_THREE if more == _TWO else _LEAD_OF_FOUR)
-    if U(load8(name)) != lead + (code >> (more * _SIX)):
+    lead = _LEAD_OF_TWO if last_index == _ONE else (_LEAD_OF_THREE if last_index == _TWO else _LEAD_OF_FOUR)
+    if U(load8(name)) != lead + (code >> (last_index * _SIX)):
         return _ZERO
-    for place in range(1, int(more) + 1):
-        rest = (code >> ((more - U(place)) * _SIX)) & _SIX_BITS
-        if U(load8(name + U(place))) != _CONTINUED + rest:
+    for place in range(1, int(last_index) + 1):
+        bits = (code >> ((last_index - U(place)) * _SIX)) & _SIX_BITS
+        if U(load8(name + U(place))) != _CONTINUED + bits:
             return _ZERO
-    return more + _ONE
+    return last_index + _ONE
 
 
 @inline_kernel
 def _is_name(at: Any, end: Any, name: Any, length: Any) -> Any:
     """Return FOUND if the string at `at` means this name, with or without escapes; otherwise MISSING."""
-    at, behind = at + _ONE, name + length
+    at, name_end = at + _ONE, name + length
     while at < end:
         byte = U(load8(at))
         if byte == QUOTE:
-            return FOUND if name == behind else MISSING
+            return FOUND if name == name_end else MISSING
         if byte == BACKSLASH:
-            code, written = _escape(at)
-            taken = _begins_with(code, name, behind)
-            if taken == _ZERO:
+            code, width = _escape(at)
+            matched_bytes = _begins_with(code, name, name_end)
+            if matched_bytes == _ZERO:
                 return MISSING
-            at, name = at + written, name + taken
+            at, name = at + width, name + matched_bytes
             continue
-        if name == behind or byte != U(load8(name)):
+        if name == name_end or byte != U(load8(name)):
             return MISSING
         at, name = at + _ONE, name + _ONE
     return MISSING
@@ -181,15 +181,15 @@ def child(at: Any, end: Any, name: Any, length: Any, index: Any) -> Any:
     Returns: (FOUND or MISSING, begin of the item, begin of its value, end of the item before it, number of items before
     it). If MISSING: the addresses of the last item, and the number of all items. An absent address is 0.
     """
-    named = U(load8(at)) == OPEN_DICT
+    is_object = U(load8(at)) == OPEN_DICT
     at = skip_spaces(at + _ONE, end)
-    begin, value, before, count, behind = _ZERO, _ZERO, _ZERO, 0, _ZERO
+    begin, value, before, count, value_end = _ZERO, _ZERO, _ZERO, 0, _ZERO
     first = U(load8(at))
     if first == CLOSE_LIST or first == CLOSE_DICT:
         return MISSING, begin, value, before, count
     while at < end:
-        begin, value, before = at, at, behind
-        if named:
+        begin, value, before = at, at, value_end
+        if is_object:
             is_it = _is_name(at, end, name, length) if index == NOWHERE else MISSING
             value = skip_spaces(skip_spaces(_after_string(at, end), end) + _ONE, end)
             if is_it != MISSING:
@@ -197,8 +197,8 @@ def child(at: Any, end: Any, name: Any, length: Any, index: Any) -> Any:
         elif count == index:
             return FOUND, begin, value, before, count
         count += 1
-        behind = after_value(value, end)
-        at = skip_spaces(behind, end)
+        value_end = after_value(value, end)
+        at = skip_spaces(value_end, end)
         if U(load8(at)) != COMMA:
             return MISSING, begin, value, before, count
         at = skip_spaces(at + _ONE, end)
@@ -206,7 +206,7 @@ def child(at: Any, end: Any, name: Any, length: Any, index: Any) -> Any:
 
 
 @inline_kernel
-def _place(start: Any, address: Any) -> Any:
+def _text_offset(start: Any, address: Any) -> Any:
     """Return the offset of an address in the text at `start`; NOWHERE for 0."""
     return np.int64(address - start) if address != _ZERO else np.int64(NOWHERE)
 
@@ -221,10 +221,10 @@ def _value_end(data: Any, at: Any) -> Any:
 def _child(data: Any, at: Any, name: Any, index: Any) -> Any:
     """Find an item as `child` does, with offsets in the text instead of addresses."""
     start = U(data.ctypes.data)
-    seen, begin, value, before, count = child(
+    status, begin, value, before, count = child(
         start + U(at), start + U(len(data)), U(name.ctypes.data), U(len(name)), index
     )
-    return seen, _place(start, begin), _place(start, value), _place(start, before), count
+    return status, _text_offset(start, begin), _text_offset(start, value), _text_offset(start, before), count
 
 
 @kernel
@@ -236,13 +236,13 @@ def _walk(data: Any, names: Any, ends: Any, indexes: Any) -> Any:
     start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
     at, begin, components = skip_spaces(start, end), _ZERO, U(names.ctypes.data)
     for depth in range(len(ends)):
-        index, behind = indexes[depth], U(ends[depth])
+        index, component_end = indexes[depth], U(ends[depth])
         if U(load8(at)) != (OPEN_DICT if index == NOWHERE else OPEN_LIST):
             return np.int64(NOWHERE), np.int64(NOWHERE)
-        seen, _, value, _, _ = child(at, end, components + begin, behind - begin, index)
-        if seen != FOUND:
+        status, _, value, _, _ = child(at, end, components + begin, component_end - begin, index)
+        if status != FOUND:
             return np.int64(NOWHERE), np.int64(NOWHERE)
-        at, begin = value, behind
+        at, begin = value, component_end
     return np.int64(at - start), np.int64(after_value(at, end) - start)
 
 
@@ -251,8 +251,8 @@ def _is_written(at: Any, end: Any, value: Any, length: Any) -> Any:
     """Return True if the value at `at` consists of exactly these bytes."""
     if after_value(at, end) - at != length:
         return False
-    behind = value + length
-    while value < behind:
+    text_end = value + length
+    while value < text_end:
         if load8(at) != load8(value):
             return False
         at, value = at + _ONE, value + _ONE
@@ -265,16 +265,16 @@ def _among(data: Any, at: Any, value: Any, is_string: Any) -> Any:
     otherwise MISSING.
     """
     start, end = U(data.ctypes.data), U(data.ctypes.data) + U(len(data))
-    wanted, length = U(value.ctypes.data), U(len(value))
+    address, length = U(value.ctypes.data), U(len(value))
     place = skip_spaces(start + U(at) + _ONE, end)
     while place < end and U(load8(place)) != CLOSE_LIST:
         first = U(load8(place))
         if first == OPEN_LIST or first == OPEN_DICT:
             return CONTAINER
         if is_string:
-            if first == QUOTE and _is_name(place, end, wanted, length) == FOUND:
+            if first == QUOTE and _is_name(place, end, address, length) == FOUND:
                 return FOUND
-        elif _is_written(place, end, wanted, length):
+        elif _is_written(place, end, address, length):
             return FOUND
         place = skip_spaces(after_value(place, end), end)
         if place < end and U(load8(place)) == COMMA:

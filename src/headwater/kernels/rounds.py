@@ -2,19 +2,19 @@
 
 A round visits the readable descriptors, `events`. A connection is READY if no bytes and no answers of earlier requests
 are left: its bytes are received into `arena` and executed (execute.py). An answer that depends only on durable rows is
-sent at once. Any other answer, of at most KEPT_BYTES, is kept in the ring `kept` with the number of the batch that must
-be on disk first; `release` sends it then. While the ring has an answer of a connection, Python receives what the
+sent at once. Any other answer, of at most KEPT_BYTES, is kept in the array `ring` with the number of the batch that
+must be on disk first; `release` sends it then. While the ring has an answer of a connection, Python receives what the
 connection sends.
 
 In any other case the round stops; Python handles that one connection and continues the round after it. ROUND_ASK:
 nothing was received. ROUND_TAKE: GOT bytes are in the arena, executed up to the offset in `state`. ROUND_REST: only
 SENT bytes of an answer were sent.
 
-`members` (uint64[descriptors, MEMBER_FIELDS]) has a row for each descriptor, `turn` (uint64[TURN_FIELDS]) the inputs
-and outputs of a round. `entries` (uint64[KEPT, ENTRY_FIELDS]) describes the kept answers, `kept` has their bytes; HEAD
-and TAIL count answers since the start, so the position of an answer is its number modulo KEPT. The batch numbers in the
-ring never decrease: an answer waits for the batch that is being filled, or for the one being written if nothing was
-staged since.
+`members` (uint64[descriptors, MEMBER_FIELDS]) has a row for each descriptor, `round_state` (uint64[TURN_FIELDS]) the
+inputs and outputs of a round. `entries` (uint64[KEPT, ENTRY_FIELDS]) describes the kept answers, `ring` has their
+bytes; HEAD and TAIL count answers since the start, so the position of an answer is its number modulo KEPT. The batch
+numbers in the ring never decrease: an answer waits for the batch that is being filled, or for the one being written if
+nothing was staged since.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ ENTRY_FIELDS = 3
 KEPT = 1024
 KEPT_BYTES = 256
 
-# ------------------------------------------------------------------ fields of `turn`
+# ------------------------------------------------------------------ fields of `round_state`
 AT = 0  # in, out: the next event
 COUNT = 1  # in: how many events there are
 TURN_NOW = 2  # in: the time, in units of the caller
@@ -111,62 +111,62 @@ _NOW, _IN_FLIGHT, _GATHERING = U(0), U(1), U(2)
 
 
 @inline_kernel
-def _sum_up(state: Any, turn: Any, kind: Any) -> None:
+def _sum_up(state: Any, round_state: Any, kind: Any) -> None:
     """Add the request counts of one connection to those of the round."""
-    turn[ROUND_GETS] += state[GETS]
-    turn[ROUND_HITS] += state[HITS]
-    turn[ROUND_SETS] += state[SETS]
-    turn[ROUND_DELETES] += state[DELETES]
-    seen = state[SEEN]
-    turn[_ROUND_SEEN + kind] |= seen
+    round_state[ROUND_GETS] += state[GETS]
+    round_state[ROUND_HITS] += state[HITS]
+    round_state[ROUND_SETS] += state[SETS]
+    round_state[ROUND_DELETES] += state[DELETES]
+    kinds = state[SEEN]
+    round_state[_ROUND_SEEN + kind] |= kinds
     code = _ZERO
-    while seen != _ZERO:
-        if (seen & _ONE) != _ZERO:
-            turn[_ROUND_CALLED + kind * _OPCODES + code] += state[_CALLED + code]
-        seen = seen >> _ONE
+    while kinds != _ZERO:
+        if (kinds & _ONE) != _ZERO:
+            round_state[_ROUND_CALLED + kind * _OPCODES + code] += state[_CALLED + code]
+        kinds = kinds >> _ONE
         code = code + _ONE
 
 
 @inline_kernel
-def _keep(who: Any, gate: Any, members: Any, out: Any, state: Any, turn: Any, entries: Any, kept: Any) -> None:
+def _keep(who: Any, gate: Any, members: Any, out: Any, state: Any, round_state: Any, entries: Any, ring: Any) -> None:
     """Keep an answer in the ring until batch `gate` is on disk."""
-    place = turn[TAIL] % _KEPT
+    place = round_state[TAIL] % _KEPT
     entries[place, DESCRIPTOR] = who
     entries[place, GATE] = gate
     entries[place, LENGTH] = state[ANSWERED]
-    copy(U(kept.ctypes.data) + place * _KEPT_BYTES, U(out.ctypes.data), state[ANSWERED])
-    turn[TAIL] += _ONE
-    members[who, WAITING] = turn[TAIL]
+    copy(U(ring.ctypes.data) + place * _KEPT_BYTES, U(out.ctypes.data), state[ANSWERED])
+    round_state[TAIL] += _ONE
+    members[who, WAITING] = round_state[TAIL]
 
 
 @inline_kernel
-def _answer(who: Any, members: Any, out: Any, state: Any, turn: Any, entries: Any, kept: Any) -> Any:
+def _answer(who: Any, members: Any, out: Any, state: Any, round_state: Any, entries: Any, ring: Any) -> Any:
     """Send or keep the answers of a connection whose bytes were all executed; return the ROUND_* code."""
     kind, gate = _NOW, _ZERO
     if (state[FLAGS] & FLAG_WROTE) != _ZERO:
-        kind, gate = _GATHERING, turn[OPEN_GATE]
+        kind, gate = _GATHERING, round_state[OPEN_GATE]
     elif state[FLAGS] != _ZERO:
-        gate = turn[READ_GATE]
-        kind = _GATHERING if gate == turn[OPEN_GATE] else _IN_FLIGHT
+        gate = round_state[READ_GATE]
+        kind = _GATHERING if gate == round_state[OPEN_GATE] else _IN_FLIGHT
         if gate == _ZERO:
             kind = _NOW
     if gate != _ZERO and (
-        state[ANSWERED] == _ZERO or state[ANSWERED] > _KEPT_BYTES or turn[TAIL] - turn[HEAD] >= _KEPT
+        state[ANSWERED] == _ZERO or state[ANSWERED] > _KEPT_BYTES or round_state[TAIL] - round_state[HEAD] >= _KEPT
     ):
         # Before anything is counted: Python finds all of it as if it had executed the requests itself.
         return ROUND_TAKE
     if (state[FLAGS] & FLAG_WROTE) != _ZERO:
         # A read from here on may show this change, so it waits for the same batch.
-        turn[WROTE], turn[READ_GATE] = _ONE, turn[OPEN_GATE]
-    _sum_up(state, turn, kind)
+        round_state[WROTE], round_state[READ_GATE] = _ONE, round_state[OPEN_GATE]
+    _sum_up(state, round_state, kind)
     if gate != _ZERO:
-        _keep(who, gate, members, out, state, turn, entries, kept)
+        _keep(who, gate, members, out, state, round_state, entries, ring)
     elif state[ANSWERED] != _ZERO:
-        sent = send(who, U(out.ctypes.data), state[ANSWERED])
+        sent_bytes = send(who, U(out.ctypes.data), state[ANSWERED])
         # Of an error nothing has left: Python sends the answer again, and meets the error itself.
-        turn[SENT] = U(sent) if sent > 0 else _ZERO
-        turn[SENT_BYTES] += turn[SENT]
-        if turn[SENT] != state[ANSWERED]:
+        round_state[SENT] = U(sent_bytes) if sent_bytes > 0 else _ZERO
+        round_state[SENT_BYTES] += round_state[SENT]
+        if round_state[SENT] != state[ANSWERED]:
             return ROUND_REST
     return ROUND_DONE
 
@@ -182,9 +182,9 @@ def _serve(
     uuids: Any,
     scratch: Any,
     state: Any,
-    turn: Any,
+    round_state: Any,
     entries: Any,
-    kept: Any,
+    ring: Any,
 ) -> Any:
     """Receive, execute and answer what one connection has sent; return the ROUND_* code."""
     # While an answer waits nothing more is read: a later one would overtake it.
@@ -193,18 +193,18 @@ def _serve(
     got = receive(who, U(arena.ctypes.data), U(len(arena)))
     if got <= 0:
         return ROUND_ASK  # who receives again meets the end: Linux tells an error once, and then the end
-    turn[GOT] = U(got)
+    round_state[GOT] = U(got)
     state[OFFSET] = _ZERO
-    state[FEATURES] = members[who, READY] & turn[MASK]
-    stop = run(U(arena.ctypes.data), turn[GOT], out, table, segments, uuids, scratch, state)
-    turn[STOP] = U(stop)
+    state[FEATURES] = members[who, READY] & round_state[MASK]
+    stop = run(U(arena.ctypes.data), round_state[GOT], out, table, segments, uuids, scratch, state)
+    round_state[STOP] = U(stop)
     # The beginning of another request stays in the arena, which the next connection overwrites: Python takes it over.
-    if stop != STOP_MORE or state[OFFSET] != turn[GOT]:
+    if stop != STOP_MORE or state[OFFSET] != round_state[GOT]:
         return ROUND_TAKE
-    end = _answer(who, members, out, state, turn, entries, kept)
+    end = _answer(who, members, out, state, round_state, entries, ring)
     if end != ROUND_TAKE:
-        turn[RECEIVED] += turn[GOT]
-        members[who, STIRRED] = turn[TURN_NOW]
+        round_state[RECEIVED] += round_state[GOT]
+        members[who, STIRRED] = round_state[TURN_NOW]
     return end
 
 
@@ -218,16 +218,16 @@ def _leave_to_python(
     uuids: Any,
     scratch: Any,
     state: Any,
-    turn: Any,
+    round_state: Any,
     entries: Any,
-    kept: Any,
+    ring: Any,
 ) -> int:
     """Stand in for `go_round` until it is compiled: leave each connection to Python."""
-    turn[RECEIVED:] = _ZERO
-    if turn[AT] >= turn[COUNT]:
+    round_state[RECEIVED:] = _ZERO
+    if round_state[AT] >= round_state[COUNT]:
         return ROUND_DONE
-    turn[WHO] = events[turn[AT]]
-    turn[AT] += _ONE
+    round_state[WHO] = events[round_state[AT]]
+    round_state[AT] += _ONE
     return ROUND_ASK
 
 
@@ -242,61 +242,63 @@ def go_round(
     uuids: Any,
     scratch: Any,
     state: Any,
-    turn: Any,
+    round_state: Any,
     entries: Any,
-    kept: Any,
+    ring: Any,
 ) -> Any:
-    """Serve the connections events[turn[AT]:turn[COUNT]] until the round stops or all are served; return the ROUND_*
-    code.
+    """Serve the connections events[AT:COUNT] (fields of `round_state`) until the round stops or all are served; return
+    the ROUND_* code.
 
     Args:
-        events: uint64 descriptors. members, turn, entries, kept: see the module.
+        events: uint64 descriptors. members, round_state, entries, ring: see the module.
         arena: uint8, receive buffer. out, table, segments, uuids, scratch, state: as for `execute`.
     """
     for each in range(RECEIVED, TURN_FIELDS):
-        turn[each] = _ZERO
+        round_state[each] = _ZERO
     if members.shape[1] != MEMBER_FIELDS or entries.shape[1] != ENTRY_FIELDS or len(entries) != KEPT:
         return ROUND_DONE
-    if len(turn) != TURN_FIELDS or len(state) != STATE_FIELDS or len(kept) != KEPT * KEPT_BYTES:
+    if len(round_state) != TURN_FIELDS or len(state) != STATE_FIELDS or len(ring) != KEPT * KEPT_BYTES:
         return ROUND_DONE
     stop = ROUND_DONE
-    while turn[AT] < turn[COUNT] and turn[AT] < U(len(events)):
-        if turn[RECEIVED] >= _PAUSE_BYTES:
+    while round_state[AT] < round_state[COUNT] and round_state[AT] < U(len(events)):
+        if round_state[RECEIVED] >= _PAUSE_BYTES:
             return ROUND_PAUSE
-        turn[WHO] = events[turn[AT]]
-        turn[AT] += _ONE
-        stop = _serve(turn[WHO], members, arena, out, table, segments, uuids, scratch, state, turn, entries, kept)
+        round_state[WHO] = events[round_state[AT]]
+        round_state[AT] += _ONE
+        stop = _serve(
+            round_state[WHO], members, arena, out, table, segments, uuids, scratch, state, round_state, entries, ring
+        )
         if stop != ROUND_DONE:
             break
     return stop
 
 
 @kernel
-def release(members: Any, turn: Any, entries: Any, kept: Any) -> Any:
+def release(members: Any, round_state: Any, entries: Any, ring: Any) -> Any:
     """Send the kept answers whose batch is on disk, oldest first; return ROUND_DONE.
 
     ROUND_REST: of the answer to connection WHO, the last one before HEAD, only the first SENT bytes were sent.
     """
-    turn[SENT_BYTES] = _ZERO
+    round_state[SENT_BYTES] = _ZERO
     if members.shape[1] != MEMBER_FIELDS or entries.shape[1] != ENTRY_FIELDS or len(entries) != KEPT:
         return ROUND_DONE
-    if len(turn) != TURN_FIELDS or len(kept) != KEPT * KEPT_BYTES:
+    if len(round_state) != TURN_FIELDS or len(ring) != KEPT * KEPT_BYTES:
         return ROUND_DONE
-    while turn[HEAD] != turn[TAIL]:
-        place = turn[HEAD] % _KEPT
-        if entries[place, GATE] > turn[DURABLE]:
+    while round_state[HEAD] != round_state[TAIL]:
+        place = round_state[HEAD] % _KEPT
+        if entries[place, GATE] > round_state[DURABLE]:
             break
-        turn[HEAD] += _ONE
+        round_state[HEAD] += _ONE
         who = entries[place, DESCRIPTOR]
-        if who >= U(len(members)) or members[who, WAITING] != turn[HEAD]:
+        if who >= U(len(members)) or members[who, WAITING] != round_state[HEAD]:
             continue  # Python has taken it back, or the connection is gone: this number is never another's
         members[who, WAITING] = _ZERO
-        members[who, STIRRED] = turn[TURN_NOW]
-        sent = send(who, U(kept.ctypes.data) + place * _KEPT_BYTES, entries[place, LENGTH])
-        turn[SENT] = U(sent) if sent > 0 else _ZERO
-        turn[SENT_BYTES] += turn[SENT]
-        if turn[SENT] != entries[place, LENGTH]:
-            turn[WHO] = who
+        members[who, STIRRED] = round_state[TURN_NOW]
+        sent_bytes = send(who, U(ring.ctypes.data) + place * _KEPT_BYTES, entries[place, LENGTH])
+        round_state[SENT] = U(sent_bytes) if sent_bytes > 0 else _ZERO
+        round_state[SENT_BYTES] += round_state[SENT]
+        if round_state[SENT] != entries[place, LENGTH]:
+            round_state[WHO] = who
             return ROUND_REST
     return ROUND_DONE
 
@@ -306,7 +308,7 @@ def warm_up() -> None:
     bytes_, numbers = np.zeros(1, np.uint8), np.zeros(1, np.uint64)
     table, pair = np.zeros((1, FIELDS), np.uint64), np.zeros((3, 2), np.uint64)
     members, entries = np.zeros((1, MEMBER_FIELDS), np.uint64), np.zeros((KEPT, ENTRY_FIELDS), np.uint64)
-    kept, turn = np.zeros(KEPT * KEPT_BYTES, np.uint8), np.zeros(TURN_FIELDS, np.uint64)
+    ring, round_state = np.zeros(KEPT * KEPT_BYTES, np.uint8), np.zeros(TURN_FIELDS, np.uint64)
     scratch, state = np.zeros(SCRATCH_BYTES, np.uint8), np.zeros(STATE_FIELDS, np.uint64)
-    release(members, turn, entries, kept)  # first: nobody needs it before rounds are gone
-    go_round(numbers, members, bytes_, bytes_, table, pair, numbers, scratch, state, turn, entries, kept)
+    release(members, round_state, entries, ring)  # first: nobody needs it before rounds are gone
+    go_round(numbers, members, bytes_, bytes_, table, pair, numbers, scratch, state, round_state, entries, ring)

@@ -152,7 +152,7 @@ def scan_frames(base: Any, length: Any, offsets: Any, result: Any) -> Any:
             header is incomplete) and STOP.
     """
     start, end, position = U(base), U(length), U(0)
-    count, stop, needed = 0, NEED_MORE, U(HEADER)
+    count, stop, bytes_needed = 0, NEED_MORE, U(HEADER)
     while end - position >= U(HEADER):
         head = start + position
         body = U(load32(head + U(BODY_LENGTH_AT)))
@@ -160,18 +160,18 @@ def scan_frames(base: Any, length: Any, offsets: Any, result: Any) -> Any:
         if code != 0:
             stop = code
             break
-        needed = U(HEADER) + body
-        if needed > end - position:
+        bytes_needed = U(HEADER) + body
+        if bytes_needed > end - position:
             break
         if count == len(offsets):
             stop = FULL
             break
         offsets[count] = np.int64(position)
         count += 1
-        position += needed
-        needed = U(HEADER)
+        position += bytes_needed
+        bytes_needed = U(HEADER)
     result[CONSUMED] = np.int64(position)
-    result[NEEDED] = np.int64(needed)
+    result[NEEDED] = np.int64(bytes_needed)
     result[STOP] = stop
     return count
 

@@ -90,7 +90,7 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
     """
     # The deletions that are appended here lie behind `end`, and are not looked at again.
     row, used, end = U(first), U(staged), table[vb, ROWS]
-    most = min(U(limit), segments[U(arena), 1])
+    bytes_end = min(U(limit), segments[U(arena), 1])
     while row < end:
         frame = _live_frame(table, vb, segments, row)
         if frame != _ZERO:
@@ -98,7 +98,7 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
             if not has_room(table, vb):
                 return GROW, row, used
             length = U(load16(frame + KEY_LENGTH_AT))
-            if used > most or DELETION_BYTES + length > most - used:
+            if used > bytes_end or DELETION_BYTES + length > bytes_end - used:
                 return STAGE_FULL, row, used
             key = key_address(frame)
             hashed = key_hash(table, vb, key, length)
@@ -144,15 +144,15 @@ def count_collections(table: Any, vb: Any, segments: Any, ids: Any, counts: Any)
     while row < table[vb, ROWS]:
         if U(load32_native(nexts + row * _FOUR)) == NIL:
             frame = frame_at(segments, U(load64_native(table[vb, LOC] + row * _EIGHT)))
-            wanted = choice_of(frame)
+            number = choice_of(frame)
             low, high = 0, len(ids)
             while low < high:
                 middle = (low + high) >> 1
-                if U(ids[middle]) < wanted:
+                if U(ids[middle]) < number:
                     low = middle + 1
                 else:
                     high = middle
-            if low < len(ids) and U(ids[low]) == wanted:
+            if low < len(ids) and U(ids[low]) == number:
                 if opcode(frame) == MUTATION:
                     counts[low, 0] += 1
                     counts[low, 1] += np.int64(frame_bytes(frame))

@@ -117,7 +117,7 @@ def reshape(
         if ttl == 0:
             at = at + HEADER + body
             continue
-        rest = body - extras
+        tail_bytes = body - extras
         asks = _ACK if ack_interval > 0 and (number + count) % ack_interval == 0 else 0
         last = to
         if load8(at + OPCODE_AT) == _LOGGED_MUTATION:
@@ -127,7 +127,7 @@ def reshape(
                 _MUTATION,
                 TAP_MUTATION_EXTRAS,
                 _REVISION + _NRU,
-                _MUTATION_OUT - HEADER + rest,
+                _MUTATION_OUT - HEADER + tail_bytes,
                 flags | asks,
                 ttl,
             )
@@ -136,14 +136,14 @@ def reshape(
             store32(to + ITEM_EXPIRY_AT, load32(at + EXPIRY_AT))
             store64(to + _ENGINE_AT, load64(at + REV_SEQNO_AT))
             store8(to + _ENGINE_AT + U(_REVISION), load8(at + NRU_AT))
-            copy(to + _MUTATION_OUT, at + _MUTATION_IN, rest)
-            to = to + _MUTATION_OUT + rest
+            copy(to + _MUTATION_OUT, at + _MUTATION_IN, tail_bytes)
+            to = to + _MUTATION_OUT + tail_bytes
         else:
-            rest = key
-            _begin(to, at, _DELETE, TAP_EXTRAS, _REVISION, _DELETE_OUT - HEADER + rest, asks, ttl)
+            tail_bytes = key
+            _begin(to, at, _DELETE, TAP_EXTRAS, _REVISION, _DELETE_OUT - HEADER + tail_bytes, asks, ttl)
             store64(to + _DELETE_ENGINE_AT, load64(at + REV_SEQNO_AT))
-            copy(to + _DELETE_OUT, at + HEADER + extras, rest)
-            to = to + _DELETE_OUT + rest
+            copy(to + _DELETE_OUT, at + HEADER + extras, tail_bytes)
+            to = to + _DELETE_OUT + tail_bytes
         store8(last + DATATYPE_AT, np.uint8(U(load8(at + DATATYPE_AT)) & U(datatypes)))
         store32(last + OPAQUE_AT, np.uint32((number + count - 1) % NUMBERS + 1))
         seqnos[count] = load64(at + SEQNO_AT)

@@ -107,8 +107,8 @@ class StreamTable:
         """Open the row of a stream whose request, with this opaque and these numbers, is sent now."""
         # A start equal to the snapshot's says that nothing of it was received, so nothing is held in part (failover 2,
         # rule 5).
-        held = (snapshot_start, snapshot_end) if snapshot_start < seqno else (seqno, seqno)
-        _ROW.pack_into(self._pages, vbucket * 8 * FIELDS, OPEN, opaque, seqno, snapshot_start, snapshot_end, *held)
+        snapshot = (snapshot_start, snapshot_end) if snapshot_start < seqno else (seqno, seqno)
+        _ROW.pack_into(self._pages, vbucket * 8 * FIELDS, OPEN, opaque, seqno, snapshot_start, snapshot_end, *snapshot)
 
     def held(self, vbucket: int) -> tuple[int, int, int]:
         """Return (last seqno, start, end): the range is the snapshot that is held in part (see

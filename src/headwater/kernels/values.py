@@ -35,14 +35,14 @@ def is_snappy(data: Any, length: Any) -> Any:
     The check reads the elements of the block (size, literals, copies of earlier bytes) without inflating them.
     """
     size, at, end = _ZERO, data, data + length
-    more: Any = True
-    while more:
+    continues: Any = True
+    while continues:
         # The bound keeps the shift below 32 bits.
         if at == end or at - data == U(_SIZE_BYTES):
             return False
         byte = U(load8(at))
         size = size | ((byte & U(0x7F)) << (U(7) * (at - data)))
-        more = byte >= U(0x80)
+        continues = byte >= U(0x80)
         at = at + _ONE
     # A few bytes that claim to become many would cost whoever inflates them.
     if size > U(_VALUE_MAX) or size > U(_GROWTH_MAX) * length:

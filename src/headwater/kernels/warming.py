@@ -51,14 +51,14 @@ def warm(report: Callable[[str], None] | None = None) -> list[Warmed]:
     """Compile or load all kernels; `report` gets a line for each module and one for all."""
     if not builds.compiling():
         return []
-    done = []
+    results = []
     for name in kernel_modules():
-        done.append(_warm_module(name))
-        if report is not None and (done[-1].compiled or done[-1].loaded):
-            report(f"kernels.{name}: {_summary(done[-1:])}")
+        results.append(_warm_module(name))
+        if report is not None and (results[-1].compiled or results[-1].loaded):
+            report(f"kernels.{name}: {_summary(results[-1:])}")
     if report is not None:
-        report(f"kernels: {_summary(done)}, kept in {builds.cache_folder() or 'no cache: none can be written'}")
-    return done
+        report(f"kernels: {_summary(results)}, kept in {builds.cache_folder() or 'no cache: none can be written'}")
+    return results
 
 
 def _warm_module(name: str) -> Warmed:

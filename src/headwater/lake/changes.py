@@ -50,7 +50,7 @@ class ChangeWriter:
     Args:
         store: the log's place.
         number: of the batch.
-        known: seqnos that are in the log already, by vbucket.
+        seqnos: seqnos that are in the log already, by vbucket.
         floors: for vbuckets that were rolled back, the seqno they returned to; the log has the changes up to it.
         layout: of the log's table.
         befores: True for a log with the columns of what a change replaced.
@@ -60,21 +60,21 @@ class ChangeWriter:
         self,
         store: TableStore,
         number: int,
-        known: Mapping[int, NDArray[np.int64]],
+        seqnos: Mapping[int, NDArray[np.int64]],
         floors: Mapping[int, int],
         layout: TableLayout = OF_DELTA,
         *,
         befores: bool = False,
     ) -> None:
         self._out = DataWriter(store, arrow_schema(fields(befores=befores)), layout.label("changes"))
-        self._number, self._known, self._floors = number, known, floors
+        self._number, self._logged_seqnos, self._floors = number, seqnos, floors
 
     def take(self, batch: pa.RecordBatch, *, always: bool = False) -> None:
         """Append those changes that the log does not have yet; with `always`, append all of them (rollback rows)."""
         # A rollback row carries the seqno that its vbucket returned to: the floors would take it for a change that the
         # log already has, and readers would count what the failover took back.
-        if not always and not (fresh := self._fresh(batch)).all():
-            batch = batch.filter(pa.array(fresh))
+        if not always and not (is_new := self._new_rows(batch)).all():
+            batch = batch.filter(pa.array(is_new))
         if batch.num_rows:
             arrays = [self._column(column, batch) for column in self._out.schema]
             self._out.add(pa.RecordBatch.from_arrays(arrays, schema=self._out.schema))
@@ -94,16 +94,16 @@ class ChangeWriter:
         """Remove the files that were written."""
         self._out.discard()
 
-    def _fresh(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        fresh = np.ones(batch.num_rows, np.bool_)
-        if not self._known and not self._floors:
-            return fresh
+    def _new_rows(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        is_new = np.ones(batch.num_rows, np.bool_)
+        if not self._logged_seqnos and not self._floors:
+            return is_new
         vbuckets, seqnos = batch.column("vbucket").to_numpy(), batch.column("seqno").to_numpy()
-        for vb, seen in self._known.items():
-            fresh &= ~((vbuckets == vb) & np.isin(seqnos, seen))
+        for vb, logged in self._logged_seqnos.items():
+            is_new &= ~((vbuckets == vb) & np.isin(seqnos, logged))
         for vb, floor in self._floors.items():
-            fresh &= ~((vbuckets == vb) & (seqnos <= floor))
-        return fresh
+            is_new &= ~((vbuckets == vb) & (seqnos <= floor))
+        return is_new
 
 
 def known(store: TableStore, state: TableState, above: Mapping[int, int]) -> dict[int, NDArray[np.int64]]:
@@ -121,15 +121,15 @@ def known(store: TableStore, state: TableState, above: Mapping[int, int]) -> dic
         return {}
     vbuckets, seqnos, batches, back = (np.concatenate(column) for column in zip(*parts, strict=True))
     return {
-        vb: _counting(seqnos[mine], batches[mine], back[mine], lowest)
+        vb: _counting(seqnos[is_of_vbucket], batches[is_of_vbucket], back[is_of_vbucket], lowest)
         for vb, lowest in above.items()
-        if (mine := vbuckets == vb).any()
+        if (is_of_vbucket := vbuckets == vb).any()
     }
 
 
 def _columns(store: TableStore, path: str) -> tuple[Any, Any, Any, Any]:
-    with store.parquet(path) as opened:
-        read = opened.read(columns=["vbucket", "seqno", "batch", "event"])
+    with store.parquet(path) as parquet_file:
+        read = parquet_file.read(columns=["vbucket", "seqno", "batch", "event"])
     vbuckets, seqnos, batches = (read.column(name).to_numpy() for name in ("vbucket", "seqno", "batch"))
     back = np.array([event == ROLLBACK for event in read.column("event").to_pylist()], np.bool_)
     return vbuckets, seqnos, batches, back

@@ -101,7 +101,7 @@ def write(
     folder: str,
     version: int,
     actions: Iterable[dict[str, Any]],
-    removed: pa.Table | None = None,
+    removals_: pa.Table | None = None,
     before: Before | None = None,
 ) -> str:
     """Write the checkpoint of a version; return its path.
@@ -111,7 +111,7 @@ def write(
         folder: of the log.
         version: the version whose state it holds.
         actions: the state as actions, without removals.
-        removed: the removals, with the columns of a `remove` action.
+        removals_: the removals, with the columns of a `remove` action.
         before: as for `TableStore.output`: a file that proves that this is still the same table's log.
     """
     rows = [_row(action) for action in actions]
@@ -119,25 +119,25 @@ def write(
     with store.output(path, before=before) as out, pq.ParquetWriter(out, SCHEMA, compression="snappy") as writer:
         # The state stands in row groups without removals, so that a start reads these groups only (`_groups_of_state`).
         writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-        for batch in removed.to_batches(GROUP_ROWS) if removed is not None else ():
+        for batch in removals_.to_batches(GROUP_ROWS) if removals_ is not None else ():
             writer.write_table(_as_actions(batch), row_group_size=GROUP_ROWS)
     # The hint comes last: a process that dies here leaves a checkpoint that a listing finds, and never a hint of a file
     # that is not there.
     failpoint("lake.checkpointed")
-    size = len(rows) + (removed.num_rows if removed is not None else 0)
+    size = len(rows) + (removals_.num_rows if removals_ is not None else 0)
     store.write(f"{folder}/{LAST}", json.dumps({"version": version, "size": size}).encode(), before=before)
     return path
 
 
-def _as_actions(removed: pa.RecordBatch) -> pa.Table:
+def _as_actions(removals_: pa.RecordBatch) -> pa.Table:
     """Return removals as rows of a checkpoint."""
-    rows = removed.num_rows
+    rows = removals_.num_rows
     # A checkpoint changes no data, whatever the commit of the removal said.
     still = {"dataChange": pa.array(np.zeros(rows, np.bool_))}
-    columns = [still.get(name, removed.column(name)) for name, _ in _REMOVE]
+    columns = [still.get(name, removals_.column(name)) for name, _ in _REMOVE]
     removes: Any = pa.StructArray.from_arrays(columns, fields=list(REMOVE))
-    others = (pa.nulls(rows, field.type) if field.name != "remove" else removes for field in SCHEMA)
-    return pa.Table.from_arrays(list(others), schema=SCHEMA)
+    arrays = (pa.nulls(rows, field.type) if field.name != "remove" else removes for field in SCHEMA)
+    return pa.Table.from_arrays(list(arrays), schema=SCHEMA)
 
 
 def removals(store: TableStore, paths: Iterable[str], later: Iterable[dict[str, Any]]) -> pa.Table:
@@ -160,24 +160,26 @@ def count_removals(store: TableStore, paths: Iterable[str]) -> int:
     """Return the number of removals in a checkpoint."""
     count = 0
     for path in paths:
-        with store.parquet(path) as opened:
-            column = opened.read(columns=["remove.path"]).column("remove")
+        with store.parquet(path) as parquet_file:
+            column = parquet_file.read(columns=["remove.path"]).column("remove")
             count += len(column) - column.null_count
     return count
 
 
 def _removals_in(store: TableStore, path: str) -> Any:
     """Return the removals in one checkpoint file, in the columns that we know; null if its writer left one out."""
-    with store.parquet(path) as opened:
-        column: Any = opened.read(columns=["remove"]).column("remove").drop_null()
+    with store.parquet(path) as parquet_file:
+        column: Any = parquet_file.read(columns=["remove"]).column("remove").drop_null()
     chunked: Any = pa.chunked_array
     return column if column.type == REMOVE else chunked([_with_fields(part) for part in column.chunks], REMOVE)
 
 
-def _with_fields(removed: Any) -> Any:
-    known = {each.name: number for number, each in enumerate(removed.type)}
+def _with_fields(removals_: Any) -> Any:
+    places = {each.name: number for number, each in enumerate(removals_.type)}
     arrays = [
-        removed.field(known[each.name]).cast(each.type) if each.name in known else pa.nulls(len(removed), each.type)
+        removals_.field(places[each.name]).cast(each.type)
+        if each.name in places
+        else pa.nulls(len(removals_), each.type)
         for each in REMOVE
     ]
     return pa.StructArray.from_arrays(arrays, fields=list(REMOVE))
@@ -187,8 +189,8 @@ Checkpoint = tuple[int, list[dict[str, Any]], list[str]]
 """A checkpoint: its version, its actions without removals, and its files."""
 
 
-def newest(store: TableStore, folder: str, most: int | None = None) -> Checkpoint | None:
-    """Return the newest whole checkpoint, of version `most` at most; None if there is none.
+def newest(store: TableStore, folder: str, version_max: int | None = None) -> Checkpoint | None:
+    """Return the newest whole checkpoint, of version `version_max` at most; None if there is none.
 
     A checkpoint that can't be read is skipped: older commits, or an older checkpoint, hold the same state. Spark does
     not sync its checkpoints, so a power cut may leave one truncated.
@@ -197,12 +199,12 @@ def newest(store: TableStore, folder: str, most: int | None = None) -> Checkpoin
         CorruptStore: no checkpoint can be read, and the first commit is gone.
         OSError: no checkpoint can be read because the disk or the mount did not answer; the checkpoints may be whole.
     """
-    if most is None and (noted := _last_checkpoint(store, folder)) is not None:
+    if version_max is None and (noted := _last_checkpoint(store, folder)) is not None:
         return noted
     parts = complete(store.list(folder))
     problem: CorruptStore | None = None
     for version in sorted(parts, reverse=True):
-        if most is None or version <= most:
+        if version_max is None or version <= version_max:
             try:
                 # Read to the end here: a checkpoint that breaks in the middle must not leave half of its actions
                 # behind.
@@ -232,11 +234,11 @@ def _last_checkpoint(store: TableStore, folder: str) -> Checkpoint | None:
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
     stem = f"{folder}/{version:020d}.checkpoint"
-    named = [f"{stem}.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)] or [f"{stem}.parquet"]
-    if not all(store.exists(path) for path in (f"{folder}/{version:020d}.json", *named)):
+    parts_ = [f"{stem}.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)] or [f"{stem}.parquet"]
+    if not all(store.exists(path) for path in (f"{folder}/{version:020d}.json", *parts_)):
         return None
     try:
-        return version, [action for path in named for action in _read(store, path)], named
+        return version, [action for path in parts_ for action in _read(store, path)], parts_
     except CorruptStore:
         return None  # reported when the folder is listed
 
@@ -244,18 +246,18 @@ def _last_checkpoint(store: TableStore, folder: str) -> Checkpoint | None:
 def complete(listing: Iterable[Listed]) -> dict[int, list[str]]:
     """Return the checkpoints in a log's folder whose parts are all there, by version."""
     parts: dict[tuple[int, int], list[str]] = {}
-    for listed in listing:
-        named = _NAME.search(listed.path)
-        if named:
-            parts.setdefault((int(named[1]), int(named[3] or 1)), []).append(listed.path)
-    return {version: paths for (version, wanted), paths in parts.items() if len(paths) == wanted}
+    for entry in listing:
+        match = _NAME.search(entry.path)
+        if match:
+            parts.setdefault((int(match[1]), int(match[3] or 1)), []).append(entry.path)
+    return {version: paths for (version, count), paths in parts.items() if len(paths) == count}
 
 
 def _read(store: TableStore, path: str) -> Iterator[dict[str, Any]]:
     try:
-        with store.parquet(path) as opened:
+        with store.parquet(path) as parquet_file:
             columns = [name for name in SCHEMA.names if name != "remove"]
-            table = opened.read_row_groups(_groups_of_state(opened.metadata), columns=columns)
+            table = parquet_file.read_row_groups(_groups_of_state(parquet_file.metadata), columns=columns)
     # Arrow raises OSError for bytes that it can't decode, too. `_outage` tells these from a disk that does not answer,
     # by the errno.
     except (pa.ArrowException, OSError) as error:
@@ -290,10 +292,10 @@ def _plain(value: Any) -> Any:
     """Return a value in the form of JSON: maps become dicts, nulls are left out."""
     if not isinstance(value, dict):
         return value
-    kept = {name: inner for name, inner in value.items() if inner is not None}
+    members = {name: inner for name, inner in value.items() if inner is not None}
     return {
         name: dict(inner) if name in _MAPS and isinstance(inner, list) else _plain(inner)
-        for name, inner in kept.items()
+        for name, inner in members.items()
     }
 
 

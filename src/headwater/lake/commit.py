@@ -65,8 +65,10 @@ class Record:
     def to_action(self) -> Action:
         """Return the record as an action of the log."""
         facts = {"v": 1, "kind": self.kind, "bucket": self.bucket, "end": self.end, "batch": self.batch}
-        more = {"beside": self.table_digests, "quarantine": self.quarantine}
-        return record(DOMAIN, facts | {name: value for name, value in more.items() if value not in ((), None)})
+        optional_facts = {"beside": self.table_digests, "quarantine": self.quarantine}
+        return record(
+            DOMAIN, facts | {name: value for name, value in optional_facts.items() if value not in ((), None)}
+        )
 
 
 def record_of(place: str, state: TableState) -> Record:
@@ -162,7 +164,7 @@ def _check_lookups(log: TableLog, batch: BatchCommit) -> None:
         TableChanged: another writer has; the rows must be looked up anew.
     """
     # The oldest look-up decides, for the tasks of a batch read the log at different moments.
-    looked = min((written.version for written in batch.written), default=log.state.version)
+    looked = min((result.version for result in batch.written), default=log.state.version)
     for action in log.since(looked):
         if "metaData" in action or "protocol" in action:
             raise TableChanged(log.store.root, f"its schema was changed by somebody else after version {looked}")
@@ -174,71 +176,71 @@ def _check_lookups(log: TableLog, batch: BatchCommit) -> None:
 
 def _actions(log: TableLog, state: TableState, batch: BatchCommit) -> list[Action]:
     now = int(time.time() * 1000)
-    dead = _merged(batch.written)
-    fresh = {add["path"]: add for written in batch.written for add in written.files}
-    known = fresh.keys() & state.files.keys()
-    invariant(not known, "new files of a batch are in the table already: {}", known)
+    dead_rows = _merged(batch.written)
+    new_files = {add["path"]: add for result in batch.written for add in result.files}
+    duplicates = new_files.keys() & state.files.keys()
+    invariant(not duplicates, "new files of a batch are in the table already: {}", duplicates)
     actions, revised = [], {}
-    for path, rows in dead.items():
+    for path, rows in dead_rows.items():
         # A key that comes twice in a batch leaves its earlier row dead in a file of this very batch.
-        if path in fresh:
-            total = _rows(fresh[path])
+        if path in new_files:
+            total = _rows(new_files[path])
             invariant(rows.max() < total, "row {} of {} is dead, it has {}", rows.max(), path, total)
             revised[path] = rows
         elif (file := state.files.get(path)) is not None:
             # The old dead rows come from the log and not from memory: a vector that lacked them would bring rows back
             # to life.
-            after = _after(log, file, rows)
+            after = _dead_rows_after(log, file, rows)
             if after is not None:
                 actions.append(removal(file, now))
                 # A file without a live row is removed, and not added again.
                 if len(after) < _rows_in(log, file):
                     revised[path] = after
     # Before the commit that names them: the vectors of all files stand in one file, on disk once this returns.
-    described = vectors.write(log.store, revised, state.layout.vectors)
-    for path, add in fresh.items():
+    descriptors = vectors.write(log.store, revised, state.layout.vectors)
+    for path, add in new_files.items():
         if len(revised.get(path, ())) < _rows(add):
-            actions.append({"add": add | _vector(described, path)})
-    for path in [path for path in revised if path not in fresh]:
+            actions.append({"add": add | _vector(descriptors, path)})
+    for path in [path for path in revised if path not in new_files]:
         file = state.files[path]
-        actions.append({"add": _loose(file.add, _rows_in(log, file)) | _vector(described, path)})
-    added = [action["add"]["path"] for action in actions if "add" in action]
-    invariant(len({*added}) == len(added), "a commit adds a file twice: {}", added)
+        actions.append({"add": _loose(file.add, _rows_in(log, file)) | _vector(descriptors, path)})
+    added_paths = [action["add"]["path"] for action in actions if "add" in action]
+    invariant(len({*added_paths}) == len(added_paths), "a commit adds a file twice: {}", added_paths)
     return [transaction(*batch.transaction), batch.then.to_action(), *actions]
 
 
 def _copies(log: TableLog, state: TableState, batch: BatchCommit, indexes: Indexes | None) -> list[Action]:
     """Return the actions for a table without deletion vectors: each file that lost rows is rewritten without them."""
     now = int(time.time() * 1000)
-    dead = _merged(batch.written)
-    fresh = {add["path"]: data_file(add) for written in batch.written for add in written.files}
+    dead_rows = _merged(batch.written)
+    new_files = {add["path"]: data_file(add) for result in batch.written for add in result.files}
     metadata = [action["metaData"] for action in batch.more if "metaData" in action]
     fields = json.loads(metadata[-1]["schemaString"])["fields"] if metadata else state.fields
-    actions: list[Action] = [{"add": file.add} for path, file in fresh.items() if path not in dead]
-    for path in dead:
-        file = fresh.get(path) or state.files.get(path)
+    actions: list[Action] = [{"add": file.add} for path, file in new_files.items() if path not in dead_rows]
+    for path in dead_rows:
+        file = new_files.get(path) or state.files.get(path)
         if file is None:
             continue
         # The table has no file of this batch yet, so there is none to remove.
-        if path not in fresh:
+        if path not in new_files:
             actions.append(removal(file, now))
         label = state.layout.label(upkeep.FOLD)
-        left = upkeep.fold(log.store, fields, indexes, [file], dead, label, state.id_columns)
-        actions += [{"add": new.to_add()} for new in left.files]
+        folded = upkeep.fold(log.store, fields, indexes, [file], dead_rows, label, state.id_columns)
+        actions += [{"add": new.to_add()} for new in folded.files]
     # The copies were written after the first `settle`, and the commit must not outlive their names either.
     log.store.settle(state.layout.data)
     return [transaction(*batch.transaction), batch.then.to_action(), *actions]
 
 
-def _merged(written: Sequence[TaskResult]) -> dict[str, BitMap]:
-    dead: dict[str, BitMap] = {}
-    for each in written:
+def _merged(results: Sequence[TaskResult]) -> dict[str, BitMap]:
+    dead_rows: dict[str, BitMap] = {}
+    for each in results:
         for path, rows in each.dead.items():
-            dead[path] = dead[path] | rows if path in dead else rows
-    return dead
+            dead_rows[path] = dead_rows[path] | rows if path in dead_rows else rows
+    return dead_rows
 
 
-def _after(log: TableLog, file: DataFile, rows: BitMap) -> BitMap | None:
+def _dead_rows_after(log: TableLog, file: DataFile, rows: BitMap) -> BitMap | None:
     """Return the dead rows of a file after a commit that adds `rows`; None if all of these were dead before.
 
     An index also finds rows that are dead already.
@@ -252,16 +254,16 @@ def _rows_in(log: TableLog, file: DataFile) -> int:
     """Return the number of rows in a file. Writers may leave it out, except for a file with a deletion vector."""
     if file.rows is not None:
         return file.rows
-    with log.store.parquet(file.path) as opened:
-        return int(opened.metadata.num_rows)
+    with log.store.parquet(file.path) as parquet_file:
+        return int(parquet_file.metadata.num_rows)
 
 
 def _rows(add: Action) -> int:
     return int(json.loads(add["stats"])["numRecords"])
 
 
-def _vector(described: Mapping[str, Any], path: str) -> Action:
-    return {"deletionVector": described[path]} if path in described else {}
+def _vector(descriptors: Mapping[str, Any], path: str) -> Action:
+    return {"deletionVector": descriptors[path]} if path in descriptors else {}
 
 
 def _loose(add: Action, rows: int) -> Action:
@@ -275,9 +277,9 @@ def _loose(add: Action, rows: int) -> Action:
 
 def _metrics(batch: BatchCommit) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for written in batch.written:
-        for name, count in written.counts.items():
+    for result in batch.written:
+        for name, count in result.counts.items():
             counts[name] = counts.get(name, 0) + count
-    added = sum(len(written.files) for written in batch.written)
+    file_count = sum(len(result.files) for result in batch.written)
     until = complete_ms(batch.then.end)
-    return counts | {"numAddedFiles": added} | ({} if until is None else {METRIC: until})
+    return counts | {"numAddedFiles": file_count} | ({} if until is None else {METRIC: until})

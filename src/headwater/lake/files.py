@@ -52,19 +52,19 @@ class NewFile:
     lowest: dict[str, int] = field(default_factory=dict)
     highest: dict[str, int] = field(default_factory=dict)
 
-    def to_add(self, *, data_change: bool = True, whole: bool = True) -> dict[str, Any]:
+    def to_add(self, *, data_change: bool = True, is_whole: bool = True) -> dict[str, Any]:
         """Return the log's `add` action for the file.
 
         Args:
             data_change: False for a fold, which changes no row of the table.
-            whole: True if the file has no deletion vector, so that its bounds are tight.
+            is_whole: True if the file has no deletion vector, so that its bounds are tight.
         """
         stats = {
             "numRecords": self.rows,
             "minValues": self.lowest,
             "maxValues": self.highest,
             "nullCount": dict.fromkeys(self.lowest, 0),
-            "tightBounds": whole,
+            "tightBounds": is_whole,
         }
         return {
             "path": self.path,
@@ -108,7 +108,7 @@ class DataWriter:
         self.files: list[NewFile] = []
         self._statistics, self._file_bytes, self._group_bytes = statistics, file_bytes, group_bytes
         self._out: pq.ParquetWriter | None = None
-        self._held: list[pa.RecordBatch] = []
+        self._waiting_rows: list[pa.RecordBatch] = []
         self._held_bytes = self._file_held = 0
 
     def add(self, batch: pa.RecordBatch) -> tuple[int, int]:
@@ -128,7 +128,7 @@ class DataWriter:
             file.lowest[name] = min(low, file.lowest.get(name, low))
             file.highest[name] = max(high, file.highest.get(name, high))
         file.rows += batch.num_rows
-        self._held.append(batch)
+        self._waiting_rows.append(batch)
         self._held_bytes += batch.nbytes
         self._file_held += batch.nbytes
         if self._held_bytes >= self._group_bytes:
@@ -162,15 +162,15 @@ class DataWriter:
                 write_statistics=list(self._statistics),
                 data_page_size=PAGE_BYTES,
             )
-        group = pa.Table.from_batches(self._held, self.schema)
+        group = pa.Table.from_batches(self._waiting_rows, self.schema)
         self._out.write_table(group, row_group_size=max(group.num_rows, 1))
-        self._held, self._held_bytes = [], 0
+        self._waiting_rows, self._held_bytes = [], 0
 
     def _finish_file(self) -> None:
         # A file with a size is published already: `close` comes after `add` has finished the file before.
         if not self.files or not self.files[-1].rows or self.files[-1].size:
             return
-        if self._held:
+        if self._waiting_rows:
             self._write_group()
         if self._out is not None:
             self._out.close()
@@ -179,9 +179,9 @@ class DataWriter:
         self.files[-1].size = self.store.publish(self.files[-1].path)
 
 
-def live_mask(rows: int, dead: Any) -> Any:
+def live_mask(rows: int, dead_rows: Any) -> Any:
     """Return a numpy mask that is True for the live rows of a file, from its deletion vector (or None)."""
     mask = np.ones(rows, np.bool_)
-    if dead is not None and len(dead):
-        mask[positions_of(dead)] = False
+    if dead_rows is not None and len(dead_rows):
+        mask[positions_of(dead_rows)] = False
     return mask

@@ -17,6 +17,6 @@ FORMS: Final[tuple[TableForm, ...]] = (UNFOLDED, AS_VARIANT)
 """The forms that a mirror is asked for; a table without one is PLAIN."""
 
 
-def form_of(described: Sequence[Mapping[str, Any]]) -> TableForm:
+def form_of(columns: Sequence[Mapping[str, Any]]) -> TableForm:
     """Return the form of a table with these columns."""
-    return next((form for form in FORMS if form.is_of(described)), PLAIN)
+    return next((form for form in FORMS if form.is_of(columns)), PLAIN)

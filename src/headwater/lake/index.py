@@ -132,33 +132,33 @@ class KeyIndex:
     rows: Rows
     ids: Ids | None = None
 
-    def find(self, wanted: Hashes) -> Rows:
+    def find(self, hashes: Hashes) -> Rows:
         """Return the rows of sorted hashes that the index has; a key that is in the file twice has two rows."""
-        return self.rows[self.matches(wanted)[0]]
+        return self.rows[self.matches(hashes)[0]]
 
-    def matches(self, wanted: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (place in the index, number among `wanted`) of the sorted hashes that the index has."""
+    def matches(self, hashes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (place in the index, number among `hashes`) of the sorted hashes that the index has."""
         high = self.hashes.high
         none = np.zeros(0, np.int64)
-        if not len(high) or not len(wanted):
+        if not len(high) or not len(hashes):
             return none, none
         hits: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        places, numbers = np.searchsorted(high, wanted.high), np.arange(len(wanted))
+        places, numbers = np.searchsorted(high, hashes.high), np.arange(len(hashes))
         while len(places):
             inside = places < len(high)
             places, numbers = places[inside], numbers[inside]
-            same = high[places] == wanted.high[numbers]
+            same = high[places] == hashes.high[numbers]
             places, numbers = places[same], numbers[same]
-            hit = self.hashes.low[places] == wanted.low[numbers]
-            hits.append((places[hit], numbers[hit]))
+            is_equal = self.hashes.low[places] == hashes.low[numbers]
+            hits.append((places[is_equal], numbers[is_equal]))
             places = places + 1  # equal high words stand together
         return np.concatenate([at for at, _ in hits]), np.concatenate([number for _, number in hits])
 
 
 def index_of_sorted(hashes: Hashes, rows: NDArray[Any], ids: Ids | None = None) -> KeyIndex:
     """Return the index of hashes that are sorted already."""
-    kept = ids if ids is not None and (ids != NO_ID).any() else None
-    return KeyIndex(hashes, np.ascontiguousarray(rows, np.uint32), kept)
+    row_ids_ = ids if ids is not None and (ids != NO_ID).any() else None
+    return KeyIndex(hashes, np.ascontiguousarray(rows, np.uint32), row_ids_)
 
 
 def index_of(hashes: Hashes, rows: NDArray[Any], ids: Ids | None = None) -> KeyIndex:
@@ -195,12 +195,12 @@ class Indexes:
 
     def of(self, path: str) -> KeyIndex:
         """Return the index of a data file."""
-        known = self._open.get(path)
-        if known is None:
-            known = self._mapped(path) or self._rebuilt(path)
-            self._remember(path, known)
+        index = self._open.get(path)
+        if index is None:
+            index = self._mapped(path) or self._rebuilt(path)
+            self._remember(path, index)
         self._open.move_to_end(path)
-        return known
+        return index
 
     def write(self, path: str, index: KeyIndex, rows: int) -> None:
         """Write the index of a data file with `rows` rows, and keep it."""
@@ -261,8 +261,8 @@ class Indexes:
         """Return True if a data file has ids that an index without them does not know."""
         if self._ids is None:
             return False
-        with self.store.parquet(path) as opened:
-            return self._ids in opened.schema_arrow.names
+        with self.store.parquet(path) as parquet_file:
+            return self._ids in parquet_file.schema_arrow.names
 
     def _rebuilt(self, path: str) -> KeyIndex:
         """Build the index of a data file from its keys: the index is lost, or another writer wrote the data file."""
@@ -276,12 +276,12 @@ class Indexes:
 def built(store: TableStore, path: str, seed: bytes, ids: str | None = None) -> tuple[KeyIndex, int]:
     """Return the index of a data file, built from its keys, and the number of its rows; `ids` is the column of ids."""
     parts: list[Hashes] = []
-    kept: list[Ids] = []
+    id_arrays: list[Ids] = []
     rows = 0
-    with store.parquet(path) as opened:
-        there = [ids] if ids is not None and ids in opened.schema_arrow.names else []
-        for batch in opened.iter_batches(columns=["key", "vbucket", *there]):
-            kept += [row_ids.array(batch.column(name)) for name in there]
+    with store.parquet(path) as parquet_file:
+        id_columns = [ids] if ids is not None and ids in parquet_file.schema_arrow.names else []
+        for batch in parquet_file.iter_batches(columns=["key", "vbucket", *id_columns]):
+            id_arrays += [row_ids.array(batch.column(name)) for name in id_columns]
             keys = _plain(batch.column("key"))
             # Another writer's row may lack its key or vbucket. No document has an empty key or vbucket -1, so no change
             # of ours finds such a row by mistake.
@@ -289,7 +289,7 @@ def built(store: TableStore, path: str, seed: bytes, ids: str | None = None) -> 
                 keys = keys.fill_null(b"" if pa.types.is_binary(keys.type) else "")
             parts.append(hashes_of(keys, batch.column("vbucket").fill_null(-1).to_numpy(), seed))
             rows += batch.num_rows
-    return index_of(joined(parts), np.arange(rows), np.concatenate(kept) if kept else None), rows
+    return index_of(joined(parts), np.arange(rows), np.concatenate(id_arrays) if id_arrays else None), rows
 
 
 def place_of(path: str) -> str:

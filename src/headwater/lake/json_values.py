@@ -52,13 +52,13 @@ def _whole_number(text: str) -> int | LargeNumber:
 
 
 def decoder(
-    fraction: Callable[[str], Any] = _fraction, whole: Callable[[str], Any] = _whole_number
+    fraction: Callable[[str], Any] = _fraction, integer: Callable[[str], Any] = _whole_number
 ) -> Callable[[bytes | None], Any]:
     """Return a function that reads JSON as `json.loads` does, with these functions for numbers, but no NaN or Infinity.
 
     It raises ValueError for text that is not JSON, and RecursionError for text that is nested too deeply.
     """
-    read = json.JSONDecoder(parse_float=fraction, parse_int=whole, parse_constant=refused).decode
+    read = json.JSONDecoder(parse_float=fraction, parse_int=integer, parse_constant=refused).decode
 
     def parse(value: bytes | None) -> Any:
         text = value or b""
@@ -99,11 +99,11 @@ def written(value: Any) -> Any:
 def _members(value: Mapping[str, Any]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name, item in value.items():
-        wanted = column = written(name)
+        plain = column = written(name)
         number = 1
         while column != name and (column in value or column in members):
             number += 1
-            column = f"{wanted}_{number}"
+            column = f"{plain}_{number}"
         members[column] = written(item)
     return members
 

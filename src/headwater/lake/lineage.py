@@ -51,16 +51,16 @@ class Lookup:
     def ids_of(self, hashes: Hashes, vbuckets: NDArray[Any]) -> Ids:
         """Return the id of the row that each change replaces; `NO_ID` where it replaces none."""
         ids = np.full(len(hashes), NO_ID, np.int64)
-        sought = np.isin(vbuckets, self._vbuckets)
-        if not sought.any():
+        is_sought = np.isin(vbuckets, self._vbuckets)
+        if not is_sought.any():
             return ids
-        places = np.flatnonzero(sought)
+        places = np.flatnonzero(is_sought)
         places = places[order_of(hashes.take(places))]
-        wanted = hashes.take(places)
+        sought_hashes = hashes.take(places)
         lowest, highest = int(vbuckets[places].min()), int(vbuckets[places].max())
         for file in self._state.files.values():
             if file.may_hold(lowest, highest):
-                self._take(file, self._indexes.of(file.path), wanted, places, ids)
+                self._take(file, self._indexes.of(file.path), sought_hashes, places, ids)
         return ids
 
     def dead(self) -> Iterator[tuple[str, NDArray[np.uint32]]]:
@@ -69,8 +69,8 @@ class Lookup:
         for path, hits in self._hits.items():
             yield path, np.concatenate(hits)
 
-    def _take(self, file: DataFile, index: KeyIndex, wanted: Hashes, places: NDArray[np.int64], ids: Ids) -> None:
-        at, numbers = index.matches(wanted)
+    def _take(self, file: DataFile, index: KeyIndex, hashes: Hashes, places: NDArray[np.int64], ids: Ids) -> None:
+        at, numbers = index.matches(hashes)
         if not len(at):
             return
         rows = index.rows[at]
@@ -78,10 +78,10 @@ class Lookup:
         # An index knows dead rows as well, perhaps of a key that was deleted since and is stored again.
         alive = self._alive(file, rows)
         at, numbers, rows = at[alive], numbers[alive], rows[alive]
-        kept = np.full(len(at), NO_ID, np.int64) if index.ids is None else index.ids[at]
+        row_ids_ = np.full(len(at), NO_ID, np.int64) if index.ids is None else index.ids[at]
         if file.first_row is not None:
-            kept = np.where(kept == NO_ID, file.first_row + rows.astype(np.int64), kept)
-        ids[places[numbers]] = kept
+            row_ids_ = np.where(row_ids_ == NO_ID, file.first_row + rows.astype(np.int64), row_ids_)
+        ids[places[numbers]] = row_ids_
 
     def _alive(self, file: DataFile, rows: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Return a mask of those rows of a file that the table has."""
@@ -89,11 +89,11 @@ class Lookup:
             return np.ones(len(rows), np.bool_)
         if file.path not in self._vectors:
             self._vectors[file.path] = vectors.read(self._store, file.vector)
-        dead = self._vectors[file.path]
+        dead_rows = self._vectors[file.path]
         if file.rows is None or len(rows) * MASK_SHARE < file.rows:
-            return ~np.isin(rows, vectors.positions_of(vectors.rows_of(rows) & dead))
+            return ~np.isin(rows, vectors.positions_of(vectors.rows_of(rows) & dead_rows))
         if file.path not in self._masks:
-            self._masks[file.path] = live_mask(file.rows, dead)
+            self._masks[file.path] = live_mask(file.rows, dead_rows)
         return self._masks[file.path][rows]
 
 
@@ -133,15 +133,15 @@ def _beginning(log: TableLog, following: int) -> list[Action]:
         row_ids.mark(max(following, state.next_row)),
     ]
     without = (file for file in state.files.values() if file.first_row is None)
-    return [*actions, *({"add": _counted(log.store, file)} for file in without)]
+    return [*actions, *({"add": _add_with_count(log.store, file)} for file in without)]
 
 
-def _counted(store: TableStore, file: DataFile) -> Action:
+def _add_with_count(store: TableStore, file: DataFile) -> Action:
     """Return the action of a file that is in the table, with the number of its rows, that other writers may leave
     out."""
     add = file.add | {"dataChange": False}
     if file.rows is not None:
         return add
-    with store.parquet(file.path) as opened:
-        stats = {"numRecords": opened.metadata.num_rows, "tightBounds": file.vector is None}
+    with store.parquet(file.path) as parquet_file:
+        stats = {"numRecords": parquet_file.metadata.num_rows, "tightBounds": file.vector is None}
     return add | {"stats": json.dumps(stats, separators=(",", ":"))}

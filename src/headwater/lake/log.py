@@ -125,23 +125,23 @@ def data_file(add: Action) -> DataFile:
     return DataFile(add, stats.get("numRecords"), bounds)
 
 
-def removal(gone: DataFile, now_ms: int, *, data_change: bool = True) -> Action:
+def removal(file: DataFile, now_ms: int, *, data_change: bool = True) -> Action:
     """Return the `remove` action for a file of the table.
 
     Args:
         now_ms: the time of the removal in milliseconds.
         data_change: False for a fold, which changes no row of the table.
     """
-    removed = {
-        "path": gone.add["path"],
+    fields = {
+        "path": file.add["path"],
         "deletionTimestamp": now_ms,
         "dataChange": data_change,
         "extendedFileMetadata": True,
         "partitionValues": {},
-        "size": gone.size,
+        "size": file.size,
     }
-    kept = ("deletionVector", "baseRowId", "defaultRowCommitVersion")
-    return {"remove": removed | {name: gone.add[name] for name in kept if gone.add.get(name) is not None}}
+    names = ("deletionVector", "baseRowId", "defaultRowCommitVersion")
+    return {"remove": fields | {name: file.add[name] for name in names if file.add.get(name) is not None}}
 
 
 def identity(action: Action) -> tuple[str, str]:
@@ -187,20 +187,20 @@ class TableState:
     def apply(self, actions: Iterable[Action]) -> None:
         """Apply the actions of one commit. Their order has no meaning; a file that the commit both removes and adds
         (with another vector) is in the table afterwards."""
-        kept = list(actions)
-        for action in kept:
-            if removed := action.get("remove"):
-                self.files.pop(removed["path"], None)
-        for action in kept:
-            if added := action.get("add"):
-                self.files[added["path"]] = data_file(added)
+        actions_ = list(actions)
+        for action in actions_:
+            if remove := action.get("remove"):
+                self.files.pop(remove["path"], None)
+        for action in actions_:
+            if add := action.get("add"):
+                self.files[add["path"]] = data_file(add)
             self._apply_other(action)
 
     def _apply_other(self, action: Action) -> None:
-        if seen := action.get("txn"):
-            self.transactions[seen["appId"]] = int(seen["version"])
-            if (updated := seen.get("lastUpdated")) is not None:
-                self.transaction_times[seen["appId"]] = int(updated)
+        if transaction := action.get("txn"):
+            self.transactions[transaction["appId"]] = int(transaction["version"])
+            if (updated := transaction.get("lastUpdated")) is not None:
+                self.transaction_times[transaction["appId"]] = int(updated)
         elif domain := action.get("domainMetadata"):
             if domain.get("removed"):
                 self.records.pop(domain["domain"], None)
@@ -296,7 +296,7 @@ class TableLog:
         self.store: TableStore = store
         self.state: TableState = TableState()
         self._base: list[str] = []
-        self._removed: list[Action] | None = [] if removals else None
+        self._removals: list[Action] | None = [] if removals else None
         self._removed_count = 0
         self.checkpointed: int = -1
         self.restored: bool = False
@@ -346,7 +346,7 @@ class TableLog:
         content = self._content(self.state.version)
         if content is not None and _digest(content) == self._last:
             return False
-        newest = TableLog(self.store, removals=self._removed is not None)
+        newest = TableLog(self.store, removals=self._removals is not None)
         try:
             newest.refresh()
         except CorruptStore as error:
@@ -356,7 +356,7 @@ class TableLog:
             self._last = newest._last  # none, if its commit was removed and only the checkpoint has it
             return False
         self.state, self.checkpointed, self._last = newest.state, newest.checkpointed, newest._last
-        self.restored, self._removed = newest.restored, newest._removed
+        self.restored, self._removals = newest.restored, newest._removals
         self._base, self._removed_count = newest._base, newest._removed_count
         return True
 
@@ -383,7 +383,7 @@ class TableLog:
     def removals(self) -> pa.Table:
         """Return all removals of the checkpoint and of the commits after it, as columns, in their order. The log must
         have been created with `removals`."""
-        return checkpoints.removals(self.store, self._base, self._removed or ())
+        return checkpoints.removals(self.store, self._base, self._removals or ())
 
     def count_removals(self) -> int:
         """Return the number of these removals."""
@@ -516,10 +516,10 @@ class TableLog:
         Raises:
             TableChanged: a file is gone.
         """
-        known = {name for file in self.state.files.values() for name in names_of(file.add)}
-        named = {name for action in actions if "add" in action for name in names_of(action["add"])}
+        present = {name for file in self.state.files.values() for name in names_of(file.add)}
+        named_paths = {name for action in actions if "add" in action for name in names_of(action["add"])}
         # The files of the table itself are not looked for: thousands of requests a commit. `lake verify` does that.
-        for path in sorted(named - known):
+        for path in sorted(named_paths - present):
             if not self.store.exists(path):
                 problem = f"{path} was removed before the batch was committed, by a vacuum or by somebody else"
                 raise TableChanged(self.store.root, f"{problem}; the batch is written anew")
@@ -538,7 +538,7 @@ class TableLog:
             raise CorruptStore(self.store.full(_name(first)), 0, "the log begins here and no checkpoint is before it")
 
     def _first(self) -> int:
-        names = (listed.path.rpartition("/")[2] for listed in self.store.list(FOLDER))
+        names = (file.path.rpartition("/")[2] for file in self.store.list(FOLDER))
         return min((int(name[:20]) for name in names if COMMIT.fullmatch(name)), default=0)
 
     def _was_restored(self) -> bool:
@@ -552,10 +552,10 @@ class TableLog:
         return False
 
     def _note(self, actions: Sequence[Action]) -> None:
-        removed = [action["remove"] for action in actions if "remove" in action]
-        self._removed_count += len(removed)
-        if self._removed is not None:
-            self._removed += removed
+        removals_ = [action["remove"] for action in actions if "remove" in action]
+        self._removed_count += len(removals_)
+        if self._removals is not None:
+            self._removals += removals_
         if (restored := _restores(actions)) is not None:
             self.restored = restored
 
@@ -593,22 +593,22 @@ def check(place: str, state: TableState) -> None:
     protocol = state.protocol
     reader, writer = int(protocol.get("minReaderVersion", 0)), int(protocol.get("minWriterVersion", 0))
     features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-    known = {*READER_FEATURES, *WRITER_FEATURES, *TYPE_FEATURES.values(), WIDENING, FEATURE, row_ids.FEATURE}
-    unknown = sorted(features - known - HARMLESS)
+    supported = {*READER_FEATURES, *WRITER_FEATURES, *TYPE_FEATURES.values(), WIDENING, FEATURE, row_ids.FEATURE}
+    unknown_features = sorted(features - supported - HARMLESS)
     needed = {*WRITER_FEATURES} - {*READER_FEATURES}
     if reader not in (READER, READER_PLAIN) or writer != WRITER or not needed <= features:
         text = (
             f"its protocol is reader {reader}, writer {writer}, features {sorted(features)}; this is not a table that"
         )
         raise UnsupportedTable(place, f"{text} a mirror made: mirror into another place")
-    if unknown:
-        text = f"the table feature {', '.join(unknown)} is not known to this writer"
+    if unknown_features:
+        text = f"the table feature {', '.join(unknown_features)} is not known to this writer"
         raise UnsupportedTable(place, f"{text}: drop the feature, or mirror into another place")
     bound = [name for name in _BINDING_PROPERTIES if state.says(name)]
     bound += [name for name in state.properties if name.startswith("delta.constraints.")]
     for column in state.fields:
         bound += [f"{name} of column {column['name']}" for name in _BINDING_FIELDS if name in column["metadata"]]
-        bound += [f"the column {column['name']}, {why}" for why in _why_not(column)]
+        bound += [f"the column {column['name']}, {reason}" for reason in _why_not(column)]
     if state.metadata.get("partitionColumns"):
         bound.append(f"partitioning by {', '.join(state.metadata['partitionColumns'])}")
     if bound:

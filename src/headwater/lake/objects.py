@@ -70,8 +70,8 @@ class ObjectStore(TableStore):
         if url.scheme not in LIBRARIES or not url.netloc:
             raise OptionError("to", place, "a folder, or a url of s3:, gs: or abfss:; HDFS and others can be mounted")
         self.root: str = place.rstrip("/")
-        self._shared, self._top = _connected(self.root)
-        self._files = self._shared.files
+        self._connection, self._top = _connected(self.root)
+        self._files = self._connection.files
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.root})"
@@ -160,7 +160,7 @@ class ObjectStore(TableStore):
         Raises:
             TableError: the store accepts a second put of the same name, or there is no such bucket.
         """
-        if not self._shared.is_tested:
+        if not self._connection.is_tested:
             self._test_conditions()
         if before is None:
             return self._put_new(path, content)
@@ -178,10 +178,10 @@ class ObjectStore(TableStore):
         """
         if before is None:
             return
-        other, check = before
+        earlier, check = before
         # Outside of the `try`: a store that does not answer must not remove our object, for somebody may have continued
         # it.
-        still = self._content(other)
+        still = self._content(earlier)
         try:
             check(still)
         except BaseException:
@@ -212,22 +212,22 @@ class ObjectStore(TableStore):
     def list(self, folder: str = "") -> list[Listed]:
         """Return the objects directly below a folder of the table, by name."""
         with self._own_errors(), suppress(FileNotFoundError):
-            seen = self._files.ls(self._key(folder) if folder else self._top, detail=True)
-            files = [each for each in seen if each["type"] == "file" and each["size"] is not None]
+            entries = self._files.ls(self._key(folder) if folder else self._top, detail=True)
+            files = [each for each in entries if each["type"] == "file" and each["size"] is not None]
             paths = [(each["name"].rpartition("/")[2], each) for each in files]
-            listed = [
+            result = [
                 Listed(f"{folder}/{name}" if folder else name, int(each["size"]), _modified(each))
                 for name, each in paths
                 if name
             ]
-            return sorted(listed, key=lambda each: each.path)
+            return sorted(result, key=lambda each: each.path)
         return []
 
     def folders(self, folder: str = "") -> tuple[str, ...]:
         """Return the names of the folders below a folder."""
         with self._own_errors(), suppress(FileNotFoundError):
-            seen = self._files.ls(self._key(folder) if folder else self._top, detail=True)
-            below = (each["name"].rstrip("/") for each in seen if each["type"] == "directory")
+            entries = self._files.ls(self._key(folder) if folder else self._top, detail=True)
+            below = (each["name"].rstrip("/") for each in entries if each["type"] == "directory")
             return tuple(sorted(path.rpartition("/")[2] for path in below))
         return ()
 
@@ -276,7 +276,7 @@ class ObjectStore(TableStore):
         # Of a put whose answer was lost the library's second try is refused: that says nothing of the store.
         if not any(self._keeps_conditions() for _ in range(PROBES)):
             raise TableError(self.root, "the store refuses every put to objects that are not there yet (If-None-Match)")
-        self._shared.is_tested = True
+        self._connection.is_tested = True
 
     def _keeps_conditions(self) -> bool:
         """Return True if the store accepted a put to a new name and refused a second put to it.
@@ -381,9 +381,9 @@ def _connected(place: str) -> tuple[_Shared, str]:
     return _ways[who], str(_ways[who].files._strip_protocol(place)).rstrip("/")
 
 
-def _modified(listed: dict[str, Any]) -> float:
+def _modified(details: dict[str, Any]) -> float:
     """Return the Unix time at which an object was put, under a store's name for it; infinity (never old) if unknown."""
     for name in ("LastModified", "mtime", "updated", "last_modified"):
-        if (value := listed.get(name)) is not None:
+        if (value := details.get(name)) is not None:
             return (datetime.fromisoformat(value) if isinstance(value, str) else value).timestamp()
     return float("inf")

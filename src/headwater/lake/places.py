@@ -76,13 +76,13 @@ def check_clear(store: TableStore, exists: Callable[[], bool]) -> None:
     Raises:
         TableError: the folder has such files.
     """
-    files = [listed.path for folder in ("", DATA, METADATA) for listed in store.list(folder)]
-    left = [path for path in files if path.endswith((".parquet", ".metadata.json"))]
-    left += [name for name in store.folders() if name in _OWN - {FOLDER}]
-    if left and not exists():
-        problem = f"there is no log of a table here, but there are {', '.join(sorted(left)[:3])}"
+    files = [file.path for folder in ("", DATA, METADATA) for file in store.list(folder)]
+    remains = [path for path in files if path.endswith((".parquet", ".metadata.json"))]
+    remains += [name for name in store.folders() if name in _OWN - {FOLDER}]
+    if remains and not exists():
+        problem = f"there is no log of a table here, but there are {', '.join(sorted(remains)[:3])}"
         advice = "bring the log back, or remove what is left to begin anew, or mirror into another place"
-        raise TableError(store.root, f"{problem}{', ...' if len(left) > 3 else ''}: {advice}")
+        raise TableError(store.root, f"{problem}{', ...' if len(remains) > 3 else ''}: {advice}")
 
 
 def _tables_below(place: str) -> Iterator[str]:
@@ -91,8 +91,8 @@ def _tables_below(place: str) -> Iterator[str]:
     for name in store.folders():
         if name in _OWN:
             continue
-        within = store.folders(name)
-        if FOLDER in within:
+        names = store.folders(name)
+        if FOLDER in names:
             yield name
         else:
-            yield from (f"{name}/{each}" for each in within if FOLDER in store.folders(f"{name}/{each}"))
+            yield from (f"{name}/{each}" for each in names if FOLDER in store.folders(f"{name}/{each}"))

@@ -42,21 +42,21 @@ class QuarantineShape:
     """Makes the rows of a quarantine.
 
     Args:
-        described: its columns, as its log describes them.
+        columns: its columns, as its log describes them.
 
     Attributes:
         schema: schema of its rows.
     """
 
-    def __init__(self, described: Sequence[dict[str, Any]]) -> None:
-        self._documents = TableShape([column for column in described if column["name"] != REASON])
-        self.schema: pa.Schema = arrow_schema(described)
+    def __init__(self, columns: Sequence[dict[str, Any]]) -> None:
+        self._documents = TableShape([column for column in columns if column["name"] != REASON])
+        self.schema: pa.Schema = arrow_schema(columns)
 
     def rows(self, batch: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
         """Return a row for each document, with the reason why it does not fit."""
         rows = self._documents.rows(batch)
-        named = dict(zip(rows.schema.names, rows.columns, strict=True)) | {REASON: pa.array(reasons, pa.string())}
-        return pa.RecordBatch.from_arrays([named[name] for name in self.schema.names], schema=self.schema)
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True)) | {REASON: pa.array(reasons, pa.string())}
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
 
 def is_level(log: TableLog, version: int) -> bool:
@@ -94,15 +94,17 @@ def bring_back(log: TableLog, version: int) -> bool:
         log: refreshed.
         version: the version that the table's record names.
     """
-    then = log.at(version) if version <= log.state.version else None
-    if then is None or not all(log.store.exists(path) for file in then.files.values() for path in names_of(file.add)):
+    target = log.at(version) if version <= log.state.version else None
+    if target is None or not all(
+        log.store.exists(path) for file in target.files.values() for path in names_of(file.add)
+    ):
         return False
     while True:
         record = record_of(log.store.root, log.state)
         # Another batch number makes another digest: a batch that was planned from the version that is taken back is
         # refused.
         record_action = replace(record, batch=record.batch + 1, quarantine=version).to_action()
-        if log.commit([record_action, *_undo_actions(log.state, then)], "RESTORE"):
+        if log.commit([record_action, *_undo_actions(log.state, target)], "RESTORE"):
             return True
         log.refresh()
 
@@ -118,10 +120,14 @@ def clear(log: TableLog) -> None:
         log.refresh()
 
 
-def _undo_actions(now: TableState, then: TableState) -> list[Action]:
+def _undo_actions(current: TableState, target: TableState) -> list[Action]:
     clock = int(time.time() * 1000)
-    kept = {identity(file.add) for file in now.files.values()} & {identity(file.add) for file in then.files.values()}
-    gone = [removal(file, clock) for file in now.files.values() if identity(file.add) not in kept]
+    unchanged = {identity(file.add) for file in current.files.values()} & {
+        identity(file.add) for file in target.files.values()
+    }
+    removals = [removal(file, clock) for file in current.files.values() if identity(file.add) not in unchanged]
     # Data, unlike a fold: `is_level` must see that the rows are other ones from here on.
-    added = (file.add | {"dataChange": True} for file in then.files.values() if identity(file.add) not in kept)
-    return [*gone, *({"add": add} for add in added)]
+    added_files = (
+        file.add | {"dataChange": True} for file in target.files.values() if identity(file.add) not in unchanged
+    )
+    return [*removals, *({"add": add} for add in added_files)]

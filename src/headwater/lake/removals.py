@@ -24,52 +24,52 @@ IN_FILES = ("u", "p")
 """The storage types of vectors that are stored in files."""
 
 
-def of_checkpoint(removed: pa.Table, live: Mapping[str, DataFile], oldest: float) -> pa.Table:
+def of_checkpoint(removals: pa.Table, live: Mapping[str, DataFile], oldest: float) -> pa.Table:
     """Return the removals that a checkpoint must keep.
 
     Args:
-        removed: all removals, with the columns of a `remove` action.
+        removals: all removals, with the columns of a `remove` action.
         live: files of the table, by path as the log writes it.
         oldest: time in milliseconds; removals before it have expired.
     """
     # Delta takes a removal without a time for one of 1970, so it has expired.
-    removed = removed.filter(pc.greater_equal(pc.fill_null(removed["deletionTimestamp"], 0), oldest))
-    removed = removed.filter(pc.invert(_restored_mask(removed, live)))
+    removals = removals.filter(pc.greater_equal(pc.fill_null(removals["deletionTimestamp"], 0), oldest))
+    removals = removals.filter(pc.invert(_restored_mask(removals, live)))
     # In the order of time, for `_last` keeps the last row of each name.
-    removed = removed.take(pc.sort_indices(removed["deletionTimestamp"]))
-    gone = pc.invert(pc.is_in(removed["path"], pa.array(list(live), pa.string())))
-    vectors = pc.struct_field(removed["deletionVector"].combine_chunks(), ["pathOrInlineDv"])
-    return removed.filter(pc.or_(_last(removed["path"], gone), _last(vectors, _in_files(removed))))
+    removals = removals.take(pc.sort_indices(removals["deletionTimestamp"]))
+    is_removed = pc.invert(pc.is_in(removals["path"], pa.array(list(live), pa.string())))
+    vectors = pc.struct_field(removals["deletionVector"].combine_chunks(), ["pathOrInlineDv"])
+    return removals.filter(pc.or_(_last(removals["path"], is_removed), _last(vectors, _in_files(removals))))
 
 
-def names(removed: pa.Table, since: float) -> Iterator[str]:
-    """Yield the names of all files, those of vectors included, that were removed at `since` (milliseconds) or later."""
-    recent = removed.filter(pc.greater_equal(pc.fill_null(removed["deletionTimestamp"], 0), since))
+def names(removals: pa.Table, since_ms: float) -> Iterator[str]:
+    """Yield the names of all files, those of vectors included, that were removed at `since_ms` or later (Unix ms)."""
+    recent = removals.filter(pc.greater_equal(pc.fill_null(removals["deletionTimestamp"], 0), since_ms))
     for batch in recent.select(["path", "deletionVector"]).to_batches(CHUNK_ROWS):
         for action in batch.to_pylist():
             yield from names_of(action)
 
 
-def _restored_mask(removed: pa.Table, live: Mapping[str, DataFile]) -> Any:
+def _restored_mask(removals: pa.Table, live: Mapping[str, DataFile]) -> Any:
     """Return a mask of the removals whose file and vector a RESTORE brought back into the table."""
     vectors = {path: file.vector for path, file in live.items() if file.vector}
-    known = [f"{path}\0{vector['pathOrInlineDv']}\0{offset_of(vector)}" for path, vector in vectors.items()]
-    described = removed["deletionVector"].combine_chunks()
-    body, offset = (pc.struct_field(described, [name]) for name in ("pathOrInlineDv", "offset"))
-    parts = [removed["path"].combine_chunks(), body, pc.fill_null(offset.cast(pa.string()), "")]
+    restored = [f"{path}\0{vector['pathOrInlineDv']}\0{offset_of(vector)}" for path, vector in vectors.items()]
+    vector_structs = removals["deletionVector"].combine_chunks()
+    body, offset = (pc.struct_field(vector_structs, [name]) for name in ("pathOrInlineDv", "offset"))
+    parts = [removals["path"].combine_chunks(), body, pc.fill_null(offset.cast(pa.string()), "")]
     # A removal without a vector gives null here, which equals no file's vector: a file without one is in `live` by its
     # path only.
-    mine = pc.binary_join_element_wise(*parts, "\0", null_handling="emit_null")
-    return pc.fill_null(pc.is_in(mine, pa.array(known, pa.string()), skip_nulls=True), False)
+    keys = pc.binary_join_element_wise(*parts, "\0", null_handling="emit_null")
+    return pc.fill_null(pc.is_in(keys, pa.array(restored, pa.string()), skip_nulls=True), False)
 
 
-def _in_files(removed: pa.Table) -> Any:
-    kinds = pc.struct_field(removed["deletionVector"].combine_chunks(), ["storageType"])
+def _in_files(removals: pa.Table) -> Any:
+    kinds = pc.struct_field(removals["deletionVector"].combine_chunks(), ["storageType"])
     return pc.is_in(kinds, pa.array(IN_FILES))
 
 
 def _last(names: Any, among: Any) -> Any:
     """Return a mask of the rows that are the last of their name among the rows in `among`."""
     numbers = pa.array(np.arange(len(names)))
-    mine = pa.table({"name": names, "number": numbers}).filter(among)
-    return pc.is_in(numbers, mine.group_by("name").aggregate([("number", "max")])["number_max"].combine_chunks())
+    candidates = pa.table({"name": names, "number": numbers}).filter(among)
+    return pc.is_in(numbers, candidates.group_by("name").aggregate([("number", "max")])["number_max"].combine_chunks())

@@ -72,12 +72,12 @@ def sequence_of(version: int) -> int:
     return version + 1
 
 
-def new_properties(known: Mapping[str, str]) -> dict[str, str]:
+def new_properties(earlier: Mapping[str, str]) -> dict[str, str]:
     """Return the properties that make a table keep ids, with the names of columns that it had before, if it had any."""
     name = uuid.uuid4()
     names = {ID_COLUMN: f"_row-id-col-{name}", COMMIT_COLUMN: f"_row-commit-version-col-{name}"}
-    going_on = {SUSPENDED: "false"} if SUSPENDED in known else {}
-    return {ENABLED: "true"} | going_on | {each: known.get(each) or text for each, text in names.items()}
+    going_on = {SUSPENDED: "false"} if SUSPENDED in earlier else {}
+    return {ENABLED: "true"} | going_on | {each: earlier.get(each) or text for each, text in names.items()}
 
 
 def next_row(records: Mapping[str, str]) -> int:
@@ -100,16 +100,16 @@ def with_ids(actions: Sequence[Action], following: int, version: int) -> list[Ac
         version: the version that the commit makes.
     """
     marks = {each["domain"]: each["configuration"] for each in _domains(actions) if each["domain"] == MARK}
-    first = reached = max(following, next_row(marks))
-    given = []
+    first = next_id = max(following, next_row(marks))
+    actions_ = []
     for action in actions:
         add = action.get("add")
         if add is not None and add.get("baseRowId") is None:
-            given.append({"add": add | {"baseRowId": reached, "defaultRowCommitVersion": version}})
-            reached += int(json.loads(add["stats"])["numRecords"])
+            actions_.append({"add": add | {"baseRowId": next_id, "defaultRowCommitVersion": version}})
+            next_id += int(json.loads(add["stats"])["numRecords"])
         elif (action.get("domainMetadata") or {}).get("domain") != MARK:
-            given.append(action)
-    return given if reached == first == following else [*given, mark(reached)]
+            actions_.append(action)
+    return actions_ if next_id == first == following else [*actions_, mark(next_id)]
 
 
 def _domains(actions: Iterable[Action]) -> list[Action]:
@@ -130,7 +130,7 @@ def array(ids: Any) -> NDArray[np.int64]:
 def with_kept(
     batch: pa.RecordBatch, columns: IdColumns, places: NDArray[np.int64], first: int | None, commit: int | None
 ) -> pa.RecordBatch:
-    """Return rows that move to another file, with the ids and commits that they have.
+    """Return rows that are copied to another file, with columns for the ids and commits that they already have.
 
     Args:
         batch: with the columns of `IdColumns.folded`, as the file has them.
@@ -146,5 +146,5 @@ def with_kept(
         commits = np.where(commits == NO_ID, commit, commits)
     sequences = np.where(commits == NO_ID, NO_ID, sequence_of(0) + commits)
     values = dict(zip(columns.folded.names, (ids, commits, sequences), strict=True))
-    kept = [column(values[name]) if name in values else batch.column(name) for name in batch.schema.names]
-    return pa.RecordBatch.from_arrays(kept, schema=batch.schema)
+    arrays = [column(values[name]) if name in values else batch.column(name) for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)

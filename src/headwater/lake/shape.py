@@ -93,9 +93,9 @@ def arrow_type(kind: Any) -> pa.DataType:
     raise KeyError(kind["type"])
 
 
-def arrow_schema(described: Sequence[Mapping[str, Any]]) -> pa.Schema:
+def arrow_schema(columns: Sequence[Mapping[str, Any]]) -> pa.Schema:
     """Return the Arrow schema of a log's columns."""
-    return pa.schema([pa.field(column["name"], arrow_type(column["type"])) for column in described])
+    return pa.schema([pa.field(column["name"], arrow_type(column["type"])) for column in columns])
 
 
 def modified_at(cas: Any) -> Any:
@@ -109,7 +109,7 @@ class TableShape:
     """A converter from rows of the source to rows of a table.
 
     Args:
-        described: the table's columns, as its log describes them.
+        columns: the table's columns, as its log describes them.
         widenings: the changes of types that columns of documents may take.
 
     Attributes:
@@ -119,10 +119,10 @@ class TableShape:
         misfits: for each row of the last batch, why it does not fit this table, or None; empty if all fit.
     """
 
-    def __init__(self, described: Sequence[Mapping[str, Any]], widenings: Widenings = frozenset()) -> None:
-        self.described: Final = [dict(column) for column in described]
+    def __init__(self, columns: Sequence[Mapping[str, Any]], widenings: Widenings = frozenset()) -> None:
+        self.described: Final = [dict(column) for column in columns]
         self.widenings: Final = widenings
-        self.schema: pa.Schema = arrow_schema(described)
+        self.schema: pa.Schema = arrow_schema(columns)
         self.added: list[dict[str, Any]] = []
         self.conflicts: set[str] = set()
         self.misfits: list[str | None] = []

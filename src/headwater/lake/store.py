@@ -65,11 +65,11 @@ def reading_parquet(source: Any) -> Iterator[pq.ParquetFile]:
     Arrow's threads may be the last to release what was read. If a Python file object is still open then, they need the
     interpreter to release it, and abort the process if it is ending at that moment.
     """
-    opened = pq.ParquetFile(source)
+    parquet_file = pq.ParquetFile(source)
     try:
-        yield opened
+        yield parquet_file
     finally:
-        opened.close(force=True)
+        parquet_file.close(force=True)
 
 
 def mapped_file(path: str) -> memoryview | None:
@@ -80,8 +80,8 @@ def mapped_file(path: str) -> memoryview | None:
     try:
         if not Path(path).stat().st_size:
             return None
-        with pa.memory_map(path) as opened:
-            return memoryview(opened.read_buffer())
+        with pa.memory_map(path) as map_:
+            return memoryview(map_.read_buffer())
     except FileNotFoundError:
         return None
 
@@ -127,8 +127,8 @@ class TableStore:
     @contextmanager
     def parquet(self, path: str) -> Iterator[pq.ParquetFile]:
         """Open a Parquet file of the table for the length of the block."""
-        with reading_parquet(self.opened(path)) as opened:
-            yield opened
+        with reading_parquet(self.opened(path)) as parquet_file:
+            yield parquet_file
 
     def mapped(self, path: str) -> memoryview | None:
         """Return a file's bytes as mapped memory; None if there is no such file, or it is empty."""
@@ -142,12 +142,12 @@ class TableStore:
 
     def publish(self, path: str) -> int:
         """Sync a file whose draft is written, and return its size; `settle` syncs its name."""
-        opened = os.open(self.full(path), os.O_RDONLY)
+        descriptor = os.open(self.full(path), os.O_RDONLY)
         try:
-            os.fsync(opened)
-            return os.fstat(opened).st_size
+            os.fsync(descriptor)
+            return os.fstat(descriptor).st_size
         finally:
-            os.close(opened)
+            os.close(descriptor)
 
     def exists(self, path: str) -> bool:
         """Return True if there is such a file."""
@@ -177,7 +177,7 @@ class TableStore:
             make_folder(target.parent, mode := 0o700 if self._is_private else USUAL_MODE, above=mode)
         mode, half = 0o600 if self._is_private else 0o666, f"{DRAFT_PREFIX}{uuid.uuid4().hex}"
         # All of it happens in one folder, which is held: whatever is moved or mounted to its path meanwhile.
-        with _held(target.parent) as folder:
+        with _folder_descriptor(target.parent) as folder:
             try:
                 with _roomy(target):
                     with open(half, "xb", opener=lambda name, flags: os.open(name, flags, mode, dir_fd=folder)) as out:
@@ -214,7 +214,7 @@ class TableStore:
         if before is None:
             make_folder(target.parent)
         # All of it happens in one folder, which is held: whatever is moved or mounted to its path meanwhile.
-        with _held(target.parent) as folder, _roomy(target):
+        with _folder_descriptor(target.parent) as folder, _roomy(target):
             return _created(folder, target.name, content, before)
 
     def settle(self, folder: str = "") -> None:
@@ -235,7 +235,7 @@ class TableStore:
         if before is None:
             target.unlink(missing_ok=True)
             return
-        with _held(target.parent) as folder:
+        with _folder_descriptor(target.parent) as folder:
             _check_before(folder, before)
             with suppress(FileNotFoundError):
                 os.unlink(target.name, dir_fd=folder)
@@ -248,10 +248,10 @@ class TableStore:
                 # Another process may remove a file while the folder is read; that file is not listed then.
                 with suppress(FileNotFoundError):
                     if entry.is_file():
-                        seen = entry.stat()
+                        stat = entry.stat()
                         path = f"{folder}/{entry.name}" if folder else entry.name
-                        files.append(Listed(path, seen.st_size, seen.st_mtime))
-        return sorted(files, key=lambda listed: listed.path)
+                        files.append(Listed(path, stat.st_size, stat.st_mtime))
+        return sorted(files, key=lambda file: file.path)
 
     def folders(self, folder: str = "") -> tuple[str, ...]:
         """Return the names of the folders directly below a folder; empty if there is no such folder."""
@@ -261,13 +261,13 @@ class TableStore:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[int]:
+def _folder_descriptor(folder: Path) -> Iterator[int]:
     """Open a folder for the length of the block; yield its descriptor."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield opened
+        yield descriptor
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def _created(folder: int, name: str, content: bytes, before: Before | None) -> bool:
@@ -299,8 +299,8 @@ def _check_before(folder: int, before: Before | None) -> None:
 
 def _content(folder: int, name: str) -> bytes | None:
     try:
-        with open(name, "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=folder)) as opened:
-            return opened.read()
+        with open(name, "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=folder)) as file:
+            return file.read()
     except FileNotFoundError:
         return None
 

@@ -147,23 +147,23 @@ class JsonColumns:
     taken: set[str] = field(default_factory=set)
 
     @classmethod
-    def read(cls, described: Sequence[Mapping[str, Any]]) -> JsonColumns:
+    def read(cls, descriptions: Sequence[Mapping[str, Any]]) -> JsonColumns:
         """Return the columns that a table's schema describes."""
-        columns = cls(taken={column["name"].lower() for column in described})
-        for column in described:
+        columns = cls(taken={column["name"].lower() for column in descriptions})
+        for column in descriptions:
             if (name := field_of(column)) is not None:
                 columns.of[name] = (column["name"], column["type"])
         return columns
 
     def add(self, name: str, kind: Kind) -> dict[str, Any] | None:
         """Add a column for a field; return its description, None if the name is too long or there are too many."""
-        wanted = column = column_of(name)
-        if len(self.taken) >= COLUMNS_MAX or len(wanted.encode()) > COLUMN_BYTES_MAX:
+        plain = column = column_of(name)
+        if len(self.taken) >= COLUMNS_MAX or len(plain.encode()) > COLUMN_BYTES_MAX:
             return None
         number = 1
         while column.lower() in self.taken:
             number += 1
-            column = f"{wanted}_{number}"
+            column = f"{plain}_{number}"
         self.taken.add(column.lower())
         self.of[name] = (column, kind)
         return delta_field(column, kind) | {"metadata": _belongs_to(name)}
@@ -180,22 +180,24 @@ def field_of(column: Mapping[str, Any]) -> str | None:
     return name
 
 
-def readable(described: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def readable(descriptions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a table's columns in a form for all readers: odd names in the metadata, reserved names left out.
 
     The values of a column that is left out stand in the rows that are written from then on, in `_rest`.
     """
-    kept = [dict(column) for column in described if field_of(column) is None or not _READERS_OWN.match(column["name"])]
-    for column in kept:
+    columns = [
+        dict(column) for column in descriptions if field_of(column) is None or not _READERS_OWN.match(column["name"])
+    ]
+    for column in columns:
         if (name := column["metadata"].get(FIELD)) is not None:
             column["metadata"] = {key: value for key, value in column["metadata"].items() if key != FIELD}
             column["metadata"] |= _belongs_to(name)
-    return kept
+    return columns
 
 
-def is_unfolded(described: Iterable[Mapping[str, Any]]) -> bool:
+def is_unfolded(columns: Iterable[Mapping[str, Any]]) -> bool:
     """Return True if a table has its JSON documents unfolded into columns."""
-    return any(column["name"] == REST for column in described)
+    return any(column["name"] == REST for column in columns)
 
 
 def column_of(name: str) -> str:
@@ -208,13 +210,13 @@ class JsonShape(TableShape):
     """A converter from JSON documents to rows of a table; adds columns as it meets new fields.
 
     Args:
-        described: the table's columns, as its log describes them.
+        columns: the table's columns, as its log describes them.
         widenings: the changes of types that columns may take. With some, columns of whole numbers begin at 32 bits.
     """
 
-    def __init__(self, described: Sequence[Mapping[str, Any]], widenings: Widenings = frozenset()) -> None:
-        super().__init__(described, widenings)
-        self.columns: JsonColumns = JsonColumns.read(described)
+    def __init__(self, columns: Sequence[Mapping[str, Any]], widenings: Widenings = frozenset()) -> None:
+        super().__init__(columns, widenings)
+        self.columns: JsonColumns = JsonColumns.read(columns)
 
     def taken(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
         """Return a mask of the changes whose keys are text; this table can have no others."""
@@ -227,43 +229,45 @@ class JsonShape(TableShape):
         """Return the table's rows, with a value in the column of each field that has one."""
         parsed = [_parsed_fields(value) for value in batch.column("value").to_pylist()]
         documents = [document for document, _ in parsed]
-        self.misfits: list[str | None] = [why for _, why in parsed]
+        self.misfits: list[str | None] = [reason for _, reason in parsed]
         if self.widenings:
             self._widen(documents)
         self._learn(documents)
-        rest: dict[int, dict[str, Any]] = {}
+        rest_by_row: dict[int, dict[str, Any]] = {}
         fitted = {
-            column: self._fitted(documents, name, column, kind, rest)
+            column: self._fitted(documents, name, column, kind, rest_by_row)
             for name, (column, kind) in self.columns.of.items()
         }
-        self._add_unplaced(documents, rest)
-        texts = [dumped(written(rest[row])) if row in rest else None for row in range(batch.num_rows)]
+        self._add_unplaced(documents, rest_by_row)
+        texts = [dumped(written(rest_by_row[row])) if row in rest_by_row else None for row in range(batch.num_rows)]
         arrays = [self._array(column, batch, fitted, texts) for column in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _array(self, column: pa.Field[Any], batch: pa.RecordBatch, fitted: Mapping[str, Any], rest: list[Any]) -> Any:
+    def _array(
+        self, column: pa.Field[Any], batch: pa.RecordBatch, fitted: Mapping[str, Any], rest_texts: list[Any]
+    ) -> Any:
         if column.name in fitted:
             return fitted[column.name]
         if column.name == REST:
-            return pa.array(rest, pa.string())
+            return pa.array(rest_texts, pa.string())
         values = modified_at(batch.column("cas")) if column.name == "modified_at" else batch.column(column.name)
         return values if values.type == column.type else values.cast(column.type)
 
     def _learn(self, documents: Sequence[dict[str, Any]]) -> None:
-        known = self.columns.of.keys()
-        unknown: dict[str, Kind | None] = {}
+        columns = self.columns.of.keys()
+        new_kinds: dict[str, Kind | None] = {}
         for document in documents:
-            if not document.keys() <= known:
-                for name in document.keys() - known:
-                    unknown[name] = wider(unknown.get(name), kind_of(document[name]))
+            if not document.keys() <= columns:
+                for name in document.keys() - columns:
+                    new_kinds[name] = wider(new_kinds.get(name), kind_of(document[name]))
         # In the order of their names: tasks that see the same fields name the same columns.
-        for name, kind in sorted(unknown.items()):
+        for name, kind in sorted(new_kinds.items()):
             if kind == "long" and self.widenings:
                 kind = _widest(document.get(name) for document in documents)  # noqa: PLW2901
-            described = self.columns.add(name, kind) if kind is not None else None
-            if described is not None:
-                self.added.append(described)
-                self.described.append(described)
+            column = self.columns.add(name, kind) if kind is not None else None
+            if column is not None:
+                self.added.append(column)
+                self.described.append(column)
         if len(self.described) != len(self.schema):
             self.schema: pa.Schema = arrow_schema(self.described)
 
@@ -273,10 +277,10 @@ class JsonShape(TableShape):
             values = [document.get(name) for document in documents] if kind == "integer" else []
             # A look at each value takes ten times as long as Arrow, and is needed for a batch that has a wider one.
             if kind == "integer" and _at_once(values, kind) is None:
-                wanted = self._wider_kind(_widest(values))
-                if wanted != kind:
-                    self.columns.of[name] = (column, wanted)
-                    self._change(column, wanted)
+                wider = self._wider_kind(_widest(values))
+                if wider != kind:
+                    self.columns.of[name] = (column, wider)
+                    self._change(column, wider)
 
     def _wider_kind(self, widest: str | None) -> Kind:
         """Return the type that such a column gets for numbers up to a width; its own if it may get none that has
@@ -290,29 +294,34 @@ class JsonShape(TableShape):
         self.added = [each for each in self.added if each["name"] != column] + [self.described[at]]
         self.schema = arrow_schema(self.described)
 
-    def _add_unplaced(self, documents: Sequence[dict[str, Any]], rest: dict[int, dict[str, Any]]) -> None:
-        """Put the fields that have no column into `rest`: those beyond the most columns, and those that no column can
-        hold.
+    def _add_unplaced(self, documents: Sequence[dict[str, Any]], rest_by_row: dict[int, dict[str, Any]]) -> None:
+        """Put the fields that have no column into `rest_by_row`: those beyond the most columns, and those that no
+        column can hold.
         """
-        known = self.columns.of.keys()
+        columns = self.columns.of.keys()
         for row, document in enumerate(documents):
-            if not document.keys() <= known:
-                for name in sorted(document.keys() - known):
+            if not document.keys() <= columns:
+                for name in sorted(document.keys() - columns):
                     if document[name] is not None:
-                        rest.setdefault(row, {})[name] = document[name]
+                        rest_by_row.setdefault(row, {})[name] = document[name]
 
     def _fitted(
-        self, documents: Sequence[dict[str, Any]], name: str, column: str, kind: Kind, rest: dict[int, dict[str, Any]]
+        self,
+        documents: Sequence[dict[str, Any]],
+        name: str,
+        column: str,
+        kind: Kind,
+        rest_by_row: dict[int, dict[str, Any]],
     ) -> Any:
         values = [document.get(name) for document in documents]
-        if isinstance(kind, str) and kind in PRIMITIVES and (whole := _at_once(values, kind)) is not None:
-            return whole
+        if isinstance(kind, str) and kind in PRIMITIVES and (converted := _at_once(values, kind)) is not None:
+            return converted
         fitted = []
         for row, value in enumerate(values):
             good, fits = fit(value, kind)
             fitted.append(good)
             if not fits:
-                rest.setdefault(row, {})[name] = value
+                rest_by_row.setdefault(row, {})[name] = value
                 self.conflicts.add(f"{column}: {_label(kind)} in the table, {_label(kind_of(value))} in documents")
         return pa.array(fitted, arrow_type(kind))
 
@@ -372,8 +381,8 @@ def _fit_struct(value: Any, kind: dict[str, Any]) -> tuple[Any, bool]:
     if not isinstance(value, dict):
         return None, False
     fitted = {inner["name"]: fit(value.get(inner["name"]), inner["type"]) for inner in kind["fields"]}
-    whole = value.keys() <= fitted.keys() and all(good for _, good in fitted.values())
-    return {name: item for name, (item, _) in fitted.items()}, whole
+    is_whole = value.keys() <= fitted.keys() and all(good for _, good in fitted.values())
+    return {name: item for name, (item, _) in fitted.items()}, is_whole
 
 
 def _label(kind: Kind | None) -> str:
@@ -416,28 +425,36 @@ def is_text(key: bytes | None) -> bool:
     return True
 
 
-def merged(fields: Sequence[Mapping[str, Any]], added: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def merged(
+    fields: Sequence[Mapping[str, Any]], new_columns: Sequence[Sequence[Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
     """Return a table's columns and those that tasks added or widened; if tasks disagree, the wider type counts, else
     the first.
 
     Args:
         fields: the table's columns.
-        added: the columns that each task added.
+        new_columns: the columns that each task added.
     """
-    known = JsonColumns.read(fields)
+    table_columns = JsonColumns.read(fields)
     kinds: dict[str, Kind | None] = {}
     changed: dict[str, list[Any]] = {}
-    for columns in added:
+    for columns in new_columns:
         for column in columns:
             name = field_of(column) or ""
             kinds[name] = wider(kinds.get(name), column["type"])
             # The changes of a column's type within a task: files of that task have both types.
             changed[name] = max(changed.get(name, []), column["metadata"].get(TYPE_CHANGES, []), key=len)
-    there = [_widened_in(column, kinds) for column in fields]
-    wanted = [(name, kind) for name, kind in sorted(kinds.items()) if kind is not None and name not in known.of]
+    earlier_columns = [_widened_in(column, kinds) for column in fields]
+    new_fields = [
+        (name, kind) for name, kind in sorted(kinds.items()) if kind is not None and name not in table_columns.of
+    ]
     return [
-        *there,
-        *(_with_changes(new, changed[name]) for name, kind in wanted if (new := known.add(name, kind)) is not None),
+        *earlier_columns,
+        *(
+            _with_changes(new, changed[name])
+            for name, kind in new_fields
+            if (new := table_columns.add(name, kind)) is not None
+        ),
     ]
 
 
@@ -458,7 +475,7 @@ def _with_changes(column: dict[str, Any], changes: list[Any]) -> dict[str, Any]:
     return column | {"metadata": column["metadata"] | {TYPE_CHANGES: changes}}
 
 
-def agrees(fields: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> bool:
+def agrees(fields: Sequence[Mapping[str, Any]], new_columns: Sequence[Mapping[str, Any]]) -> bool:
     """Return True if files with these added columns fit a table with these columns."""
-    known = {column["name"]: (column["type"], field_of(column)) for column in fields}
-    return all(known.get(column["name"]) == (column["type"], field_of(column)) for column in added)
+    table_columns = {column["name"]: (column["type"], field_of(column)) for column in fields}
+    return all(table_columns.get(column["name"]) == (column["type"], field_of(column)) for column in new_columns)

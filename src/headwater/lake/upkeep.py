@@ -132,12 +132,12 @@ class FoldedFile:
         """Return all rows of the file."""
         return BitMap(range(len(self.alive)))
 
-    def revived(self, dead: BitMap) -> bool:
+    def revived(self, dead_rows: BitMap) -> bool:
         """Return True if rows are live again that were dead when the fold read the file (after a RESTORE)."""
         # The rows that this fold left out must all be dead still: a RESTORE may have made the vector smaller, and the
         # rows that it revived are in no new file.
         left_out = ~self.alive
-        return int(left_out[vectors.positions_of(dead)].sum()) < int(left_out.sum())
+        return int(left_out[vectors.positions_of(dead_rows)].sum()) < int(left_out.sum())
 
     def moved(self, rows: BitMap) -> Iterable[tuple[int, NDArray[np.int64]]]:
         """Yield (new file, rows there) for rows that died after the fold had read them."""
@@ -170,7 +170,7 @@ def fold(
     fields: Sequence[Any],
     indexes: Indexes | None,
     files: Sequence[DataFile],
-    dead: Mapping[str, BitMap] | None = None,
+    dead_rows: Mapping[str, BitMap] | None = None,
     label: str = FOLD,
     columns: IdColumns | None = None,
 ) -> Folded:
@@ -181,7 +181,7 @@ def fold(
         fields: its columns.
         indexes: indexes to write to; None for a table without (a change log).
         files: files as the newest version has them.
-        dead: rows to leave out besides the version's dead rows, by path as the log writes it.
+        dead_rows: rows to leave out besides the version's dead rows, by path as the log writes it.
         label: beginning of the new files' paths.
         columns: in which the rows keep their ids; None if they need not.
     """
@@ -192,22 +192,22 @@ def fold(
         indexes.keep_ids(columns.row if columns else None)
     bounds = [name for name in ("vbucket", "seqno") if name in schema.names]
     out = DataWriter(store, schema, label, bounds)
-    moved: list[_MovedRows] = []
+    moved_rows: list[_MovedRows] = []
     sources = []
     try:
         for file in files:
-            more = (dead or {}).get(file.add["path"])
-            sources.append(_copy(store, out, file, indexes.seed if indexes else None, columns, moved, more))
+            new_dead = (dead_rows or {}).get(file.add["path"])
+            sources.append(_copy(store, out, file, indexes.seed if indexes else None, columns, moved_rows, new_dead))
             failpoint("lake.folding")
-        written = out.close()
-        for number, new in enumerate(written if indexes else ()):
+        new_files = out.close()
+        for number, new in enumerate(new_files if indexes else ()):
             if indexes is not None:
-                indexes.write(new.path, _index_of([each for each in moved if each.file == number]), new.rows)
+                indexes.write(new.path, _index_of([each for each in moved_rows if each.file == number]), new.rows)
     # A cancellation as well: what no log names takes room until a vacuum finds it by its age.
     except BaseException:
         out.discard()
         raise
-    return Folded(written, sources, columns)
+    return Folded(new_files, sources, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +227,12 @@ class _MovedRows:
     ids: NDArray[np.int64] | None
 
 
-def _index_of(moved: Sequence[_MovedRows]) -> KeyIndex:
+def _index_of(moved_rows: Sequence[_MovedRows]) -> KeyIndex:
     """Return the index of a file with these rows."""
     # They come from several sources, each in an order of its own, so the hashes are sorted anew.
-    rows = [np.arange(each.first, each.first + len(each.hashes)) for each in moved]
-    ids = [each.ids for each in moved if each.ids is not None]
-    hashes = joined([each.hashes for each in moved])
+    rows = [np.arange(each.first, each.first + len(each.hashes)) for each in moved_rows]
+    ids = [each.ids for each in moved_rows if each.ids is not None]
+    hashes = joined([each.hashes for each in moved_rows])
     return index_of(hashes, np.concatenate(rows), np.concatenate(ids) if ids else None)
 
 
@@ -278,10 +278,10 @@ class FoldTask:
         # Opened anew: the process that wrote the files is gone, and nothing open travels with the task.
         store = store_of(self.place)
         for folder in (self.layout.data, index.FOLDER):
-            for listed in store.list(folder):
-                if _base(listed).startswith(f"{self.label}-"):
+            for file in store.list(folder):
+                if _base(file).startswith(f"{self.label}-"):
                     with suppress(OSError):
-                        store.remove(listed.path)
+                        store.remove(file.path)
 
 
 T = TypeVar("T")
@@ -324,8 +324,8 @@ class _Chore:
             if self._work():
                 self._failures = 0
         except Exception as error:  # whatever it is, the mirror goes on, and the caller tells it
-            rest = min(REST_SECONDS * 2.0 ** min(self._failures, 32), LONGEST_REST_SECONDS)
-            self._failures, self._rests_until = self._failures + 1, self._clock() + rest
+            pause_seconds = min(REST_SECONDS * 2.0 ** min(self._failures, 32), LONGEST_REST_SECONDS)
+            self._failures, self._rests_until = self._failures + 1, self._clock() + pause_seconds
             return f"upkeep: {str(error) or type(error).__name__}"
         return ""
 
@@ -336,40 +336,40 @@ def _copy(
     file: DataFile,
     seed: bytes | None,
     columns: IdColumns | None,
-    moved: list[_MovedRows],
-    more: BitMap | None = None,
+    moved_rows: list[_MovedRows],
+    new_dead: BitMap | None = None,
 ) -> FoldedFile:
-    dead = vectors.read(store, file.vector) if file.vector else None
-    if more is not None:
-        dead = more if dead is None else dead | more
-    with store.parquet(file.path) as opened:
-        source = FoldedFile(file, live_mask(opened.metadata.num_rows, dead))
+    dead_rows = vectors.read(store, file.vector) if file.vector else None
+    if new_dead is not None:
+        dead_rows = new_dead if dead_rows is None else dead_rows | new_dead
+    with store.parquet(file.path) as parquet_file:
+        source = FoldedFile(file, live_mask(parquet_file.metadata.num_rows, dead_rows))
         at = rank = 0
-        for batch in _batches(opened):
+        for batch in _batches(parquet_file):
             alive = source.alive[at : at + batch.num_rows]
             places = at + np.flatnonzero(alive)
             at += batch.num_rows
-            kept = _conformed_rows(batch if alive.all() else batch.filter(pa.array(alive)), out.schema)
+            rows = _conformed_rows(batch if alive.all() else batch.filter(pa.array(alive)), out.schema)
             # A row group without a live row has no run: `moved` looks up ranks of live rows only.
-            if not kept.num_rows:
+            if not rows.num_rows:
                 continue
             if columns is not None:
-                kept = row_ids.with_kept(kept, columns, places, file.first_row, file.commit)
-            number, first = out.add(kept)
+                rows = row_ids.with_kept(rows, columns, places, file.first_row, file.commit)
+            number, first = out.add(rows)
             source.runs.append((rank, number, first))
-            rank += kept.num_rows
+            rank += rows.num_rows
             if seed is not None:
-                hashes = hashes_of(kept.column("key"), kept.column("vbucket").to_numpy(), seed)
-                ids = None if columns is None else row_ids.array(kept.column(columns.row))
-                moved.append(_MovedRows(number, first, hashes, ids))
+                hashes = hashes_of(rows.column("key"), rows.column("vbucket").to_numpy(), seed)
+                ids = None if columns is None else row_ids.array(rows.column(columns.row))
+                moved_rows.append(_MovedRows(number, first, hashes, ids))
     return source
 
 
-def _batches(opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+def _batches(parquet_file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows one row group at a time. Arrow would fill a batch across groups, and 65,536 rows of a MiB
     each are more than the memory holds."""
-    for group in range(opened.num_row_groups):
-        yield from opened.iter_batches(batch_size=1 << 16, row_groups=[group])
+    for group in range(parquet_file.num_row_groups):
+        yield from parquet_file.iter_batches(batch_size=1 << 16, row_groups=[group])
 
 
 def _conformed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -409,27 +409,27 @@ def commit(log: TableLog, folded: Folded) -> bool:
         actions: list[Action] = []
         for source in folded.sources:
             now = state.files.get(source.file.add["path"])
-            dead = source.all_rows() if now is None else _dead_in(log, now)
+            dead_rows = source.all_rows() if now is None else _dead_in(log, now)
             if now is not None:
                 # What is live again would be in no file: the fold is thrown away, and the files are folded anew. Also
                 # when their rows got ids after the fold had read them.
-                if source.revived(dead) or now.first_row != source.file.first_row:
+                if source.revived(dead_rows) or now.first_row != source.file.first_row:
                     return False
                 # With the vector of now and not of the fold's reading: the pair of both is what the log removes.
                 actions.append(removal(now, int(time.time() * 1000), data_change=False))
-            for number, rows in source.moved(dead):
+            for number, rows in source.moved(dead_rows):
                 path = folded.files[number].path
                 died[path] = died.get(path, BitMap()) | vectors.rows_of(rows)
         # Without vectors nothing can mark the rows that died meanwhile, so they would come back to life.
         if not actions or (died and not state.vectors):
             return False
-        removed, described = len(actions), vectors.write(log.store, died, state.layout.vectors)
+        removed_count, descriptors = len(actions), vectors.write(log.store, died, state.layout.vectors)
         for new in folded.files:
             # A new file whose rows have all died meanwhile does not go in at all.
             if len(died.get(new.path, ())) < new.rows:
-                vector = {"deletionVector": described[new.path]} if new.path in described else {}
-                actions.append({"add": new.to_add(data_change=False, whole=not vector) | vector})
-        metrics = {"numRemovedFiles": removed, "numAddedFiles": len(folded.files)}
+                vector = {"deletionVector": descriptors[new.path]} if new.path in descriptors else {}
+                actions.append({"add": new.to_add(data_change=False, is_whole=not vector) | vector})
+        metrics = {"numRemovedFiles": removed_count, "numAddedFiles": len(folded.files)}
         if log.commit(actions, "OPTIMIZE", metrics):
             failpoint("lake.after_fold")
             iceberg.publish(log)
@@ -474,28 +474,28 @@ def checkpoint(log: TableLog, now: float | None = None) -> str:
     Raises:
         TableAway: there is no table, or not the one that was read.
     """
-    whole = _with_removals(log)
-    state = whole.state
+    log_with_removals = _with_removals(log)
+    state = log_with_removals.state
     # An expired removal keeps no file any more, and a checkpoint that carried all of them would grow for ever.
     oldest = 1000 * ((now or time.time()) - retention(state))
-    removed = removals.of_checkpoint(whole.removals(), state.files, oldest)
+    removed_rows = removals.of_checkpoint(log_with_removals.removals(), state.files, oldest)
     # Writing takes seconds, in which another mirror may put the table away and make the next one here: this one's state
     # would be the newest checkpoint of that.
-    with whole.holding() as here:
-        return checkpoints.write(log.store, FOLDER, state.version, state.actions(), removed, here)
+    with log_with_removals.holding() as is_still_ours:
+        return checkpoints.write(log.store, FOLDER, state.version, state.actions(), removed_rows, is_still_ours)
 
 
 def checkpoint_at(place: str, table: str) -> str:
     """Write a checkpoint of the table with this id at a place; see `checkpoint`."""
-    return checkpoint(_opened(place, table))
+    return checkpoint(_opened_log(place, table))
 
 
 def vacuum_at(place: str, table: str) -> list[str]:
     """Vacuum the table with this id at a place, by the clock; see `vacuum`."""
-    return vacuum(_opened(place, table))
+    return vacuum(_opened_log(place, table))
 
 
-def _opened(place: str, table: str) -> TableLog:
+def _opened_log(place: str, table: str) -> TableLog:
     log = TableLog(store_of(place))
     # The work may begin long after it was ordered, when another table lies at the place.
     if log.refresh().version < 0 or log.state.id != table:
@@ -510,10 +510,10 @@ def _with_removals(log: TableLog) -> TableLog:
         TableAway: there is no table, or another one than the one that was read.
     """
     log.refresh(sure=True)
-    whole = TableLog(log.store, removals=True)
-    if whole.refresh().version < 0 or whole.state.id != log.state.id:
+    log_with_removals = TableLog(log.store, removals=True)
+    if log_with_removals.refresh().version < 0 or log_with_removals.state.id != log.state.id:
         raise TableAway(log.store.root, AWAY)
-    return whole
+    return log_with_removals
 
 
 def retention(state: TableState) -> float:
@@ -553,69 +553,69 @@ def vacuum(
     state = log.state
     oldest = clock - kept_for
     # By the bare name, for the log may give a path as a url or absolute; names are random, so no two files share one.
-    needed = {name for file in state.files.values() for name in _bare(file.add)}
+    names = {name for file in state.files.values() for name in _bare_names(file.add)}
     live = {file.path.rpartition("/")[2] for file in state.files.values()}
     places = state.layout.folders
-    listed = {folder: log.store.list(folder) for folder in (*places, FOLDER, index.FOLDER)}
-    gone = [each for place in places for each in listed[place] if _is_data(each) and _base(each) not in needed]
-    gone += [each for each in listed[index.FOLDER] if _base(each).removesuffix(index.SUFFIX) not in live]
-    gone += [each for files in listed.values() for each in files if _is_half(each)]
+    listing = {folder: log.store.list(folder) for folder in (*places, FOLDER, index.FOLDER)}
+    unneeded = [each for place in places for each in listing[place] if _is_data(each) and _base(each) not in names]
+    unneeded += [each for each in listing[index.FOLDER] if _base(each).removesuffix(index.SUFFIX) not in live]
+    unneeded += [each for files in listing.values() for each in files if _is_half(each)]
     # The newest commit's own time comes from the same disk as the files' times, so a clock of ours that is ahead can't
     # make the files of a batch under way look old.
     if seconds is None:
-        oldest = min(oldest, max((each.modified for each in listed[FOLDER]), default=oldest) - UNDER_WAY_SECONDS)
-    aged = [each for each in gone if each.modified < oldest]
+        oldest = min(oldest, max((each.modified for each in listing[FOLDER]), default=oldest) - UNDER_WAY_SECONDS)
+    aged = [each for each in unneeded if each.modified < oldest]
     # Age alone does not do: a file that was written long ago may have been removed from the table a minute ago, and
     # readers of the version before still need it.
     still = _still_needed(log, {_base(each) for each in aged if _is_data(each)}, 1000 * (clock - kept_for))
     old = [each.path for each in aged if _base(each) not in still]
     if seconds is None:
-        old += _old_log(log, clock, listed[FOLDER])
+        old += _old_log(log, clock, listing[FOLDER])
     old += [each.path for each in iceberg.unneeded(log, clock)]
     if not dry:
-        for done, path in enumerate(old):
-            tell(done, len(old))
+        for count, path in enumerate(old):
+            tell(count, len(old))
             # Removing thousands of files takes minutes, in which the table may be moved away and another made here.
-            if done % LOOK_EVERY == 0:
+            if count % LOOK_EVERY == 0:
                 log.look()
             # Commits of another table that is made here meanwhile have the same names.
             if path.startswith(f"{FOLDER}/"):
-                with log.holding() as here:
-                    log.store.remove(path, here)
+                with log.holding() as is_still_ours:
+                    log.store.remove(path, is_still_ours)
             else:
                 log.store.remove(path)
     return old
 
 
-def _still_needed(log: TableLog, candidates: set[str], since: float) -> set[str]:
-    """Return those of `candidates`, file names, that were removed from the table at `since` or later.
+def _still_needed(log: TableLog, candidates: set[str], since_ms: float) -> set[str]:
+    """Return those of `candidates`, file names, that were removed from the table at `since_ms` or later.
 
     Readers of older versions still need these files.
 
     Args:
-        since: time in milliseconds.
+        since_ms: time in milliseconds.
     """
     if not candidates:
         return set()
-    return candidates.intersection(name.rpartition("/")[2] for name in removals.names(log.removals(), since))
+    return candidates.intersection(name.rpartition("/")[2] for name in removals.names(log.removals(), since_ms))
 
 
-def _bare(action: Action) -> Iterator[str]:
+def _bare_names(action: Action) -> Iterator[str]:
     """Yield the names of an action's files without folders, since the log may write the same path in several forms."""
     return (path.rpartition("/")[2] for path in names_of(action))
 
 
-def _base(listed: Listed) -> str:
-    return listed.path.rpartition("/")[2]
+def _base(file: Listed) -> str:
+    return file.path.rpartition("/")[2]
 
 
-def _is_data(listed: Listed) -> bool:
-    name = _base(listed)
+def _is_data(file: Listed) -> bool:
+    name = _base(file)
     return name.endswith(".parquet") or (name.startswith("deletion_vector_") and name.endswith(".bin"))
 
 
-def _is_half(listed: Listed) -> bool:
-    return _base(listed).startswith(DRAFT_PREFIX)
+def _is_half(file: Listed) -> bool:
+    return _base(file).startswith(DRAFT_PREFIX)
 
 
 def _old_log(log: TableLog, now: float, listing: Sequence[Listed]) -> list[str]:
@@ -643,9 +643,9 @@ def _old_log(log: TableLog, now: float, listing: Sequence[Listed]) -> list[str]:
     return [each.path for number, each in old if number < first or (number == first and _is_compaction(each))]
 
 
-def _is_compaction(listed: Listed) -> bool:
+def _is_compaction(file: Listed) -> bool:
     """Return True for a file with several compacted commits, which the log also has one by one."""
-    return listed.path.endswith(".compacted.json")
+    return file.path.endswith(".compacted.json")
 
 
 class Maintenance:
@@ -669,7 +669,7 @@ class Maintenance:
         self._thread = ThreadPoolExecutor(1, "lake-upkeep")
         self._folds: Doer = folds or _InThread(self._thread)
         self._folding: tuple[FoldTask, Future[Folded]] | None = None
-        self._most: int | None = None
+        self._files_max: int | None = None
         self._fold_began = 0.0
         self._vacuuming: Future[list[str]] | None = None
         self._checkpoint: tuple[int, Future[str]] | None = None
@@ -702,10 +702,10 @@ class Maintenance:
             (task, folding), self._folding = self._folding, None
             # Only here, between two batches: a batch under way has looked rows up in the files that the fold replaces.
             brought = self._bring_in(task, folding)
-        if self._folding is None and not self._closing and (files := choose(self._log.state)[: self._most]):
+        if self._folding is None and not self._closing and (files := choose(self._log.state)[: self._files_max]):
             state = self._log.state
-            where = self._log.store.root, state.id
-            task = FoldTask(*where, state.fields, self._seed, files, state.layout, state.id_columns)
+            identity = self._log.store.root, state.id
+            task = FoldTask(*identity, state.fields, self._seed, files, state.layout, state.id_columns)
             self._fold_began = time.time()
             self._folding = task, self._folds.submit(task.run, task.seconds)
         return brought
@@ -715,7 +715,7 @@ class Maintenance:
             folded = folding.result()
         except Exception:  # raised again
             # Its process died, perhaps for its memory: fewer files want less. Nobody else knows what it had written.
-            self._most = max(2, len(task.files) // 2)
+            self._files_max = max(2, len(task.files) // 2)
             self._thread.submit(task.discard)
             raise
         if not commit(self._log, folded):
@@ -723,50 +723,50 @@ class Maintenance:
             return False
         numbers = {"files": len(folded.sources), "into": len(folded.files)}
         tracing.past("batch.fold", self._fold_began, time.time(), **numbers)
-        self._most = None
+        self._files_max = None
         return True
 
     def _write_checkpoint(self) -> bool:
         """Write a checkpoint by the runner of folds: the first one would take seconds here, since Arrow imports pandas
         for it.
         """
-        written = False
+        is_written = False
         if self._checkpoint is not None and self._checkpoint[1].done():
-            (version, done), self._checkpoint = self._checkpoint, None
-            done.result()
-            self._checkpointed, written = version, True
-        behind = self._log.state.version - self._checkpointed
-        if self._checkpoint is None and not self._closing and behind >= CHECKPOINT_EVERY:
+            (version, future), self._checkpoint = self._checkpoint, None
+            future.result()
+            self._checkpointed, is_written = version, True
+        versions = self._log.state.version - self._checkpointed
+        if self._checkpoint is None and not self._closing and versions >= CHECKPOINT_EVERY:
             work = partial(checkpoint_at, self._log.store.root, self._log.state.id)
             self._checkpoint = self._log.state.version, self._folds.submit(work, HANG_SECONDS)
-        return written
+        return is_written
 
     def _vacuum(self) -> bool:
-        ended = False
+        has_ended = False
         if self._vacuuming is not None and self._vacuuming.done():
-            done, self._vacuuming = self._vacuuming, None
-            done.result()
-            ended = True
-        due = self._clock() - self._vacuumed >= VACUUM_SECONDS
-        if self._closing or not due or self._vacuuming is not None:
-            return ended
+            future, self._vacuuming = self._vacuuming, None
+            future.result()
+            has_ended = True
+        is_due = self._clock() - self._vacuumed >= VACUUM_SECONDS
+        if self._closing or not is_due or self._vacuuming is not None:
+            return has_ended
         # Set before the work: a vacuum that fails is due again after an hour, and not at once.
         self._vacuumed = self._clock()
         # The driver's state is the driver's: it is read anew.
         self._vacuuming = self._thread.submit(vacuum_at, self._log.store.root, self._log.state.id)
-        return ended
+        return has_ended
 
 
 def describe(log: TableLog) -> dict[str, Any]:
     """Return facts about a table: versions, sizes, numbers of rows. A quarantine's facts are under `quarantine`."""
-    facts = _described(log)
+    facts = _table_facts(log)
     if "quarantine" in json.loads(log.state.records.get("headwater.mirror", "{}")) and facts["kind"] == "documents":
         quarantine = TableLog(store_of(f"{log.store.root}{QUARANTINE}"))
-        facts["quarantine"] = _described(quarantine) if quarantine.refresh().version >= 0 else None
+        facts["quarantine"] = _table_facts(quarantine) if quarantine.refresh().version >= 0 else None
     return facts
 
 
-def _described(log: TableLog) -> dict[str, Any]:
+def _table_facts(log: TableLog) -> dict[str, Any]:
     state = log.refresh()
     files = list(state.files.values())
     mirror = json.loads(state.records.get("headwater.mirror", "{}"))
@@ -789,14 +789,14 @@ def _described(log: TableLog) -> dict[str, Any]:
     }
 
 
-def history(log: TableLog, most: int = 50) -> list[dict[str, Any]]:
+def history(log: TableLog, count_max: int = 50) -> list[dict[str, Any]]:
     """Return facts about the newest commits, newest first, as far as the log has them.
 
     Each has `version`, `timestamp` (milliseconds), `operation` and `operationMetrics` (numbers as text); the last two
     are empty if a writer left them out.
     """
     commits: list[dict[str, Any]] = []
-    for version in range(log.state.version, max(-1, log.state.version - most), -1):
+    for version in range(log.state.version, max(-1, log.state.version - count_max), -1):
         try:
             text = log.store.read(f"{FOLDER}/{version:020}.json")
         except FileNotFoundError:

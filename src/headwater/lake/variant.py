@@ -46,9 +46,9 @@ _DECIMALS = [(9, b"\x20", 4), (18, b"\x24", 8), (38, b"\x28", 16)]
 _COUNT_SHORT = 0xFF
 
 
-def is_variant(described: Sequence[Mapping[str, Any]]) -> bool:
+def is_variant(columns: Sequence[Mapping[str, Any]]) -> bool:
     """Return True if a table has its documents as VARIANT."""
-    return any(column["type"] == VARIANT for column in described)
+    return any(column["type"] == VARIANT for column in columns)
 
 
 class VariantShape(TableShape):
@@ -68,8 +68,8 @@ class VariantShape(TableShape):
         pairs = [(b"", b"") if isinstance(variant, str) else variant for variant in read]
         kind: Any = arrow_type(VARIANT)
         halves = [pa.array([pair[half] for pair in pairs], pa.binary()) for half in (0, 1)]
-        missing = pa.array([reason is not None for reason in self.misfits], pa.bool_())
-        self._documents = pa.StructArray.from_arrays(halves, fields=list(kind), mask=missing)
+        is_misfit = pa.array([reason is not None for reason in self.misfits], pa.bool_())
+        self._documents = pa.StructArray.from_arrays(halves, fields=list(kind), mask=is_misfit)
         return super().rows(batch)
 
     def values(self, column: str, batch: pa.RecordBatch) -> Any:
@@ -138,7 +138,7 @@ def _text(value: str) -> bytes:
     return _LONG_TEXT + len(data).to_bytes(4, "little") + data
 
 
-def _whole(value: int) -> bytes:
+def _encoded_integer(value: int) -> bytes:
     for limit, header, size in _WHOLE:
         if -limit <= value < limit:
             return header + value.to_bytes(size, "little", signed=True)
@@ -166,7 +166,7 @@ def _decimal(value: Decimal) -> bytes:
     return _double(float(value))
 
 
-_LEAVES: dict[type, Callable[[Any], bytes]] = {str: _text, int: _whole, float: _double, Decimal: _decimal}
+_LEAVES: dict[type, Callable[[Any], bytes]] = {str: _text, int: _encoded_integer, float: _double, Decimal: _decimal}
 _LEAVES |= {bool: _constant, type(None): _constant}
 
 
@@ -184,10 +184,10 @@ def _object(value: Mapping[str, Any], names: dict[str, int], depth: int) -> byte
     # The encoding demands the ids of an object's fields in the order of their names, so that readers can search; the
     # values stay in the order of the text.
     members.sort()
-    id_size, offset_size = _size(max((known for _, known, _ in members), default=0)), _size(at)
+    id_size, offset_size = _size(max((number for _, number, _ in members), default=0)), _size(at)
     large = len(members) > _COUNT_SHORT
     header = (large << 6) | (id_size - 1) << 4 | (offset_size - 1) << 2 | _OBJECT
-    ids = _packed([known for _, known, _ in members], id_size)
+    ids = _packed([number for _, number, _ in members], id_size)
     offsets = _packed([*(place for _, _, place in members), at], offset_size)
     return b"".join((bytes((header,)), _count(len(members), large), ids, offsets, *parts))
 
@@ -220,9 +220,9 @@ def _count(count: int, large: int) -> bytes:
     return count.to_bytes(4 if large else 1, "little")
 
 
-def _size(most: int) -> int:
-    """Return the number of bytes that numbers up to `most` need."""
-    return 1 if most < 1 << 8 else 2 if most < 1 << 16 else 3 if most < 1 << 24 else 4
+def _size(number_max: int) -> int:
+    """Return the number of bytes that numbers up to `number_max` need."""
+    return 1 if number_max < 1 << 8 else 2 if number_max < 1 << 16 else 3 if number_max < 1 << 24 else 4
 
 
 def _packed(numbers: Sequence[int], size: int) -> bytes:

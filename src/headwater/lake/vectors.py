@@ -111,34 +111,43 @@ def write(store: TableStore, vectors: Mapping[str, BitMap], folder: str = "") ->
         vectors: dead rows by data file.
         folder: the table's folder for files of vectors; empty for its own.
     """
-    described: dict[str, Descriptor] = {}
+    descriptors: dict[str, Descriptor] = {}
     large: dict[str, bytes] = {}
     for path, rows in vectors.items():
         body = encode(rows)
         invariant(len(rows), "{} gets a vector without a dead row", path)
-        described[path] = {"storageType": "i", "pathOrInlineDv": "", "sizeInBytes": len(body), "cardinality": len(rows)}
+        descriptors[path] = {
+            "storageType": "i",
+            "pathOrInlineDv": "",
+            "sizeInBytes": len(body),
+            "cardinality": len(rows),
+        }
         if len(body) <= INLINE_BYTES_MAX:
-            described[path]["pathOrInlineDv"] = z85(body)
+            descriptors[path]["pathOrInlineDv"] = z85(body)
         else:
             large[path] = body
     if large:
         name = uuid.uuid4()
         content = bytearray(_VERSION)
         for path, body in large.items():
-            described[path] |= {"storageType": "u", "pathOrInlineDv": folder + z85(name.bytes), "offset": len(content)}
+            descriptors[path] |= {
+                "storageType": "u",
+                "pathOrInlineDv": folder + z85(name.bytes),
+                "offset": len(content),
+            }
             content += _SIZE.pack(len(body)) + body + _CRC.pack(zlib.crc32(body))
         # Durable, with its name, before the commit that refers to it.
         store.write(_file_name(folder, name), bytes(content))
-    return described
+    return descriptors
 
 
-def file_of(described: Descriptor) -> str | None:
+def file_of(descriptor: Descriptor) -> str | None:
     """Return the file that a vector lies in, relative to the table, or absolute if it begins with a scheme or slash;
     None if it stands in the log."""
-    if described["storageType"] == "i":
+    if descriptor["storageType"] == "i":
         return None
-    text = str(described["pathOrInlineDv"])
-    if described["storageType"] == "p":
+    text = str(descriptor["pathOrInlineDv"])
+    if descriptor["storageType"] == "p":
         return unquote(text)  # a url
     # Twenty letters are the 16 bytes of the file's name; what stands before them is the folder (PROTOCOL.md, "Deletion
     # Vector Descriptor Schema").
@@ -150,55 +159,55 @@ def _file_name(folder: str, name: uuid.UUID) -> str:
     return within(folder, f"deletion_vector_{name}.bin")
 
 
-def read(store: TableStore, described: Descriptor) -> BitMap:
+def read(store: TableStore, descriptor: Descriptor) -> BitMap:
     """Return the rows of a vector that the log describes.
 
     Raises:
         CorruptStore: the vector differs from the log's description in size, checksum, magic or count.
     """
-    where = file_of(described) or "the log"
+    file = file_of(descriptor) or "the log"
     try:
-        rows = decode(body(store, described))
+        rows = decode(body(store, descriptor))
     except (ValueError, struct.error, IndexError) as error:
-        raise CorruptStore(store.full(where), int(described.get("offset") or 0), str(error)) from None
+        raise CorruptStore(store.full(file), int(descriptor.get("offset") or 0), str(error)) from None
     # A vector that lost rows on its way would bring dead rows back without any other sign.
-    if len(rows) != described["cardinality"]:
-        problem = f"a deletion vector of {len(rows)} rows, the log says {described['cardinality']}"
-        raise CorruptStore(store.full(where), int(described.get("offset") or 0), problem)
+    if len(rows) != descriptor["cardinality"]:
+        problem = f"a deletion vector of {len(rows)} rows, the log says {descriptor['cardinality']}"
+        raise CorruptStore(store.full(file), int(descriptor.get("offset") or 0), problem)
     return rows
 
 
-def body(store: TableStore, described: Descriptor) -> bytes:
+def body(store: TableStore, descriptor: Descriptor) -> bytes:
     """Return the body of a vector that the log describes.
 
     Raises:
         CorruptStore: the vector differs from the log's description in size, checksum or magic number.
     """
-    path = file_of(described)
+    path = file_of(descriptor)
     try:
-        content = _inline(described) if path is None else _from_file(store.read(path), described)
-        if len(content) != described["sizeInBytes"] or int.from_bytes(content[:4], "little") != MAGIC:
-            raise ValueError(f"no deletion vector of {described['sizeInBytes']} bytes")
+        content = _inline(descriptor) if path is None else _from_file(store.read(path), descriptor)
+        if len(content) != descriptor["sizeInBytes"] or int.from_bytes(content[:4], "little") != MAGIC:
+            raise ValueError(f"no deletion vector of {descriptor['sizeInBytes']} bytes")
     except (ValueError, struct.error, IndexError) as error:
-        raise CorruptStore(store.full(path or "the log"), int(described.get("offset") or 0), str(error)) from None
+        raise CorruptStore(store.full(path or "the log"), int(descriptor.get("offset") or 0), str(error)) from None
     return content
 
 
-def _inline(described: Descriptor) -> bytes:
-    return unz85(described["pathOrInlineDv"])[: described["sizeInBytes"]]
+def _inline(descriptor: Descriptor) -> bytes:
+    return unz85(descriptor["pathOrInlineDv"])[: descriptor["sizeInBytes"]]
 
 
-def _from_file(content: bytes, described: Descriptor) -> bytes:
+def _from_file(content: bytes, descriptor: Descriptor) -> bytes:
     # A vector without an offset is the first of its file, behind the version byte.
-    offset = int(described.get("offset") or 1)
-    size = int(described["sizeInBytes"])
+    offset = int(descriptor.get("offset") or 1)
+    size = int(descriptor["sizeInBytes"])
     end = offset + _SIZE.size + size
     # Lengths first: the two below are read at places that the log names.
     if end + _CRC.size > len(content):
         raise ValueError(f"a deletion vector of {size} bytes ends beyond its file of {len(content)}")
-    (written,) = _SIZE.unpack_from(content, offset)
+    (recorded_size,) = _SIZE.unpack_from(content, offset)
     body = content[offset + _SIZE.size : end]
     (checksum,) = _CRC.unpack_from(content, end)
-    if written != size or zlib.crc32(body) != checksum:
+    if recorded_size != size or zlib.crc32(body) != checksum:
         raise ValueError("a deletion vector's size or checksum is not its own")
     return body

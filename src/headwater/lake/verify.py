@@ -28,12 +28,12 @@ def rows_of(
     store: TableStore, file: DataFile, columns: Sequence[str] = COLUMNS
 ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
     """Yield batches of the live rows of a file, with the position of each row in the file."""
-    dead = vectors.read(store, file.vector) if file.vector else None
-    with store.parquet(file.path) as opened:
-        alive, at = live_mask(opened.metadata.num_rows, dead), 0
-        for batch in opened.iter_batches(columns=list(columns)):
-            mine = alive[at : at + batch.num_rows]
-            yield batch.filter(pa.array(mine)), (mine.nonzero()[0] + at).tolist()
+    dead_rows = vectors.read(store, file.vector) if file.vector else None
+    with store.parquet(file.path) as parquet_file:
+        alive, at = live_mask(parquet_file.metadata.num_rows, dead_rows), 0
+        for batch in parquet_file.iter_batches(columns=list(columns)):
+            is_alive = alive[at : at + batch.num_rows]
+            yield batch.filter(pa.array(is_alive)), (is_alive.nonzero()[0] + at).tolist()
             at += batch.num_rows
 
 
@@ -41,13 +41,13 @@ def strays(log: TableLog) -> list[str]:
     """Return the paths of commits behind a gap in the log: no reader reaches them, and some refuse the table because of
     them. `log` must have been refreshed.
     """
-    listed = [each.path for each in log.store.list(FOLDER) if COMMIT.fullmatch(each.path.rpartition("/")[2])]
+    commits = [each.path for each in log.store.list(FOLDER) if COMMIT.fullmatch(each.path.rpartition("/")[2])]
     # Somebody may have committed since, and a look through a large folder leaves out some of what came meanwhile: what
     # follows without a gap, when the look is over, is no stray.
     following = log.state.version + 1
     while log.store.exists(f"{FOLDER}/{following:020d}.json"):
         following += 1
-    return sorted(path for path in listed if path > f"{FOLDER}/{following:020d}.json")
+    return sorted(path for path in commits if path > f"{FOLDER}/{following:020d}.json")
 
 
 def missing(store: TableStore, state: TableState) -> dict[str, list[str]]:
@@ -61,8 +61,8 @@ def missing(store: TableStore, state: TableState) -> dict[str, list[str]]:
 
 def without(state: TableState, paths: Iterable[str]) -> TableState:
     """Return a state without some of its files, given by path as the log writes it."""
-    gone = set(paths)
-    return replace(state, files={path: file for path, file in state.files.items() if path not in gone})
+    removed_paths = set(paths)
+    return replace(state, files={path: file for path, file in state.files.items() if path not in removed_paths})
 
 
 Tell: TypeAlias = Callable[[int], None]
@@ -79,15 +79,15 @@ def check_indexes(store: TableStore, state: TableState, indexes: Indexes, tell: 
     A missing or damaged index loses nothing, since it is built again when it is needed.
     """
     problems = []
-    for done, file in enumerate(state.files.values()):
-        tell(done)
+    for count, file in enumerate(state.files.values()):
+        tell(count)
         if not indexes.is_good(file.path):
             problems.append(f"{file.path}: its index is missing or damaged; it is built again when it is needed")
             continue
-        known, missed = indexes.of(file.path), 0
+        index, missed = indexes.of(file.path), 0
         for batch, rows in rows_of(store, file):
-            wanted = hashes_of(batch.column("key"), batch.column("vbucket").to_numpy(), indexes.seed)
-            rows_found = known.find(wanted.take(order_of(wanted)))
+            hashes = hashes_of(batch.column("key"), batch.column("vbucket").to_numpy(), indexes.seed)
+            rows_found = index.find(hashes.take(order_of(hashes)))
             missed += len(set(rows) - set(rows_found.tolist()))
         if missed:
             problems.append(f"{file.path}: its index does not lead to {missed} of its rows; remove {file.path}'s index")
@@ -96,24 +96,26 @@ def check_indexes(store: TableStore, state: TableState, indexes: Indexes, tell: 
 
 def of_table(store: TableStore, state: TableState, tell: Tell = _nobody) -> tuple[Held, list[str]]:
     """Return the documents that a table holds, and a message for each key that it holds twice."""
-    held: Held = {}
+    rows: Held = {}
     twice = []
-    for done, file in enumerate(state.files.values()):
-        tell(done)
+    for count, file in enumerate(state.files.values()):
+        tell(count)
         for batch, _ in rows_of(store, file):
             columns = (batch.column(name).to_pylist() for name in COLUMNS)
             for key, vbucket, seqno, cas in zip(*columns, strict=True):
                 name = (vbucket, key.encode() if isinstance(key, str) else key)
-                if name in held:
+                if name in rows:
                     twice.append(f"vbucket {vbucket}, key {name[1]!r} has more than one row")
-                held[name] = (seqno, cas)
-    return held, twice
+                rows[name] = (seqno, cas)
+    return rows, twice
 
 
-def check_quarantine(table: Held, aside: Held) -> list[str]:
+def check_quarantine(table: Held, quarantine: Held) -> list[str]:
     """Return problems of a quarantine: rows of no document of the table, or of another change of it. Documents whose
     keys are not text need not be in the table."""
-    wrong = [name for name, place in aside.items() if table.get(name, None if is_text(name[1]) else place) != place]
+    wrong = [
+        name for name, place in quarantine.items() if table.get(name, None if is_text(name[1]) else place) != place
+    ]
     return [f"{len(wrong)} rows of the quarantine are not of the table's documents: {_keys(wrong)}"] if wrong else []
 
 
@@ -139,8 +141,10 @@ def compare(table: Held, bucket: Held) -> list[str]:
         "only in the table": table.keys() - bucket.keys(),
         "of another seqno or CAS": {name for name, at in table.items() if bucket.get(name, at) != at},
     }
-    kept = {what: [name for name in names if not name[1].startswith(TRANSACTIONS)] for what, names in kinds.items()}
-    return [f"{len(names)} documents are {what}: {_keys(names)}" for what, names in kept.items() if names]
+    keys_by_kind = {
+        kind: [name for name in names if not name[1].startswith(TRANSACTIONS)] for kind, names in kinds.items()
+    }
+    return [f"{len(names)} documents are {kind}: {_keys(names)}" for kind, names in keys_by_kind.items() if names]
 
 
 def _keys(names: Iterable[tuple[int, bytes]]) -> str:

@@ -105,8 +105,8 @@ class TaskResult:
         return json.dumps(self._as_dict()).encode()
 
     def _as_dict(self) -> dict[str, Any]:
-        dead = {path: base64.b64encode(rows.serialize()).decode() for path, rows in self.dead.items()}
-        return self.__dict__ | {"dead": dead, "aside": self.aside._as_dict() if self.aside else None}
+        dead_rows = {path: base64.b64encode(rows.serialize()).decode() for path, rows in self.dead.items()}
+        return self.__dict__ | {"dead": dead_rows, "aside": self.aside._as_dict() if self.aside else None}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TaskResult:
@@ -115,9 +115,9 @@ class TaskResult:
 
     @classmethod
     def _read(cls, fields: dict[str, Any]) -> TaskResult:
-        dead = {path: BitMap.deserialize(base64.b64decode(text)) for path, text in fields.pop("dead").items()}
-        aside = fields.pop("aside")
-        return cls(**fields, dead=dead, aside=cls._read(aside) if aside else None)
+        dead_rows = {path: BitMap.deserialize(base64.b64decode(text)) for path, text in fields.pop("dead").items()}
+        quarantine = fields.pop("aside")
+        return cls(**fields, dead=dead_rows, aside=cls._read(quarantine) if quarantine else None)
 
 
 class Misfits(Protocol):
@@ -130,7 +130,7 @@ class Misfits(Protocol):
 
 
 @dataclass(frozen=True)
-class Aside:
+class TaskQuarantine:
     """A quarantine as a task needs it.
 
     Attributes:
@@ -153,7 +153,7 @@ def write(
     shape: TableShape,
     portion: Portion,
     batches: Iterable[pa.RecordBatch],
-    aside: Aside | None = None,
+    quarantine: TaskQuarantine | None = None,
 ) -> TaskResult:
     """Write the changes of some vbuckets; return the data for the commit.
 
@@ -164,36 +164,38 @@ def write(
         shape: makes the table's rows.
         portion: the vbuckets.
         batches: their changes, in order within each vbucket, with the columns of `shape.SOURCE`. No rollback rows.
-        aside: the quarantine for documents that do not fit; None for none.
+        quarantine: the quarantine for documents that do not fit; None for none.
     """
     # A vbucket of another task among these would have its rows killed here and written there.
     strangers = (portion.fresh | portion.replaced) - portion.vbuckets
     invariant(not strangers, "vbuckets {} are no part of what is written", strangers)
     out = DataWriter(store, shape.schema, state.layout.label("part"))
     quarantine_out = None
-    if aside:
-        quarantine_out = DataWriter(aside.store, aside.shape.schema, aside.state.layout.label("quarantine"))
+    if quarantine:
+        quarantine_out = DataWriter(
+            quarantine.store, quarantine.shape.schema, quarantine.state.layout.label("quarantine")
+        )
     try:
-        taking = _Taking(shape, out, state.id_columns, aside.shape if aside else None, quarantine_out)
+        taking = _Taking(shape, out, state.id_columns, quarantine.shape if quarantine else None, quarantine_out)
         lookup = lineage.lookup(store, state, indexes, portion.vbuckets - portion.fresh)
-        seen = _TaskChanges(2 if aside else 1)
+        newest_changes = _TaskChanges(2 if quarantine else 1)
         for batch, hashes, ids in _looked_up(batches, indexes.seed, lookup):
-            seen.note(batch, hashes, taking.take(batch, ids), ids)
-        newest = seen.newest()
+            newest_changes.note(batch, hashes, taking.take(batch, ids), ids)
+        newest = newest_changes.newest()
         # The files are closed, and so on the disk, before their rows are promised to the driver.
-        written = _result_of(store, state, indexes, portion, newest, 0, out.close(), lookup)
-        if aside and quarantine_out:
+        result = _result_of(store, state, indexes, portion, newest, 0, out.close(), lookup)
+        if quarantine and quarantine_out:
             files = quarantine_out.close()
-            written.aside = _result_of(aside.store, aside.state, aside.indexes, portion, newest, 1, files)
+            result.aside = _result_of(quarantine.store, quarantine.state, quarantine.indexes, portion, newest, 1, files)
     # Of a cancelled task as well nobody else knows the files.
     except BaseException:
         out.discard()
         if quarantine_out:
             quarantine_out.discard()
         raise
-    written.counts = taking.counts | {"rollbacks": len(portion.replaced)}
-    written.columns, written.conflicts = shape.added, sorted(shape.conflicts)
-    return written
+    result.counts = taking.counts | {"rollbacks": len(portion.replaced)}
+    result.columns, result.conflicts = shape.added, sorted(shape.conflicts)
+    return result
 
 
 def _looked_up(
@@ -201,7 +203,7 @@ def _looked_up(
 ) -> Iterator[tuple[pa.RecordBatch, Hashes, Ids | None]]:
     """Yield each batch that has rows, the hashes of its keys, and the ids of the rows that it replaces; None without
     `lookup`."""
-    held: list[tuple[pa.RecordBatch, Hashes]] = []
+    waiting_batches: list[tuple[pa.RecordBatch, Hashes]] = []
     held_bytes = 0
     for batch in batches:
         if not batch.num_rows:
@@ -210,21 +212,21 @@ def _looked_up(
         if lookup is None:
             yield batch, hashes, None
             continue
-        held.append((batch, hashes))
+        waiting_batches.append((batch, hashes))
         held_bytes += batch.nbytes
         if held_bytes >= LOOKUP_BYTES:
-            yield from _with_ids(held, lookup)
-            held, held_bytes = [], 0
-    if lookup is not None and held:
-        yield from _with_ids(held, lookup)
+            yield from _with_ids(waiting_batches, lookup)
+            waiting_batches, held_bytes = [], 0
+    if lookup is not None and waiting_batches:
+        yield from _with_ids(waiting_batches, lookup)
 
 
 def _with_ids(
-    held: Sequence[tuple[pa.RecordBatch, Hashes]], lookup: Lookup
+    batches: Sequence[tuple[pa.RecordBatch, Hashes]], lookup: Lookup
 ) -> Iterator[tuple[pa.RecordBatch, Hashes, Ids]]:
-    vbuckets = np.concatenate([batch.column("vbucket").to_numpy() for batch, _ in held])
-    ids, first = lookup.ids_of(joined([hashes for _, hashes in held]), vbuckets), 0
-    for batch, hashes in held:
+    vbuckets = np.concatenate([batch.column("vbucket").to_numpy() for batch, _ in batches])
+    ids, first = lookup.ids_of(joined([hashes for _, hashes in batches]), vbuckets), 0
+    for batch, hashes in batches:
         yield batch, hashes, ids[first : first + len(hashes)]
         first += len(hashes)
 
@@ -246,18 +248,18 @@ def _result_of(
         files: the table's new files.
         lookup: has looked up all changes; None if nobody has.
     """
-    written, dead = TaskResult(state.version), _Dead()
+    result, dead_files = TaskResult(state.version), _Dead()
     # A worker serves many batches: the mapping of a file that the table lost would keep its blocks on the disk.
     indexes.forget_others({file.path for file in state.files.values()})
-    _index_new(indexes, files, newest, newest.places[which], newest.ids if lookup else None, dead, written)
+    _index_new(indexes, files, newest, newest.places[which], newest.ids if lookup else None, dead_files, result)
     if lookup is None:
-        _look_up(state, indexes, portion, newest, dead)
+        _look_up(state, indexes, portion, newest, dead_files)
     else:
         for path, rows in lookup.dead():
-            dead.add(path, rows)
-    _replace(store, state, portion, dead)
-    written.dead = dead.rows
-    return written
+            dead_files.add(path, rows)
+    _replace(store, state, portion, dead_files)
+    result.dead = dead_files.rows
+    return result
 
 
 _Placed = tuple[int, NDArray[np.int64]]
@@ -282,59 +284,61 @@ class _Taking:
     def take(self, batch: pa.RecordBatch, ids: Ids | None) -> list[_Placed]:
         """Write a batch; return the positions of its rows in each table. `ids`: of the rows it replaces, if kept."""
         mutations = pc.equal(batch.column("event"), pa.scalar("mutation")).to_numpy(zero_copy_only=False)
-        taken = self._shape.taken(batch)
-        stored = mutations if taken is None else mutations & taken
+        is_accepted = self._shape.taken(batch)
+        is_stored = mutations if is_accepted is None else mutations & is_accepted
         # The shape keeps the reasons of the batch before; a batch without any row to write would be given those.
         self._shape.misfits = []
-        placed = [_placed(self._out, batch, stored, lambda kept: self._rows(kept, stored, ids))]
-        changes = batch.num_rows if taken is None else int(taken.sum())
-        mutated = int(stored.sum())
+        placed = [_placed_rows(self._out, batch, is_stored, lambda rows: self._rows(rows, is_stored, ids))]
+        changes = batch.num_rows if is_accepted is None else int(is_accepted.sum())
+        mutated = int(is_stored.sum())
         self.counts["mutations"] += mutated
         self.counts["deletions"] += changes - mutated
         if self._misfits is not None and self._quarantine_out is not None:
-            placed.append(self._set_aside(batch, mutations, stored, self._misfits, self._quarantine_out))
+            placed.append(self._set_aside(batch, mutations, is_stored, self._misfits, self._quarantine_out))
         return placed
 
-    def _rows(self, kept: pa.RecordBatch, stored: NDArray[np.bool_], ids: Ids | None) -> pa.RecordBatch:
-        rows = self._shape.rows(kept)
+    def _rows(self, changes: pa.RecordBatch, is_stored: NDArray[np.bool_], ids: Ids | None) -> pa.RecordBatch:
+        rows = self._shape.rows(changes)
         if self._columns is None or ids is None:
             return rows
-        return rows.append_column(pa.field(self._columns.row, pa.int64()), row_ids.column(ids[stored]))
+        return rows.append_column(pa.field(self._columns.row, pa.int64()), row_ids.column(ids[is_stored]))
 
     def _set_aside(
         self,
         batch: pa.RecordBatch,
         mutations: NDArray[np.bool_],
-        stored: NDArray[np.bool_],
+        is_stored: NDArray[np.bool_],
         misfits: Misfits,
         quarantine_out: DataWriter,
     ) -> _Placed:
         reasons = np.full(batch.num_rows, None, object)
         # A deletion of such a key has no reason, so it only ends the row that the quarantine has of it.
-        reasons[mutations & ~stored] = NO_TEXT
+        reasons[mutations & ~is_stored] = NO_TEXT
         if self._shape.misfits:
-            reasons[stored] = self._shape.misfits
-        bad = np.array([reason is not None for reason in reasons], np.bool_)
-        self.counts["quarantined"] = self.counts.get("quarantined", 0) + int(bad.sum())
-        return _placed(quarantine_out, batch, bad, lambda kept: misfits.rows(kept, reasons[bad].tolist()))
+            reasons[is_stored] = self._shape.misfits
+        is_misfit = np.array([reason is not None for reason in reasons], np.bool_)
+        self.counts["quarantined"] = self.counts.get("quarantined", 0) + int(is_misfit.sum())
+        return _placed_rows(
+            quarantine_out, batch, is_misfit, lambda rows: misfits.rows(rows, reasons[is_misfit].tolist())
+        )
 
 
-def _placed(
+def _placed_rows(
     out: DataWriter,
     batch: pa.RecordBatch,
-    stored: NDArray[np.bool_],
+    is_stored: NDArray[np.bool_],
     rows_of: Callable[[pa.RecordBatch], pa.RecordBatch],
 ) -> _Placed:
-    """Write the rows of a batch's changes that the mask `stored` selects; return their positions."""
+    """Write the rows of a batch's changes that the mask `is_stored` selects; return their positions."""
     rows = np.full(batch.num_rows, NO_ROW, np.int64)
-    count = int(stored.sum())
+    count = int(is_stored.sum())
     if not count:
         return 0, rows
-    kept = batch if count == batch.num_rows else batch.filter(pa.array(stored))
-    number, first = out.add(rows_of(kept))
-    rows[stored] = np.arange(first, first + count)
-    held = out.files[number].rows
-    invariant(first + count == held, "rows {} to {} of a file that has {}", first, first + count, held)
+    changes = batch if count == batch.num_rows else batch.filter(pa.array(is_stored))
+    number, first = out.add(rows_of(changes))
+    rows[is_stored] = np.arange(first, first + count)
+    row_count = out.files[number].rows
+    invariant(first + count == row_count, "rows {} to {} of a file that has {}", first, first + count, row_count)
     return number, rows
 
 
@@ -401,21 +405,24 @@ class _TaskChanges:
         falls = seqnos[order[1:]] < seqnos[order[:-1]]
         if (falls & ~lasts[:-1]).any():
             order = np.lexsort((seqnos, hashes.low, hashes.high))
-        kept, gone = order[lasts], order[~lasts]
+        newest_places, older_places = order[lasts], order[~lasts]
         changes = len(seqnos)
         invariant(len(hashes) == len(order) == changes, "{} keys of {} changes", len(hashes), changes)
-        places = [_places(files, rows, kept, gone) for files, rows in zip(columns[::2], columns[1::2], strict=True)]
-        ids = np.concatenate(self._ids)[kept] if self._ids else None
-        return _Newest(hashes.take(kept), vbuckets[kept], places, ids)
+        places = [
+            _places(files, rows, newest_places, older_places)
+            for files, rows in zip(columns[::2], columns[1::2], strict=True)
+        ]
+        ids = np.concatenate(self._ids)[newest_places] if self._ids else None
+        return _Newest(hashes.take(newest_places), vbuckets[newest_places], places, ids)
 
 
 def _places(
-    files: NDArray[np.int32], rows: NDArray[np.int64], kept: NDArray[np.int64], gone: NDArray[np.int64]
+    files: NDArray[np.int32], rows: NDArray[np.int64], newest: NDArray[np.int64], older: NDArray[np.int64]
 ) -> _Places:
     # A deletion that a later change of the batch replaced has no row that could die.
-    gone = gone[rows[gone] != NO_ROW]
-    outdated = [(int(number), rows[gone[files[gone] == number]]) for number in np.unique(files[gone])]
-    return _Places(files[kept], rows[kept], outdated)
+    older = older[rows[older] != NO_ROW]
+    outdated = [(int(number), rows[older[files[older] == number]]) for number in np.unique(files[older])]
+    return _Places(files[newest], rows[newest], outdated)
 
 
 class _Dead:
@@ -437,43 +444,43 @@ def _index_new(
     newest: _Newest,
     places: _Places,
     ids: Ids | None,
-    dead: _Dead,
-    written: TaskResult,
+    dead_files: _Dead,
+    result: TaskResult,
 ) -> None:
     outdated = dict(places.outdated)
     for number, file in enumerate(files):
         # A change without a row has file number 0 as well, so the rows decide.
-        mine = (places.files == number) & (places.rows != NO_ROW)
-        hashes = newest.hashes if mine.all() else newest.hashes.take(mine)
-        live, old = int(mine.sum()), len(outdated.get(number, ()))
+        is_in_file = (places.files == number) & (places.rows != NO_ROW)
+        hashes = newest.hashes if is_in_file.all() else newest.hashes.take(is_in_file)
+        live, old = int(is_in_file.sum()), len(outdated.get(number, ()))
         # A row that is neither indexed nor dead would live for ever: no later change could find it.
         invariant(live + old == file.rows, "{}: {} rows, {} live and {} not", file.path, file.rows, live, old)
-        kept = None if ids is None else ids[mine]
-        indexes.write(file.path, index_of_sorted(hashes, places.rows[mine], kept), file.rows)
-        gone = outdated.get(number)
-        if gone is not None:
-            dead.add(file.path, gone)
-        written.files.append(file.to_add(whole=gone is None))
+        row_ids_ = None if ids is None else ids[is_in_file]
+        indexes.write(file.path, index_of_sorted(hashes, places.rows[is_in_file], row_ids_), file.rows)
+        dead_rows = outdated.get(number)
+        if dead_rows is not None:
+            dead_files.add(file.path, dead_rows)
+        result.files.append(file.to_add(is_whole=dead_rows is None))
 
 
-def _look_up(state: TableState, indexes: Indexes, portion: Portion, newest: _Newest, dead: _Dead) -> None:
+def _look_up(state: TableState, indexes: Indexes, portion: Portion, newest: _Newest, dead_files: _Dead) -> None:
     sought = portion.sought
     if not sought:
         return
     # Deletions are among them: they have no row in a new file, and kill the one that the table has.
-    wanted = newest.hashes
+    hashes = newest.hashes
     if len(sought) < len(portion.vbuckets):
         # Keys of a fresh or replaced vbucket have no row that could be found, or die with all of it.
-        wanted = wanted.take(np.isin(newest.vbuckets, np.fromiter(sought, np.int32)))
-    if len(wanted):
+        hashes = hashes.take(np.isin(newest.vbuckets, np.fromiter(sought, np.int32)))
+    if len(hashes):
         for file in candidates(state, sought):
-            dead.add(file.add["path"], indexes.of(file.path).find(wanted))
+            dead_files.add(file.add["path"], indexes.of(file.path).find(hashes))
 
 
-def _replace(store: TableStore, state: TableState, portion: Portion, dead: _Dead) -> None:
+def _replace(store: TableStore, state: TableState, portion: Portion, dead_files: _Dead) -> None:
     if portion.replaced:
         for file in candidates(state, portion.replaced):
-            dead.add(file.add["path"], rows_of_vbuckets(store, file.path, portion.replaced))
+            dead_files.add(file.add["path"], rows_of_vbuckets(store, file.path, portion.replaced))
 
 
 def candidates(state: TableState, vbuckets: frozenset[int]) -> Iterator[DataFile]:
@@ -484,8 +491,8 @@ def candidates(state: TableState, vbuckets: frozenset[int]) -> Iterator[DataFile
 
 def rows_of_vbuckets(store: TableStore, path: str, vbuckets: frozenset[int]) -> NDArray[np.int64]:
     """Return the rows of a file that belong to these vbuckets. One column is read, a few KiB for a million rows."""
-    wanted = np.fromiter(vbuckets, np.int32)
-    with store.parquet(path) as opened:
-        column: Any = opened.read(columns=["vbucket"]).column("vbucket")
+    numbers = np.fromiter(vbuckets, np.int32)
+    with store.parquet(path) as parquet_file:
+        column: Any = parquet_file.read(columns=["vbucket"]).column("vbucket")
     # A null stands for a row of another writer without a vbucket, which is nobody's to replace.
-    return np.flatnonzero(np.isin(column.fill_null(NO_ROW).to_numpy(), wanted))
+    return np.flatnonzero(np.isin(column.fill_null(NO_ROW).to_numpy(), numbers))

@@ -220,7 +220,7 @@ class Committer:
 
     def _end(self, batch: Any, error: BaseException | None) -> None:
         """Handle the end of a batch, which is durable or lost. On return no batch is in flight, or the node ends."""
-        lost: list[int] = []
+        lost_vbuckets: list[int] = []
         try:
             in_flight, durable = self._in_flight, self.durable
             node_invariant(durable < in_flight, "batch {} ends, batch {} is durable", in_flight, durable)
@@ -228,7 +228,7 @@ class Committer:
             if error is None:
                 self._store.settle(batch)
             else:
-                lost = self._store.abandon(batch, error)
+                lost_vbuckets = self._store.abandon(batch, error)
         except Exception:
             # Memory and disk differ, so seqnos could be used twice. After a crash, the next start reads the intact log.
             message = "the index can't follow the log any more, the node ends as in a crash"
@@ -242,7 +242,7 @@ class Committer:
             self.durations.add(self._loop.time() - self._begun_at)
             self._release()
         else:
-            self._lost(error, lost)
+            self._lost(error, lost_vbuckets)
         if self._dirty:
             self._schedule()
 

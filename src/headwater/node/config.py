@@ -145,15 +145,15 @@ class NodeConfig:
     @property
     def administering(self) -> frozenset[str]:
         """The users who may administer the node."""
-        named = [name.strip() for name in self.administrators.split(",") if name.strip()]
+        names = [name.strip() for name in self.administrators.split(",") if name.strip()]
         first = [name for name in self.users if name != CLUSTER_USER][:1]
-        return frozenset(named or first)
+        return frozenset(names or first)
 
     @property
     def roles(self) -> dict[str, tuple[Grant, ...]]:
         """The roles of each user: those of administrators, of ordinary users, and of other nodes."""
-        known = {name: ADMINISTRATOR if name in self.administering else ORDINARY for name in self.users}
-        return {**known, CLUSTER_USER: NODE}
+        roles_by_user = {name: ADMINISTRATOR if name in self.administering else ORDINARY for name in self.users}
+        return {**roles_by_user, CLUSTER_USER: NODE}
 
     @property
     def account(self) -> tuple[str | None, str | None]:
@@ -201,8 +201,8 @@ class NodeConfig:
         if self.workers > (most := self.vbuckets or VBUCKETS_MAX):
             raise OptionError("workers", self.workers, f"{most} or fewer: each serves a vbucket at least")
         if self.host in ("", "0.0.0.0", "::"):  # noqa: S104 - which is refused
-            wanted = "an address of this machine alone: the cluster map of its workers has it, and clients call it"
-            raise OptionError("host", self.host, wanted)
+            allowed = "an address of this machine alone: the cluster map of its workers has it, and clients call it"
+            raise OptionError("host", self.host, allowed)
         if self.without_tls != "anywhere":
             raise OptionError(
                 "without-tls", self.without_tls, "possible with --workers yet: each has a port of its own"
@@ -264,15 +264,15 @@ def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.
         OptionError: an invalid value, an unknown name, a password file that others may read, or a password without a
             user (a node with a password in its settings never runs without logins).
     """
-    given = {name.replace("-", "_"): value for name, value in options.items() if value is not None}
+    set_options = {name.replace("-", "_"): value for name, value in options.items() if value is not None}
     variables = {each.field: environment[each.variable] for each in OPTIONS if each.variable in environment}
     settings = {name: _BY_FIELD[name].parse(text) for name, text in variables.items()}
-    settings |= {name: _measured(name, value) for name, value in given.items()}
+    settings |= {name: _measured(name, value) for name, value in set_options.items()}
     file = settings.get(CONFIG.field)
     values = {**(read_file(Path(file)) if file else {}), **settings}
     users = _users(values, environment)
-    known = {each.name for each in fields(NodeConfig)} - {"users"}
-    settings = {name: value for name, value in values.items() if name in known}
+    field_names = {each.name for each in fields(NodeConfig)} - {"users"}
+    settings = {name: value for name, value in values.items() if name in field_names}
     if "data" in settings:
         settings["data"] = store_folder(str(settings["data"]))
     return NodeConfig(users=users, **settings)
@@ -294,8 +294,8 @@ def store_folder(text: str) -> Path:
     return local_folder("data", text, message + "; to keep copies there: headwater backup create {url}")
 
 
-def local_folder(option: str, text: str, wanted: str) -> Path:
-    """Return the path of the folder that an option names, which must be on this machine; `wanted` is the text of the
+def local_folder(option: str, text: str, allowed: str) -> Path:
+    """Return the path of the folder that an option names, which must be on this machine; `allowed` is the text of the
     error.
 
     Raises:
@@ -303,7 +303,7 @@ def local_folder(option: str, text: str, wanted: str) -> Path:
     """
     if (scheme := _URL.match(text)) is not None:
         url = f"{scheme[0]}//{text[scheme.end() :].lstrip('/')}"
-        raise OptionError(option, url, wanted.format(url=url))
+        raise OptionError(option, url, allowed.format(url=url))
     return Path(text)
 
 

@@ -104,8 +104,8 @@ def faults_of(text: str, *, with_files: bool = True) -> list[Fault]:
         if is_of_clients(key, value):
             continue
         if (problem := wrong(key, value)) is not None:
-            shown = f"{value!r} is " if key.replace("-", "_") in _BY_FIELD else ""
-            faults.append(Fault(lines[key,], key, f"{shown}not {problem}"))
+            value_text = f"{value!r} is " if key.replace("-", "_") in _BY_FIELD else ""
+            faults.append(Fault(lines[key,], key, f"{value_text}not {problem}"))
         else:
             values[key.replace("-", "_")] = _BY_FIELD[key.replace("-", "_")].of_file(value)
     by_field = {key.replace("-", "_"): (key, lines[key,]) for key in table}
@@ -124,11 +124,11 @@ def _impossible(values: dict[str, Any], *, with_files: bool) -> Iterator[tuple[s
     """Yield (field, problem) for each problem. After each one its field is removed, so that the next problem
     appears.
     """
-    left = {name: value for name, value in values.items() if with_files or name not in FILES}
-    while (error := _problem(left, with_files=with_files)) is not None:
-        field = _culprit(error, left, with_files=with_files)
+    remaining = {name: value for name, value in values.items() if with_files or name not in FILES}
+    while (error := _problem(remaining, with_files=with_files)) is not None:
+        field = _culprit(error, remaining, with_files=with_files)
         yield field, str(error)
-        if left.pop(field, None) is None:
+        if remaining.pop(field, None) is None:
             return
 
 
@@ -136,9 +136,9 @@ def _culprit(error: OptionError, values: dict[str, Any], *, with_files: bool) ->
     """Return the field to change: the one that the error names, or otherwise a field whose removal solves the problem;
     empty if there is none.
     """
-    named = error.name.replace("-", "_")
-    if named in values:
-        return named
+    field = error.name.replace("-", "_")
+    if field in values:
+        return field
     for name in values:
         rest = {other: value for other, value in values.items() if other != name}
         if str(_problem(rest, with_files=with_files)) != str(error):
@@ -171,10 +171,10 @@ def settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> 
         OptionError: as `config_from`, whose result this explains.
     """
     config = config_from({CONFIG.field: str(file)} if file else {}, environment)
-    named = file or Path(environment.get(CONFIG.variable, ""))
-    values = _of_file(named) if named != Path() else {}
-    given = [option for option in OPTIONS if option.variable in environment]
-    values |= {option.field: (environment[option.variable], option.variable) for option in given}
+    file_named = file or Path(environment.get(CONFIG.variable, ""))
+    values = _of_file(file_named) if file_named != Path() else {}
+    from_environment = [option for option in OPTIONS if option.variable in environment]
+    values |= {option.field: (environment[option.variable], option.variable) for option in from_environment}
     rows = []
     for option in OPTIONS:
         value, origin = values.get(option.field, (option.default, "default"))

@@ -284,11 +284,11 @@ class DurableWrites:
 
     def acknowledged(self, vbucket: int, node: str, seqno: int) -> None:
         """Note that a node has every prepare up to a seqno on its disk."""
-        known = self._acknowledged.setdefault(vbucket, {})
+        seqnos_by_node = self._acknowledged.setdefault(vbucket, {})
         # Acknowledgements on two streams of one node may cross, so a lower one is ignored: only `follows_from` means
         # that data was lost.
-        if seqno > known.get(node, 0):
-            known[node] = seqno
+        if seqno > seqnos_by_node.get(node, 0):
+            seqnos_by_node[node] = seqno
             if vbucket in self.held:
                 self.advance(vbucket)
 
@@ -296,11 +296,11 @@ class DurableWrites:
         """Note that a replica starts a stream at a seqno: it has no prepares above it, even if it has acknowledged some
         before it lost its disk or was rolled back.
         """
-        known = self._acknowledged.get(vbucket, {})
+        seqnos_by_node = self._acknowledged.get(vbucket, {})
         # Otherwise a replica that has lost its disk would still count for prepares that it no longer has, and a
         # failover to it would lose a confirmed write.
-        if seqno < known.get(node, 0):
-            known[node] = seqno
+        if seqno < seqnos_by_node.get(node, 0):
+            seqnos_by_node[node] = seqno
 
     def acknowledged_by(self, vbucket: int) -> Mapping[str, int]:
         """Return the acknowledged seqno of each node that has acknowledged prepares of a vbucket."""
@@ -420,8 +420,8 @@ class DurableWrites:
         if not copies.is_member or needed > copies.there:
             return 0
         node_invariant(needed > 0, "vbucket {}: no copy is needed of {}", vbucket.id, copies.there)
-        durable, known = vbucket.durable_seqno, self._acknowledged.get(vbucket.id, {})
-        others = sorted((known.get(name, 0) for name in copies.others), reverse=True)
+        durable, seqnos_by_node = vbucket.durable_seqno, self._acknowledged.get(vbucket.id, {})
+        others = sorted((seqnos_by_node.get(name, 0) for name in copies.others), reverse=True)
         # This node's copy counts with its durable seqno; of the others, in descending order, the last needed one
         # decides.
         return durable if needed == 1 else min(durable, others[needed - 2])
@@ -509,9 +509,9 @@ class DurableWrites:
         """After a batch has become durable, answer the writes whose commits are on disk, and check the waiting ones."""
         if self._commits:
             durable = self._bucket.committer.durable
-            done = [each for each in self._commits if each[0] <= durable]
+            committed = [each for each in self._commits if each[0] <= durable]
             self._commits = [each for each in self._commits if each[0] > durable]
-            for _, seqno, write in done:
+            for _, seqno, write in committed:
                 write.succeed(seqno)
         if self._decided:
             self._decided = {vb: gate for vb, gate in self._decided.items() if gate > self._bucket.committer.durable}
@@ -524,7 +524,7 @@ class DurableWrites:
                 vbucket.inbound.prepares_durable()
             self.advance(vb)
 
-    def _lost(self, _: BaseException, lost: Iterable[int]) -> None:
+    def _lost(self, _: BaseException, vbucket_numbers: Iterable[int]) -> None:
         """Return to the state on disk after a batch was lost, which may have contained prepares, commits or aborts."""
         # The commits are undone with their batch, and the prepares wait again. Their majorities still have them, so
         # they will be committed later; until then AMBIGUOUS is the only correct answer.
@@ -533,7 +533,7 @@ class DurableWrites:
         for _gate, _seqno, write in commits:
             write.fail("the batch with its commit could not be written")
         vbuckets = self._bucket.vbuckets
-        for vb in {*self.held, *lost, *ended, *(write.vbucket for _, _, write in commits)} & vbuckets.keys():
+        for vb in {*self.held, *vbucket_numbers, *ended, *(write.vbucket for _, _, write in commits)} & vbuckets.keys():
             vbuckets[vb].prepares.read()
             vbuckets[vb].show_state()
             if vbuckets[vb].prepares.pending:

@@ -55,13 +55,13 @@ class FirstBytes:
     def _certified_user(self) -> str | None:
         """Return the user that the peer's certificate names; None if there is no certificate, or no such user here."""
         tls, server = self.connection.tls, self.server
-        named = server.tls.user(tls) if server.tls is not None and tls is not None else None
-        if named is None or not server.users.required:
+        user = server.tls.user(tls) if server.tls is not None and tls is not None else None
+        if user is None or not server.users.required:
             return None
         # Names that begin with @ are not for people: members log in as @cluster, with their secret.
-        if server.users.knows(named) and not named.startswith("@"):
-            return named
-        server.warn(self.connection.peer, f"its certificate is for {named!r}, who is no user here")
+        if server.users.knows(user) and not user.startswith("@"):
+            return user
+        server.warn(self.connection.peer, f"its certificate is for {user!r}, who is no user here")
         return None
 
     def _where_tls_is_spoken(self) -> str:

@@ -61,17 +61,17 @@ class Pager:
         """Stage the expirations of up to `limit` documents; return their number. If that fails in a vbucket, log the
         error and continue with the next vbucket.
         """
-        bucket, done = self._bucket, 0
+        bucket, staged = self._bucket, 0
         now = bucket.now()
         self._left_bytes = SLICE_BYTES
         for vb in bucket.vbuckets if not bucket.store.full else ():
-            if done >= limit or self._left_bytes <= 0:
+            if staged >= limit or self._left_bytes <= 0:
                 break
             if not bucket.is_active(vb):
                 continue
             try:
-                for _ in self._expired_keys(vb, now, limit - done):
-                    done += 1
+                for _ in self._expired_keys(vb, now, limit - staged):
+                    staged += 1
             except (ArenaFull, DiskFull):  # at the next look
                 bucket.committer.wrote()
                 break
@@ -79,7 +79,7 @@ class Pager:
                 self._complain(vb, error)
             else:
                 self._complaints.pop(vb, None)
-        return done
+        return staged
 
     def _expired_keys(self, vb: int, now: int, limit: int) -> Iterator[bytes]:
         """Yield the keys of a vbucket's expired documents, each after its expiration was staged."""
@@ -100,9 +100,9 @@ class Pager:
         headwater.
         """
         if self._complaints.get(vb) != str(error):
-            known = isinstance(error, HeadwaterError)
+            is_known = isinstance(error, HeadwaterError)
             message = "vbucket %d: what has expired can't be turned into tombstones: %s"
-            log.error(message, vb, error, exc_info=None if known else error, extra=event("pager.failed", vbucket=vb))
+            log.error(message, vb, error, exc_info=None if is_known else error, extra=event("pager.failed", vbucket=vb))
         self._complaints[vb] = str(error)
 
     def _look(self) -> None:

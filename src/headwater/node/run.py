@@ -168,18 +168,18 @@ async def _wait_for_admission(server: Server, stop: asyncio.Event) -> None:
 
 def _tell_ready(config: NodeConfig, server: Server, host: str, port: int, out: TextIO) -> None:
     """Report that the node listens, and at which address: on `out`, in the log, and to the service manager."""
-    shown = f"[{host}]" if ":" in host else host
+    host_text = f"[{host}]" if ":" in host else host
     ports = {"tls": server.tls_port, "http": server.http_port}
     facts: dict[str, object] = {"bucket": config.bucket, "vbuckets": server.first.bucket.vbucket_count}
     facts |= {name: number for name, number in ports.items() if number is not None}
     ready = event("node.ready", host=host, port=port, **facts)
     if config.log_format == "json":
-        line = log_lines.json_line(log, f"ready on {shown}:{port}", ready)
+        line = log_lines.json_line(log, f"ready on {host_text}:{port}", ready)
     else:
-        line = f"ready {shown}:{port} " + " ".join(f"{name}={text}" for name, text in facts.items())
+        line = f"ready {host_text}:{port} " + " ".join(f"{name}={text}" for name, text in facts.items())
     _print(line, out)
-    log.info("ready on %s:%d", shown, port, extra=ready)
-    supervisor.tell(f"READY=1\nSTATUS=ready on {shown}:{port}")
+    log.info("ready on %s:%d", host_text, port, extra=ready)
+    supervisor.tell(f"READY=1\nSTATUS=ready on {host_text}:{port}")
 
 
 def _print(line: str, out: TextIO) -> None:
@@ -240,11 +240,11 @@ def _warn_of_the_open_network(config: NodeConfig, host: str, server: Server) -> 
     if is_loopback(host):
         return
     if server.users.required and config.without_tls == "anywhere":
-        said = "listening on %s without TLS: passwords and documents can be read on the way"
-        log.warning(said, host, extra=event("node.open", host=host))
+        warning = "listening on %s without TLS: passwords and documents can be read on the way"
+        log.warning(warning, host, extra=event("node.open", host=host))
     elif not server.users.required:
-        said = "listening on %s without users: whoever can reach it may read and write everything"
-        log.warning(said, host, extra=event("node.open", host=host))
+        warning = "listening on %s without users: whoever can reach it may read and write everything"
+        log.warning(warning, host, extra=event("node.open", host=host))
 
 
 @contextmanager

@@ -217,8 +217,8 @@ class ServedBucket:
     @property
     def is_spare(self) -> bool:
         """True if this is a worker without a part of the vbuckets: the map does not contain it yet, or no longer."""
-        worker, known = self._node.worker, self.membership.map
-        is_named = known is not None and known.here is not None
+        worker, cluster_map = self._node.worker, self.membership.map
+        is_named = cluster_map is not None and cluster_map.here is not None
         return worker is not None and worker.layout.has_map and not is_named and not self.bucket.vbuckets
 
     @property
@@ -286,12 +286,12 @@ class ServedBucket:
         """Return the statistics of the node itself: connections, their memory, and the upkeep of files."""
         yield from self._node.figures()
         yield "ep_max_size", str(self.catalog.quota_mib(self.bucket.name) << 20)
-        kept = self.compactor.history
-        yield "ep_history_retention_seconds", str(kept.retention.seconds)
-        yield "ep_history_retention_bytes", str(kept.retention.bytes)
+        history = self.compactor.history
+        yield "ep_history_retention_seconds", str(history.retention.seconds)
+        yield "ep_history_retention_bytes", str(history.retention.bytes)
         has_history = self.bucket.store.declarations.collections_have_history
         yield "ep_history_retention_collection_default", str(has_history).lower()
-        yield "ep_db_history_file_size", str(kept.bytes)
+        yield "ep_db_history_file_size", str(history.bytes)
         yield "ep_tap_kept_memory", str(self.tap.kept_bytes)
         yield "ep_slow_streams_ended", str(self.compactor.holds.ended)
         yield "ep_round_requests", str(self._rounds.answered)
@@ -310,13 +310,13 @@ class ServedBucket:
 
         If the map does not contain this node, the copy here counts for no majority.
         """
-        known = self.membership.map
-        if known is None:
+        cluster_map = self.membership.map
+        if cluster_map is None:
             return Copies()
-        wanted = max(known.replica_count + 1, len(known.chains[vbucket]))
-        if known.here is None:
-            return Copies(wanted, is_member=False)
-        return Copies(wanted, frozenset(str(each) for each in known.copies(vbucket) if each != known.here))
+        count = max(cluster_map.replica_count + 1, len(cluster_map.chains[vbucket]))
+        if cluster_map.here is None:
+            return Copies(count, is_member=False)
+        return Copies(count, frozenset(str(each) for each in cluster_map.copies(vbucket) if each != cluster_map.here))
 
     def _flush_now(self) -> None:
         if self.bucket.store.full or undecided(self) or moving(self.bucket) is not None:

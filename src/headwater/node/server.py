@@ -221,9 +221,11 @@ class Server:
         """Accept connections at the address that workers share, but only while the cluster map contains this worker:
         otherwise it does not know which worker has a vbucket.
         """
-        known = self.first.membership.map
+        cluster_map = self.first.membership.map
         is_named = (
-            self.worker is None or not self.worker.layout.has_map or (known is not None and known.here is not None)
+            self.worker is None
+            or not self.worker.layout.has_map
+            or (cluster_map is not None and cluster_map.here is not None)
         )
         if is_named is self._shares:
             return
@@ -265,13 +267,13 @@ class Server:
         Raises:
             StorageError: a batch could not be written.
         """
-        done: list[Storage] = []
+        stores: list[Storage] = []
         try:
             for committer, store in ((self.committer, self.first.bucket.store), *self.catalog.stores()):
                 committer.commit_now()
-                done.append(store)
+                stores.append(store)
         except (OSError, StorageError):
-            for store in done:
+            for store in stores:
                 with suppress(OSError, StorageError):
                     store.close(clean=True)
             raise
@@ -560,8 +562,8 @@ class Server:
             return
         if changed:
             fields = event("users.changed", users=list(self.users.names))
-            done = "; ".join((self.users.list or before).changes_since(before)) or "nobody's roles or password"
-            log.warning("users changed: %s", done.encode("unicode_escape").decode()[:2000], extra=fields)
+            changes = "; ".join((self.users.list or before).changes_since(before)) or "nobody's roles or password"
+            log.warning("users changed: %s", changes.encode("unicode_escape").decode()[:2000], extra=fields)
             self._mark_users()
             for connection in tuple(self.connections):
                 connection.session.users_changed()
@@ -618,24 +620,24 @@ class Server:
             log.exception("users or certificates could not be looked at", extra=event("node.failed"))
         self._sweep_some(list(self.connections), 0)
 
-    def _sweep_some(self, left: list[Connection], kernel_bytes: int) -> None:
+    def _sweep_some(self, connections: list[Connection], kernel_bytes: int) -> None:
         """Check some hundred connections, and then queue the check of the others: there may be ten thousand, and
         dropping a connection that holds much memory takes time.
 
         Args:
-            left: the connections that are not checked yet.
+            connections: the connections that are not checked yet.
             kernel_bytes: the system's memory for the connections that are checked.
         """
         begun = self.loop.time()
-        for _ in range(min(SWEPT_AT_ONCE, len(left))):
-            connection = left.pop()
+        for _ in range(min(SWEPT_AT_ONCE, len(connections))):
+            connection = connections.pop()
             self._look_after(connection, begun)
             kernel_bytes += connection.weigh_kernel()
             if self.loop.time() - begun >= SLICE_SECONDS:
                 break
         self.run_queue.spend(self.loop.time() - begun)
-        if left:
-            self.run_queue.behind(lambda: self._sweep_some(left, kernel_bytes))
+        if connections:
+            self.run_queue.behind(lambda: self._sweep_some(connections, kernel_bytes))
         else:
             self.kernel_bytes = kernel_bytes
             self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)

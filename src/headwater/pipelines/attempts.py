@@ -93,7 +93,7 @@ class Attempts(Generic[P]):
         self.watch: BatchWatch = watch
         self.retry_seconds: float = retry_seconds
         self._report = report
-        self._began = time.monotonic()
+        self._began_at = time.monotonic()
         self._failed_at: float | None = None  # the first failure since the last batch that succeeded
         self._long_ones = 0  # the attempts since then that took longer than all patience
         self._backoff = Backoff(0.5, 15.0)
@@ -130,17 +130,17 @@ class Attempts(Generic[P]):
             try:
                 return attempt()
             except Exception as error:  # Spark's have no class of their own; those that do not pass are raised again
-                why = reason(error)
-                late = self._failed(began, time.monotonic())
+                own_error = reason(error)
+                late = self._note_failure(began, time.monotonic())
                 if self.stop():
                     return None
                 if late or not passes(error):
-                    raise why from error
+                    raise own_error from error
                 self.progress.retries += 1
-                self._say(str(why))
-            self._rest(self._backoff.next_seconds())
+                self._say(str(own_error))
+            self._pause(self._backoff.next_seconds())
 
-    def _failed(self, began: float, now: float) -> bool:
+    def _note_failure(self, began: float, now: float) -> bool:
         """Note that an attempt has failed; return True if that is too late for another one.
 
         Patience counts from the first failure, not from the last batch: one batch may take longer than all patience.
@@ -153,12 +153,12 @@ class Attempts(Generic[P]):
             self._failed_at = now
         return now - self._failed_at >= self.retry_seconds
 
-    def _rest(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.stop():
             time.sleep(LOOK_SECONDS)
 
     def _say(self, problem: str) -> None:
         self.progress.problem = problem
-        self.progress.seconds = round(time.monotonic() - self._began, 3)
+        self.progress.seconds = round(time.monotonic() - self._began_at, 3)
         self._report(self.progress)

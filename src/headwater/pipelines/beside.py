@@ -58,14 +58,14 @@ class FileBeside:
             self._write_by_spark(text)
             return
         make_folder(self._folder)
-        fresh = self._folder / f".{self._name}.new"
+        new_file = self._folder / f".{self._name}.new"
         # On the disk before it gets its name, and the folder after that: a power cut leaves the old text or the new
         # one.
-        with fresh.open("w", encoding="utf-8") as file:
+        with new_file.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self._folder / self._name)
+        new_file.replace(self._folder / self._name)
         sync_folder(self._folder)
 
     def _write_by_spark(self, text: str) -> None:
@@ -73,30 +73,30 @@ class FileBeside:
         # HDFS empties a file that is created over: there the text is written under another name.
         path, files = self._spark_path(self._name)
         renames = self._replaces_by_rename(path)
-        fresh = self._spark_path(f".{self._name}.new")[0] if renames else path
-        stream = files.create(fresh, True)
+        new_file = self._spark_path(f".{self._name}.new")[0] if renames else path
+        stream = files.create(new_file, True)
         stream.write(bytearray(text.encode()))
         if renames:
             stream.hsync()
         stream.close()
         if renames:
-            self._rename(fresh, path)
+            self._rename(new_file, path)
 
     def _replaces_by_rename(self, path: Any) -> bool:
         """Return True if the file system has a rename that replaces a file in one step: Hadoop's FileContext has it,
         which knows fewer schemes than the rest of Hadoop."""
         scheme = path.toUri().getScheme()
-        known = self._spark._jsc.hadoopConfiguration().get(f"fs.AbstractFileSystem.{scheme}.impl")  # type: ignore[union-attr]
-        return scheme not in _OBJECT_STORES and known is not None
+        implementation = self._spark._jsc.hadoopConfiguration().get(f"fs.AbstractFileSystem.{scheme}.impl")  # type: ignore[union-attr]
+        return scheme not in _OBJECT_STORES and implementation is not None
 
-    def _rename(self, fresh: Any, path: Any) -> None:
+    def _rename(self, new_file: Any, path: Any) -> None:
         """Give a file its name; that replaces the present one."""
         hadoop, session = self._jvm.org.apache.hadoop.fs, self._spark
         rename = hadoop.Options.Rename
         options = session._sc._gateway.new_array(rename, 1)  # type: ignore[union-attr]
         options[0] = rename.OVERWRITE
         context = hadoop.FileContext.getFileContext(path.toUri(), session._jsc.hadoopConfiguration())  # type: ignore[union-attr]
-        context.rename(fresh, path, options)
+        context.rename(new_file, path, options)
 
     def has_offsets(self) -> bool:
         """Return True if a query has begun with this checkpoint."""

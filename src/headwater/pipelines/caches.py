@@ -78,14 +78,14 @@ class Memcached:
         """Delete these keys everywhere; return the number of those that were there."""
         from headwater.client import Write
 
-        there = 0
+        found_count = 0
         for client in self._clients:
-            failed = client.write_many(Write(key, None) for key in keys)
-            for error in failed.values():
+            errors = client.write_many(Write(key, None) for key in keys)
+            for error in errors.values():
                 if not isinstance(error, KeyNotFound | OptionError):  # a key too long for a cache is in no cache
                     raise error if isinstance(error, StatusError) else CacheRefused(str(error))
-            there += len(keys) - len(failed)
-        return there
+            found_count += len(keys) - len(errors)
+        return found_count
 
     def close(self) -> None:
         """Close the connections."""
@@ -119,10 +119,10 @@ class Redis:
 
     def delete(self, keys: Sequence[bytes]) -> int:
         """Delete these keys; return the number of those that were there."""
-        there = 0
+        found_count = 0
         for chunk in chunks(keys, KEYS_PER_DEL):
-            there += int(self._do(lambda chunk=chunk: self._redis.delete(*chunk)))
-        return there
+            found_count += int(self._do(lambda chunk=chunk: self._redis.delete(*chunk)))
+        return found_count
 
     def _do(self, ask: Any) -> Any:
         try:
@@ -164,16 +164,14 @@ def names_collections(templates: Iterable[bytes]) -> bool:
     return any(SCOPE in each or COLLECTION in each for each in templates)
 
 
-def expanded(
-    keys: Iterable[bytes], templates: Sequence[bytes], whose: tuple[str, str] | None = None
-) -> Iterator[bytes]:
+def expanded(keys: Iterable[bytes], templates: Sequence[bytes], path: tuple[str, str] | None = None) -> Iterator[bytes]:
     """Yield the cache keys of these documents.
 
     Args:
-        whose: their scope and collection, for templates that name them; None without collections.
+        path: their scope and collection, for templates that name them; None without collections.
     """
-    if whose is not None:
-        scope, collection = (name.encode() for name in whose)
+    if path is not None:
+        scope, collection = (name.encode() for name in path)
         templates = [each.replace(SCOPE, scope).replace(COLLECTION, collection) for each in templates]
     for key in keys:
         for each in templates:
@@ -182,6 +180,6 @@ def expanded(
 
 def chunks(keys: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
     """Yield lists of at most `count` keys."""
-    left = iter(keys)
-    while chunk := list(islice(left, count)):
+    remaining = iter(keys)
+    while chunk := list(islice(remaining, count)):
         yield chunk

@@ -90,20 +90,22 @@ class Carried:
         }
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Carried:
+    def from_json(cls, content: Mapping[str, Any]) -> Carried:
         """Read the result of `to_json`.
 
         Raises:
             OptionError: it has another form.
         """
         try:
-            if saved["format"] != FORMAT:
-                raise OptionError("checkpoint", saved["format"], f"of format {FORMAT}, which this version knows")
+            if content["format"] != FORMAT:
+                raise OptionError("checkpoint", content["format"], f"of format {FORMAT}, which this version knows")
             ids = [
                 {path: int(number, 16) for path, number in each.items()}
-                for each in (saved["known"], saved.get("filled", {}))
+                for each in (content["known"], content.get("filled", {}))
             ]
-            return cls(saved["collections"], saved["scope"], saved["into"], int(saved["manifest_uid"], 16), *ids)
+            return cls(
+                content["collections"], content["scope"], content["into"], int(content["manifest_uid"], 16), *ids
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, OptionError):
                 raise
@@ -150,13 +152,15 @@ def _object(text: str) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, source: SourceSettings) -> Carried:
+def choice(
+    saved_choice: Carried | None, options: Mapping[str, str], into: str | None, source: SourceSettings
+) -> Carried:
     """Return the collections of a copy: those that it began with, or those in its options; a new copy without a choice
     has the whole bucket.
 
     Args:
-        saved: the choice beside the checkpoint; None for a new copy.
-        given: options of the source.
+        saved_choice: the choice beside the checkpoint; None for a new copy.
+        options: options of the source.
         into: as of `Carried`.
         source: the nodes that have the manifest.
 
@@ -164,43 +168,48 @@ def choice(saved: Carried | None, given: Mapping[str, str], into: str | None, so
         OptionError: `into` with more than one collection, or the copy was begun with another choice.
         TransportError, StatusError: no node answers.
     """
-    choice_ = Carried(given.get("collections"), given.get("scope"), into)
+    choice_ = Carried(options.get("collections"), options.get("scope"), into)
     if into is not None and (choice_.collections is None or "," in choice_.collections or choice_.collections == "all"):
         raise OptionError(
             "into", into, "given with one name in --collections: keys of several would overwrite each other"
         )
-    if saved is None:
+    if saved_choice is None:
         return choice_ if choice_.chooses else replace(choice_, collections=_all_there_is(source))
     if not choice_.chooses:
-        return saved
-    if choice_.into != saved.into:
-        message = f"what the copy with this checkpoint was begun with: {saved.into or 'the same names'}"
+        return saved_choice
+    if choice_.into != saved_choice.into:
+        message = f"what the copy with this checkpoint was begun with: {saved_choice.into or 'the same names'}"
         raise OptionError("into", into, message)
-    if not _may_follow(saved, choice_, source):
-        begun = saved.collections or (f"scope {saved.scope}" if saved.scope else "the default collection only")
-        wanted = (
-            f"what the copy with this checkpoint was begun with: {begun}. Take another checkpoint for another choice"
+    if not _may_follow(saved_choice, choice_, source):
+        first_choice = saved_choice.collections or (
+            f"scope {saved_choice.scope}" if saved_choice.scope else "the default collection only"
         )
-        raise OptionError("collections", choice_.collections or f"scope {choice_.scope}", wanted)
-    return replace(saved, collections=choice_.collections, scope=choice_.scope)
+        allowed = f"what the copy with this checkpoint was begun with: {first_choice}"
+        allowed += ". Take another checkpoint for another choice"
+        raise OptionError("collections", choice_.collections or f"scope {choice_.scope}", allowed)
+    return replace(saved_choice, collections=choice_.collections, scope=choice_.scope)
 
 
-def _may_follow(saved: Carried, choice: Carried, source: SourceSettings) -> bool:
+def _may_follow(saved_choice: Carried, choice: Carried, source: SourceSettings) -> bool:
     """Return True if a copy can continue with a choice, which may leave out collections that the source no longer has.
 
     Offsets refuse any other choice, but only after the batch that Spark repeats after a kill: in that batch the rows of
     a collection that is no longer chosen would be left out, and never come again.
     """
     # A copy that knows no collection yet has copied nothing: it may begin with any choice.
-    if choice.options() == saved.options() or (saved.chooses and not saved.known):
+    if choice.options() == saved_choice.options() or (saved_choice.chooses and not saved_choice.known):
         return True
-    if saved.scope != choice.scope or "all" in (saved.collections, choice.collections) or not saved.chooses:
+    if (
+        saved_choice.scope != choice.scope
+        or "all" in (saved_choice.collections, choice.collections)
+        or not saved_choice.chooses
+    ):
         return False
     with closing(SourceNodes(source)) as nodes:
         manifest = nodes.manifest(UID_MAX)
-    if manifest.uid < saved.manifest_uid:
+    if manifest.uid < saved_choice.manifest_uid:
         return False  # nothing is concluded from what is not there
-    return saved.collections_of(manifest).keys() == choice.collections_of(manifest).keys()
+    return saved_choice.collections_of(manifest).keys() == choice.collections_of(manifest).keys()
 
 
 def _all_there_is(source: SourceSettings) -> str | None:
@@ -223,7 +232,7 @@ class CarriedCollections:
     Args:
         source, target: the two ends of the copy.
         carried: the choice beside the checkpoint. file: the file to which a newer one is written.
-        dropped: the rule for a collection at the target that was dropped at the source.
+        on_drop: the rule for a collection at the target that was dropped at the source.
         check: raises OptionError if one of the buckets was created anew; called before a collection is dropped.
     """
 
@@ -233,21 +242,21 @@ class CarriedCollections:
         target: WriteSettings,
         carried: Carried,
         file: CarriedFile,
-        dropped: Dropped,
+        on_drop: Dropped,
         check: Callable[[], None],
     ) -> None:
-        self._source, self._target, self._dropped = source, target, dropped
+        self._source, self._target, self._on_drop = source, target, on_drop
         self.carried: Carried = carried
         self._file = file
         self._check_buckets = check
         self._manifest = EMPTY
-        self._from = SourceNodes(source)
-        self._to = SourceNodes(as_source(target))
+        self._source_nodes = SourceNodes(source)
+        self._target_nodes = SourceNodes(as_source(target))
 
     def close(self) -> None:
         """Close the connections."""
-        self._from.close()
-        self._to.close()
+        self._source_nodes.close()
+        self._target_nodes.close()
 
     def settle(self) -> tuple[int, ...]:
         """Create the source's present collections at the target, and handle dropped ones; return the ids to copy,
@@ -258,25 +267,25 @@ class CarriedCollections:
                 the source, or dropped at the target, and the options have no rule for the documents there.
             TransportError, StatusError: nodes did not answer.
         """
-        manifest, there = self._from.manifest(UID_MAX), self._to.manifest(UID_MAX)
-        if manifest.uid >= self.carried.manifest_uid and (path := self._to_let_go(manifest, there)):
+        manifest, target_manifest = self._source_nodes.manifest(UID_MAX), self._target_nodes.manifest(UID_MAX)
+        if manifest.uid >= self.carried.manifest_uid and (path := self._to_let_go(manifest, target_manifest)):
             name = path if self.carried.into is None else self.carried.collections or path
             by_hand = f"drop its copy at the target (headwater collection drop {path})"
-            manifest = self._from.manifest_to_drop_by(name, by_hand)
+            manifest = self._source_nodes.manifest_to_drop_by(name, by_hand)
         self._manifest, collections = manifest, self.carried.collections_of(manifest)
         if manifest.uid < self.carried.manifest_uid:
             return tuple(sorted(collections))  # nothing is concluded from what is not there
-        wanted = {self._path(scope, name): number for number, (scope, name, _) in collections.items()}
+        source_paths = {self._path(scope, name): number for number, (scope, name, _) in collections.items()}
         # Dropped ones first: a collection that was made again under its name must find none of the old documents.
-        there = self._drop(manifest, wanted, there)
-        self._check(wanted, there)
+        target_manifest = self._drop(manifest, source_paths, target_manifest)
+        self._check(source_paths, target_manifest)
         lacking = [
             Lacking(CollectionPath(*parse_path(self._path(*each[:2]))), each[2]) for each in collections.values()
         ]
-        lacking = [each for each in lacking if not each.path.is_in(there)]
+        lacking = [each for each in lacking if not each.path.is_in(target_manifest)]
         if lacking:
-            there = self._change(additions(lacking), ", ".join(str(each.path) for each in lacking), "made")
-        self._note(manifest, wanted, there)
+            target_manifest = self._change(additions(lacking), ", ".join(str(each.path) for each in lacking), "made")
+        self._note(manifest, source_paths, target_manifest)
         return tuple(sorted(collections))
 
     def check_left_out(self, ids: Collection[int]) -> None:
@@ -292,13 +301,13 @@ class CarriedCollections:
             ConnectionLost: some were left out; the batch is repeated, and their collections are created first.
             TransportError, StatusError: a node did not answer that may know one of them.
         """
-        unknown = [number for number in ids if not self._manifest.has(number)]
-        if not unknown:
+        unknown_ids = [number for number in ids if not self._manifest.has(number)]
+        if not unknown_ids:
             return  # they were not chosen, or are a server's own
-        manifest = self._from.manifest_to_drop_by(f"0x{unknown[0]:x}", "begin with another checkpoint")
+        manifest = self._source_nodes.manifest_to_drop_by(f"0x{unknown_ids[0]:x}", "begin with another checkpoint")
         if manifest.uid < self.carried.manifest_uid:
             raise ConnectionLost(self._source.url, "no node that answers has the newest manifest of collections")
-        late = self.carried.collections_of(manifest).keys() & unknown
+        late = self.carried.collections_of(manifest).keys() & unknown_ids
         if late:
             names = ", ".join(sorted(f"0x{number:x}" for number in late))
             raise ConnectionLost(self._source.url, f"the nodes that answered at first did not know collection {names}")
@@ -306,87 +315,95 @@ class CarriedCollections:
     def _path(self, scope: str, name: str) -> str:
         return self.carried.into or f"{scope}.{name}"
 
-    def _gone(self, manifest: CollectionsManifest) -> list[str]:
+    def _dropped_paths(self, manifest: CollectionsManifest) -> list[str]:
         """Return the names at the target of carried collections that the source's manifest no longer has."""
         return [path for path, number in self.carried.known.items() if not manifest.has(number)]
 
-    def _to_let_go(self, manifest: CollectionsManifest, there: CollectionsManifest) -> str | None:
+    def _to_let_go(self, manifest: CollectionsManifest, target_manifest: CollectionsManifest) -> str | None:
         """Return the first collection that `_drop` would drop or forget; None if there is none.
 
         Args:
-            manifest: the source's. there: the target's.
+            manifest: the source's. target_manifest: the target's.
         """
-        gone = self._gone(manifest)
-        keeps = self._dropped == "keep" and any(self._is_left(path, there) for path in gone)
-        return gone[0] if gone and not keeps else None
+        dropped_paths = self._dropped_paths(manifest)
+        keeps = self._on_drop == "keep" and any(self._is_left(path, target_manifest) for path in dropped_paths)
+        return dropped_paths[0] if dropped_paths and not keeps else None
 
     def _drop(
-        self, manifest: CollectionsManifest, wanted: Mapping[str, int], there: CollectionsManifest
+        self, manifest: CollectionsManifest, source_paths: Mapping[str, int], target_manifest: CollectionsManifest
     ) -> CollectionsManifest:
         """Handle collections that were dropped at the source since; return the target's manifest after that.
 
         Args:
             manifest: the source's.
-            wanted: the ids of the source's collections, by their names at the target.
-            there: the target's manifest.
+            source_paths: the ids of the source's collections, by their names at the target.
+            target_manifest: the target's manifest.
         """
-        gone = self._gone(manifest)
-        left = [CollectionPath(*parse_path(path)) for path in gone if self._is_left(path, there)]
-        if left and self._dropped == "drop":
+        dropped_paths = self._dropped_paths(manifest)
+        remaining = [
+            CollectionPath(*parse_path(path)) for path in dropped_paths if self._is_left(path, target_manifest)
+        ]
+        if remaining and self._on_drop == "drop":
             self._check_buckets()  # a source that was made anew has none of those of before
-            there = self._change(removals(left), ", ".join(map(str, left)), "dropped")
-        elif again := [str(path) for path in left if str(path) in wanted]:
+            target_manifest = self._change(removals(remaining), ", ".join(map(str, remaining)), "dropped")
+        elif recreated := [str(path) for path in remaining if str(path) in source_paths]:
             message = (
                 "one to go on with: it was dropped and made again at the source, and documents of before are at the "
             )
-            message += f"target; drop it there (headwater collection drop {again[0]}), or copy with --dropped drop"
-            raise OptionError("dropped", again[0], message)
-        if self._dropped == "drop" or not left:
-            for path in gone:
+            message += f"target; drop it there (headwater collection drop {recreated[0]}), or copy with --dropped drop"
+            raise OptionError("dropped", recreated[0], message)
+        if self._on_drop == "drop" or not remaining:
+            for path in dropped_paths:
                 del self.carried.known[path]
                 self.carried.filled.pop(path, None)
-            if gone:
+            if dropped_paths:
                 # Behind the drop at the target: a run that is killed in between finds nothing left there, and forgets
                 # them here.
                 self._file.save(self.carried)
-        return there
+        return target_manifest
 
-    def _is_left(self, path: str, there: CollectionsManifest) -> bool:
+    def _is_left(self, path: str, target_manifest: CollectionsManifest) -> bool:
         """Return True if the target still has the very collection of this name that the copy has filled.
 
         A collection that was created again under the name is another one, with none of the copy's documents.
         """
-        present = there.collection(*parse_path(path))
+        present = target_manifest.collection(*parse_path(path))
         return present is not None and self.carried.filled.get(path, present.id) == present.id
 
-    def _check(self, wanted: Mapping[str, int], there: CollectionsManifest) -> None:
+    def _check(self, source_paths: Mapping[str, int], target_manifest: CollectionsManifest) -> None:
         """Check that no collection that this copy has filled was dropped at the target, and perhaps created again.
 
         Raises:
             OptionError: one was; it would lack all earlier documents.
         """
         for path, number in self.carried.known.items():
-            if wanted.get(path) == number and not self._is_left(path, there):
+            if source_paths.get(path) == number and not self._is_left(path, target_manifest):
                 message = "at the target any more, though this copy has filled it: begin anew, with another checkpoint"
-                if there.collection(*parse_path(path)) is not None:
+                if target_manifest.collection(*parse_path(path)) is not None:
                     message = f"{message} (it was dropped and made again there)"
                 raise OptionError("target", path, message)
 
-    def _note(self, manifest: CollectionsManifest, wanted: Mapping[str, int], there: CollectionsManifest) -> None:
+    def _note(
+        self, manifest: CollectionsManifest, source_paths: Mapping[str, int], target_manifest: CollectionsManifest
+    ) -> None:
         """Save the collections of the copy, before the first document of a new one is written."""
         uid = max(manifest.uid, self.carried.manifest_uid)
-        present = {path: each.id for path in wanted if (each := there.collection(*parse_path(path))) is not None}
+        present = {
+            path: each.id
+            for path in source_paths
+            if (each := target_manifest.collection(*parse_path(path))) is not None
+        }
         now = replace(
             self.carried,
             manifest_uid=uid,
-            known={**self.carried.known, **wanted},
+            known={**self.carried.known, **source_paths},
             filled={**self.carried.filled, **present},
         )
         if now != self.carried:
             self.carried = now
             self._file.save(now)
 
-    def _change(self, edit: Edit, names: str, done: str) -> CollectionsManifest:
+    def _change(self, edit: Edit, names: str, verb: str) -> CollectionsManifest:
         from headwater.client.routing import parse as parse_url
         from headwater.cluster.members import Members
 
@@ -401,5 +418,5 @@ class CarriedCollections:
         except (ManifestRefused, ClusterError, StatusError) as error:
             if isinstance(error, StatusError) and error.retriable:
                 raise
-            message = f"{done} at the target ({error}): do it there yourself, by headwater collection"
+            message = f"{verb} at the target ({error}): do it there yourself, by headwater collection"
             raise OptionError("collections", names, message) from None

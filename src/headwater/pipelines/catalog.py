@@ -49,7 +49,7 @@ class NamedTable:
         if spark is None:
             message = "given with a Spark session (--engine spark): the local engine has no catalog"
             raise OptionError("table", name, f"{message}; give it the table's folder instead, with --to")
-        self._spark, self._to = spark, to
+        self._spark, self._folder = spark, to
         self._place: str | None = None
         if len(parts) < 3:
             namespace = (str(spark.catalog.currentDatabase()),) if len(parts) == 1 else ()
@@ -64,8 +64,8 @@ class NamedTable:
     @property
     def lasts(self) -> bool:
         """True if the catalog outlives the session; Spark's own catalog may be in memory."""
-        kept: Any = self._spark.conf.get("spark.sql.catalogImplementation", IN_MEMORY)
-        return self.parts[0] != SESSION_CATALOG or kept != IN_MEMORY
+        implementation: Any = self._spark.conf.get("spark.sql.catalogImplementation", IN_MEMORY)
+        return self.parts[0] != SESSION_CATALOG or implementation != IN_MEMORY
 
     def registered_place(self) -> str | None:
         """Return the place of the table by the catalog; None if it knows no table of this name.
@@ -89,10 +89,12 @@ class NamedTable:
         return self._place
 
     def _looked_up(self) -> str:
-        registered, requested = self.registered_place(), None if self._to is None else place_of(self._to)
+        registered, requested = self.registered_place(), None if self._folder is None else place_of(self._folder)
         if registered is not None:
             if requested not in (None, registered):
-                raise OptionError("to", str(self._to), f"where the catalog has {self.name}, {registered}: leave it out")
+                raise OptionError(
+                    "to", str(self._folder), f"where the catalog has {self.name}, {registered}: leave it out"
+                )
             return registered
         below = self._schema_place()
         if requested is None and below is None:
@@ -108,10 +110,10 @@ class NamedTable:
         Raises:
             TableError: one of the names belongs to another table.
         """
-        named = {"": sink.place}
-        named |= {CHANGES: sink.changes.place} if sink.changes else {}
-        named |= {QUARANTINE: sink.quarantine.place} if sink.quarantine else {}
-        for end, place in named.items():
+        places = {"": sink.place}
+        places |= {CHANGES: sink.changes.place} if sink.changes else {}
+        places |= {QUARANTINE: sink.quarantine.place} if sink.quarantine else {}
+        for end, place in places.items():
             registered = self._registered_place(end)
             if registered is None:
                 with self._explained(end):
@@ -180,15 +182,17 @@ class NamedTable:
         """
         catalog = self.parts[0]
         if catalog != SESSION_CATALOG and self._spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
-            known = [row[0] for row in self._spark.sql("SHOW CATALOGS").collect()]
-            message = f'the session has no catalog "{catalog}" ({_some(known, "catalog")})'
+            catalogs = [row[0] for row in self._spark.sql("SHOW CATALOGS").collect()]
+            message = f'the session has no catalog "{catalog}" ({_names_text(catalogs, "catalog")})'
             advice = f"it is configured by --conf spark.sql.catalog.{catalog}=CLASS, or choose another name"
             raise TableError(self.name, f"{message}: {advice}")
 
     def _no_schema(self, schema: str) -> str:
         catalog = self.parts[0]
-        there = [row[0] for row in self._spark.sql(f"SHOW NAMESPACES IN {quoted((catalog,))}").collect()]
-        message = f'the catalog "{catalog}" has no schema "{".".join(self.parts[1:-1])}" ({_some(there, "schema")})'
+        schemas = [row[0] for row in self._spark.sql(f"SHOW NAMESPACES IN {quoted((catalog,))}").collect()]
+        message = (
+            f'the catalog "{catalog}" has no schema "{".".join(self.parts[1:-1])}" ({_names_text(schemas, "schema")})'
+        )
         return f"{message}: create it (CREATE SCHEMA {schema}), or choose another name"
 
     @contextmanager
@@ -206,11 +210,9 @@ class NamedTable:
                 raise
             raise TableError(f"{self.name}{end}", f"Spark refuses: {' '.join(str(error).split())}") from error
         except Exception as error:
-            if (missing := _NO_LIBRARY.search(str(error))) is None:
+            if (match := _NO_LIBRARY.search(str(error))) is None:
                 raise
-            message = (
-                f"Spark lacks a library ({missing[1] or missing[2]}); it is given by --conf spark.jars.packages=..."
-            )
+            message = f"Spark lacks a library ({match[1] or match[2]}); it is given by --conf spark.jars.packages=..."
             raise TableError(f"{self.name}{end}", f"{message}, which for s3: is {HADOOP_S3}") from error
 
 
@@ -236,9 +238,11 @@ def located(name: str, location: str, *, encoded: bool = False) -> str:
     return place_of("/" + location.partition(":")[2].lstrip("/"))
 
 
-def _some(names: list[str], what: str) -> str:
-    shown = ", ".join(names[:_SHOWN_MAX]) + (" ..." if len(names) > _SHOWN_MAX else "")
-    return f"of {len(names)} there {'is' if len(names) == 1 else 'are'} {shown}" if names else f"there is no {what}"
+def _names_text(names: list[str], kind: str) -> str:
+    names_text = ", ".join(names[:_SHOWN_MAX]) + (" ..." if len(names) > _SHOWN_MAX else "")
+    return (
+        f"of {len(names)} there {'is' if len(names) == 1 else 'are'} {names_text}" if names else f"there is no {kind}"
+    )
 
 
 def _text(place: str) -> str:

@@ -48,7 +48,7 @@ class ChangeLog(Table):
         bucket: name of the bucket.
         befores: True to let the log have what each change replaced, from then on.
         vectors: as of `Table`. The log's rows never die, but readers check the features of a table.
-        formats, catalog, making, seen: as of `Table`.
+        formats, catalog, making, created: as of `Table`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ChangeLog(Table):
         formats: Formats = Formats.DELTA,
         catalog: CatalogName | None = None,
         making: Making = Making.CLEAR,
-        seen: set[str] | None = None,
+        created: set[str] | None = None,
     ) -> None:
         columns = changes.fields(befores=befores)
         super().__init__(
@@ -73,7 +73,7 @@ class ChangeLog(Table):
             formats=formats,
             catalog=catalog,
             making=making,
-            seen=seen,
+            created=created,
         )
         self.add_missing(columns)
 
@@ -84,7 +84,7 @@ class ChangeLog(Table):
 
     def append(
         self,
-        written: Sequence[TaskResult],
+        results: Sequence[TaskResult],
         end: Mapping[str, Any],
         digests: tuple[str, str],
         transaction: tuple[str, int] | None = None,
@@ -92,7 +92,7 @@ class ChangeLog(Table):
         """Add the logged rows of a batch's tasks to the log.
 
         Args:
-            written: the tasks' results; empty for a batch without changes.
+            results: the tasks' results; empty for a batch without changes.
             end: the offset at which the batch ends.
             digests: digests of the table's record before it and after it.
             transaction: (application, version).
@@ -103,16 +103,16 @@ class ChangeLog(Table):
         record = self.refresh()
         if self.log.restored:
             raise TableChanged(self.place, "somebody put the change log back to an older version; it begins anew")
-        seen = {each.changes_after for each in written} or {record.digest}
-        if len(seen) > 1:
+        digests_before = {each.changes_after for each in results} or {record.digest}
+        if len(digests_before) > 1:
             raise TableChanged(self.place, "tasks saw different versions of the change log")
-        if not written and digests[0] not in record.table_digests:
+        if not results and digests[0] not in record.table_digests:
             return  # it has to be put right first, with the next batch
         # The digest is compared; the versions that were looked through are the table's, not the log's.
-        logged = [TaskResult(self.log.state.version, each.changes) for each in written]
-        reached = _furthest(Offset.from_json(record.end), Offset.from_json(end)).to_json()
+        logged = [TaskResult(self.log.state.version, each.changes) for each in results]
+        end_offset = _furthest(Offset.from_json(record.end), Offset.from_json(end)).to_json()
         # Behind the version that the tasks saw: only against that one did they leave out what was logged already.
-        self.put(seen.pop(), self._then(reached, digests), logged, transaction)
+        self.put(digests_before.pop(), self._next_record(end_offset, digests), logged, transaction)
 
     def level(self, table: Table, end: Offset | None = None) -> None:
         """Repair the log if it differs from the table.
@@ -124,40 +124,51 @@ class ChangeLog(Table):
         Raises:
             TableChanged: another process repaired it at the same time; plan the batch anew.
         """
-        record, held, digest = self.refresh(), Offset.from_json(table.record.end), table.record.digest
+        record, table_offset, digest = self.refresh(), Offset.from_json(table.record.end), table.record.digest
         logged = Offset.from_json(record.end)
-        whole: Collection[int] = ()
-        void: dict[int, int] = {}
+        rewritten: Collection[int] = ()
+        rollback_seqnos: dict[int, int] = {}
         if digest not in record.table_digests or self.log.restored:
-            whole = held.positions.keys() | logged.positions.keys()
+            rewritten = table_offset.positions.keys() | logged.positions.keys()
         elif end is not None:
             # A rollback that the table has not seen took back what it has: only the table tells that now.
-            whole = logged.rollbacks if record.table_digests[-1] != digest else ()
-            void = {vb: held.position(vb).seqno for vb in _doubtful(logged, held, end) if vb not in whole}
-        if whole or void:
-            positions = dict(logged.positions) | {vb: held.position(vb) for vb in (*whole, *void)}
-            reached = Offset(dict(sorted(positions.items())), coverage=held.coverage)
-            then = self._then(reached.to_json(), (digest, digest))
-            void |= dict.fromkeys(set(whole) & logged.positions.keys(), 0)
-            self._put_right(table, record.digest, then, frozenset(whole), void)
+            rewritten = logged.rollbacks if record.table_digests[-1] != digest else ()
+            rollback_seqnos = {
+                vb: table_offset.position(vb).seqno
+                for vb in _doubtful(logged, table_offset, end)
+                if vb not in rewritten
+            }
+        if rewritten or rollback_seqnos:
+            positions = dict(logged.positions) | {
+                vb: table_offset.position(vb) for vb in (*rewritten, *rollback_seqnos)
+            }
+            end_offset = Offset(dict(sorted(positions.items())), coverage=table_offset.coverage)
+            new_record = self._next_record(end_offset.to_json(), (digest, digest))
+            rollback_seqnos |= dict.fromkeys(set(rewritten) & logged.positions.keys(), 0)
+            self._put_right(table, record.digest, new_record, frozenset(rewritten), rollback_seqnos)
 
-    def _then(self, end: Mapping[str, Any], digests: tuple[str, str]) -> Record:
+    def _next_record(self, end: Mapping[str, Any], digests: tuple[str, str]) -> Record:
         return Record(self.bucket, end, self.record.batch + 1, CHANGES, digests)
 
     def _put_right(
-        self, table: Table, after: str, then: Record, whole: frozenset[int], void: Mapping[int, int]
+        self,
+        table: Table,
+        after: str,
+        new_record: Record,
+        rewritten: frozenset[int],
+        rollback_seqnos: Mapping[int, int],
     ) -> None:
-        writer = ChangeWriter(self.store, then.batch, {}, {}, befores=self.has_befores)
+        writer = ChangeWriter(self.store, new_record.batch, {}, {}, befores=self.has_befores)
         try:
-            writer.take(_rollbacks(void), always=True)
-            for batch in _base(table, whole):
+            writer.take(_rollbacks(rollback_seqnos), always=True)
+            for batch in _base(table, rewritten):
                 writer.take(batch)
             files = [file.to_add() for file in writer.close()]
         except BaseException:
             writer.discard()
             raise
         # From here on the files stay: a commit that fails may have been made all the same.
-        self.put(after, then, [TaskResult(self.log.state.version, files)])
+        self.put(after, new_record, [TaskResult(self.log.state.version, files)])
 
 
 def _furthest(logged: Offset, end: Offset) -> Offset:
@@ -169,19 +180,21 @@ def _furthest(logged: Offset, end: Offset) -> Offset:
     return Offset(dict(sorted(positions.items())), end.rollbacks, coverage=end.coverage)
 
 
-def _doubtful(logged: Offset, held: Offset, end: Offset) -> Iterator[int]:
+def _doubtful(logged: Offset, table_offset: Offset, end: Offset) -> Iterator[int]:
     """Yield the vbuckets in which the log is ahead of the table with changes of a branch that may be lost.
 
     A vbucket that the batch itself rolls back is left out: its own rollback row has a seqno that is no higher.
     """
     for vbucket, at in logged.positions.items():
-        ahead = at.seqno > held.position(vbucket).seqno
+        ahead = at.seqno > table_offset.position(vbucket).seqno
         if ahead and at.vb_uuid != end.position(vbucket).vb_uuid and vbucket not in end.rollbacks:
             yield vbucket
 
 
-def _rollbacks(void: Mapping[int, int]) -> pa.RecordBatch:
-    parts = [Range(vbucket, 0, seqno, seqno, seqno, rollback=True) for vbucket, seqno in sorted(void.items())]
+def _rollbacks(rollback_seqnos: Mapping[int, int]) -> pa.RecordBatch:
+    parts = [
+        Range(vbucket, 0, seqno, seqno, seqno, rollback=True) for vbucket, seqno in sorted(rollback_seqnos.items())
+    ]
     return RowMaker(_NAMES, "binary", "binary").rollbacks(parts)
 
 
@@ -189,13 +202,13 @@ def _base(table: Table, vbuckets: frozenset[int]) -> Iterator[pa.RecordBatch]:
     """Yield a table's documents of some vbuckets, as changes."""
     if not vbuckets:
         return
-    wanted = pa.array(sorted(vbuckets), pa.int32())
+    numbers = pa.array(sorted(vbuckets), pa.int32())
     schema = RowMaker(_NAMES, "binary", "binary").schema
     for file in candidates(table.log.state, vbuckets):
         for batch, _ in rows_of(table.store, file, _OF_TABLE):
-            mine = batch.filter(pc.is_in(batch.column("vbucket"), wanted))
-            if mine.num_rows:
-                yield _as_changes(mine, schema)
+            rows = batch.filter(pc.is_in(batch.column("vbucket"), numbers))
+            if rows.num_rows:
+                yield _as_changes(rows, schema)
 
 
 def _as_changes(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

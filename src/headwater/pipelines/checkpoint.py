@@ -63,10 +63,10 @@ def _forget(folder: Path, first: int) -> None:
 
 def local_folder(checkpoint: str | Path) -> Path | None:
     """Return a checkpoint that lies on this machine as a path; None for one that lies elsewhere."""
-    scheme, colon, rest = str(checkpoint).partition(":")
+    scheme, colon, path = str(checkpoint).partition(":")
     if not colon or "/" in scheme:
         return Path(checkpoint)
-    return Path("/" + rest.lstrip("/")) if scheme == "file" else None
+    return Path("/" + path.lstrip("/")) if scheme == "file" else None
 
 
 def _batches(folder: Path) -> list[tuple[int, Path]]:
@@ -78,8 +78,8 @@ def _is_whole(path: Path) -> bool:
     data = path.read_bytes()
     _mend_sums(path, data)
     version, *lines = data.split(b"\n")
-    whole = len(lines) >= _LINES[path.parent.name] and all(map(_is_object, lines))
-    return whole and _VERSION.fullmatch(version) is not None
+    is_complete = len(lines) >= _LINES[path.parent.name] and all(map(_is_object, lines))
+    return is_complete and _VERSION.fullmatch(version) is not None
 
 
 def _is_object(line: bytes) -> bool:
@@ -111,8 +111,8 @@ def _agree(sums: bytes, data: bytes) -> bool:
     piece = int.from_bytes(sums[4:8])
     if len(sums) < 8 or sums[:4] != b"crc\0" or not piece:
         return False
-    wanted = (zlib.crc32(data[at : at + piece]).to_bytes(4) for at in range(0, len(data), piece))
-    return sums[8:] == b"".join(wanted)
+    expected = (zlib.crc32(data[at : at + piece]).to_bytes(4) for at in range(0, len(data), piece))
+    return sums[8:] == b"".join(expected)
 
 
 def _remove(path: Path) -> None:

@@ -37,7 +37,7 @@ from headwater.pipelines.held import HeldTables, is_of_catalog
 from headwater.pipelines.job import engine_of
 from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.local import Folds
-from headwater.pipelines.mirror import MirrorProgress, cared_for, end_upkeep, retry_options, sink_of
+from headwater.pipelines.mirror import MirrorProgress, do_upkeep, end_upkeep, retry_options, sink_of
 from headwater.pipelines.query import session_of
 from headwater.pipelines.sink import TableSink, changes_in
 from headwater.pipelines.table import DOCUMENTS, Making
@@ -65,7 +65,7 @@ ENDS = ("", CHANGES, QUARANTINE)
 """The ends of the names of a table, its change log and its quarantine."""
 
 
-class Mirrored(NamedTuple):
+class MirroredCollection(NamedTuple):
     """A collection with a table."""
 
     scope: str
@@ -110,23 +110,23 @@ class ChosenCollections:
             return f"{scope}.{name}" in self.collections
         return self.scope in (None, scope)
 
-    def found_in(self, manifest: CollectionsManifest) -> list[Mirrored]:
+    def found_in(self, manifest: CollectionsManifest) -> list[MirroredCollection]:
         """Return the chosen collections that exist."""
         every = ((scope.name, each) for scope, each in manifest.each_collection())
-        return [Mirrored(scope, each.name, each.id) for scope, each in every if self.has(scope, each.name)]
+        return [MirroredCollection(scope, each.name, each.id) for scope, each in every if self.has(scope, each.name)]
 
-    def check(self, manifest: CollectionsManifest, known: frozenset[str]) -> None:
+    def check(self, manifest: CollectionsManifest, present: frozenset[str]) -> None:
         """Check that each chosen name is a scope or collection of the bucket, or has a table already.
 
         Args:
-            known: the paths of tables.
+            present: the paths of tables.
 
         Raises:
             UnknownCollection, UnknownScope: a name is neither.
         """
-        for path in sorted((self.collections or frozenset()) - known):
+        for path in sorted((self.collections or frozenset()) - present):
             collection_id(manifest, *parse_path(path))
-        if self.scope is not None and not any(path.startswith(f"{self.scope}.") for path in known):
+        if self.scope is not None and not any(path.startswith(f"{self.scope}.") for path in present):
             scope_id(manifest, self.scope)
 
 
@@ -160,16 +160,16 @@ class Tables:
         names = ((scope, name) for scope in self._folders("") for name in self._folders(scope))
         return {f"{scope}.{name}": (scope, name) for scope, name in names if choice.has(scope, name)}
 
-    def known_of_old(self, choice: ChosenCollections) -> frozenset[str]:
+    def paths_ever_mirrored(self, choice: ChosenCollections) -> frozenset[str]:
         """Return the paths of chosen collections that have a table, or had one that was removed or moved aside."""
-        gone = (listed.path.rpartition("/")[2] for listed in store_of(self.folder).list(TRACES))
-        return frozenset(self.known(choice)) | {path for path in gone if choice.has(*path.split(".", 1))}
+        traced_paths = (file.path.rpartition("/")[2] for file in store_of(self.folder).list(TRACES))
+        return frozenset(self.known(choice)) | {path for path in traced_paths if choice.has(*path.split(".", 1))}
 
     def settle(
         self,
         manifest: CollectionsManifest,
         choice: ChosenCollections,
-        whole: Callable[[str, str], CollectionsManifest],
+        newest_manifest: Callable[[str, str], CollectionsManifest],
         held: HeldTables | None = None,
     ) -> list[str]:
         """Handle the tables of dropped collections; return the places that were removed or moved aside.
@@ -177,15 +177,15 @@ class Tables:
         Args:
             manifest: a node's manifest; it may lack collections in which the user has no rights.
             choice: the chosen collections.
-            whole: returns a manifest with all collections, or raises; called with the path of a collection that
-                `manifest` lacks, and its table's place.
+            newest_manifest: returns a manifest with all collections, or raises; called with the path of a collection
+                that `manifest` lacks, and its table's place.
             held: the tables to leave alone; one that its catalog does not drop gets there. None: that is an error.
 
         Raises:
             CatalogRefused, CatalogAway: a table's catalog does not drop it, without `held`.
             TableError: another bucket's table; or one on an object store that would have to be moved aside.
         """
-        done = []
+        places_ = []
         if not is_url(self.folder):
             for scope in self._folders(""):
                 self._remove_moved(f"{self.folder}/{scope}")
@@ -193,48 +193,48 @@ class Tables:
             if held is not None and path in held:
                 continue
             try:
-                done += self._settle(named, manifest, whole)
+                places_ += self._settle(named, manifest, newest_manifest)
             except HeadwaterError as error:
                 if held is None or not is_of_catalog(error):
                     raise
                 held.hold(path, error)
-        return done
+        return places_
 
     def _settle(
         self,
         named: tuple[str, str],
         manifest: CollectionsManifest,
-        whole: Callable[[str, str], CollectionsManifest],
+        newest_manifest: Callable[[str, str], CollectionsManifest],
     ) -> list[str]:
         """Handle a table if its collection was dropped; as `settle`."""
         scope, name = named
-        place, done = self.place(scope, name), list[str]()
-        gone = self._to_put_away(scope, name, manifest)
-        if gone is not None:
-            gone = self._to_put_away(scope, name, whole(f"{scope}.{name}", place))
+        place, places_ = self.place(scope, name), list[str]()
+        collection_id = self._to_put_away(scope, name, manifest)
+        if collection_id is not None:
+            collection_id = self._to_put_away(scope, name, newest_manifest(f"{scope}.{name}", place))
         elif manifest.collection(scope, name) is None and self._is_half_removed(scope, name):
-            done += self._remove_objects(place)
-        if gone is not None:
+            places_ += self._remove_objects(place)
+        if collection_id is not None:
             # Whoever names it goes on when he starts again, though nothing else tells of it any more.
-            store_of(self.folder).write(f"{TRACES}/{scope}.{name}", f"{gone:x}\n".encode())
-            done += self._put_away(place, gone)
-        return done
+            store_of(self.folder).write(f"{TRACES}/{scope}.{name}", f"{collection_id:x}\n".encode())
+            places_ += self._put_away(place, collection_id)
+        return places_
 
     def _folders(self, below: str) -> Iterator[str]:
         """Yield the names of the folders of scopes or tables; neither those of moved tables, nor the mirror's own."""
         names = store_of(self.folder).folders(below)
-        own = (".", "_delta", "_iceberg", "_index", "_check", TRACES)
-        return (name for name in names if not name.startswith(own) and "." not in name)
+        own_prefixes = (".", "_delta", "_iceberg", "_index", "_check", TRACES)
+        return (name for name in names if not name.startswith(own_prefixes) and "." not in name)
 
     def _to_put_away(self, scope: str, name: str, manifest: CollectionsManifest) -> int | None:
         """Return the id of a dropped collection whose table must be removed or moved aside; None if there is none.
 
         Its table goes if the rule is "drop", or if the collection was created again under its name.
         """
-        gone = self._gone(self.place(scope, name), manifest)
-        return gone if self.dropped == "drop" or manifest.collection(scope, name) is not None else None
+        collection_id = self._dropped_id(self.place(scope, name), manifest)
+        return collection_id if self.dropped == "drop" or manifest.collection(scope, name) is not None else None
 
-    def _gone(self, place: str, manifest: CollectionsManifest) -> int | None:
+    def _dropped_id(self, place: str, manifest: CollectionsManifest) -> int | None:
         """Return the id of a table's collection if it no longer exists."""
         record = recorded(place)
         if record is None or record.kind != DOCUMENTS:
@@ -263,16 +263,16 @@ class Tables:
         ends = [end for end in ENDS if not end or _is_beside(f"{place}{end}")]
         if not self._leave_catalogs(place, ends, number):
             return []  # another mirror was first, and this is the new one's
-        aside = self._free_name(place, number, ends)
-        moved: list[str] = []
+        new_place = self._free_name(place, number, ends)
+        moved_ends: list[str] = []
         # The table goes last, for it tells that there is something to put away: a run that is cut off before that is
         # gone on with. Those beside it would be taken for the next table's.
         for end in reversed(ends):
-            Path(f"{place}{end}").rename(f"{aside}{end}")
-            moved.append(end)
-        if number not in _ids(recorded(aside)):  # as above, but just now
-            for end in reversed(moved):
-                Path(f"{aside}{end}").rename(f"{place}{end}")
+            Path(f"{place}{end}").rename(f"{new_place}{end}")
+            moved_ends.append(end)
+        if number not in _ids(recorded(new_place)):  # as above, but just now
+            for end in reversed(moved_ends):
+                Path(f"{new_place}{end}").rename(f"{place}{end}")
             return []
         if self.dropped == "drop":
             self._remove_moved(str(Path(place).parent))
@@ -291,7 +291,7 @@ class Tables:
         """
         # The table's own is opened last. While it has the id nobody has put it away, nor made those beside the next
         # one; from here on the tables that were opened leave, whatever lies at their places.
-        logs = [_opened(f"{place}{end}") for end in reversed(ends)]
+        logs = [_opened_log(f"{place}{end}") for end in reversed(ends)]
         ids = _ids(_record_in(logs[-1]))
         if ids if number is None else number not in ids:
             return False
@@ -331,8 +331,8 @@ class Tables:
         for each in reversed(places):
             store = store_of(each)
             for folder in ("", DATA, VECTORS, METADATA, "_index", OWN, FOLDER):
-                for listed in reversed(store.list(folder)):
-                    store.remove(listed.path)
+                for file in reversed(store.list(folder)):
+                    store.remove(file.path)
             _remove_stragglers(store)
         return places
 
@@ -341,10 +341,10 @@ def _remove_stragglers(store: TableStore) -> None:
     """Remove commits that another mirror wrote behind removed ones, before the next table would include them. A log
     that begins at version 0 belongs to the next table already.
     """
-    left = store.list(FOLDER)
-    if not any(listed.path.endswith(f"/{0:020d}.json") for listed in left):
-        for listed in left:
-            store.remove(listed.path)
+    commits = store.list(FOLDER)
+    if not any(file.path.endswith(f"/{0:020d}.json") for file in commits):
+        for file in commits:
+            store.remove(file.path)
 
 
 def _ids(record: Record | None) -> tuple[int, ...]:
@@ -368,10 +368,10 @@ def _leave_catalog(log: TableLog, bucket: str) -> None:
 
 def recorded(place: str) -> Record | None:
     """Return the record of a table; None if there is none."""
-    return _record_in(_opened(place))
+    return _record_in(_opened_log(place))
 
 
-def _opened(place: str) -> TableLog:
+def _opened_log(place: str) -> TableLog:
     log = TableLog(store_of(place))
     log.refresh()
     return log
@@ -388,19 +388,19 @@ class _Table:
         self.sink = sink
         self.maintenance: list[Maintenance] = sink.maintenance(folds) if upkeep else []
 
-    def has_news(self, highs: Mapping[int, int], seen: Mapping[int, BranchHistory]) -> bool:
+    def has_news(self, highs: Mapping[int, int], histories: Mapping[int, BranchHistory]) -> bool:
         """Return True if the collection has new changes, or a vbucket has another history than the table.
 
         Args:
             highs: the collection's high seqnos, by vbucket.
-            seen: the vbuckets.
+            histories: the vbuckets.
         """
         end = Offset.from_json(self.sink.refresh().end)
-        for vb, history in seen.items():
+        for vb, history in histories.items():
             at = end.position(vb)
             # A node that is behind the table has lost what the table has: that is news as well.
-            moved = highs.get(vb, 0) > at.seqno or history.high_seqno < at.seqno
-            if moved or (at.seqno and at.vb_uuid != history.vb_uuid):
+            is_moved = highs.get(vb, 0) > at.seqno or history.high_seqno < at.seqno
+            if is_moved or (at.seqno and at.vb_uuid != history.vb_uuid):
                 return True
         return False
 
@@ -419,7 +419,7 @@ class CollectionsMirror:
         tables: the tables of the folder.
         choice: the chosen collections.
         attempts: begins anew after failures that may pass.
-        seen: for each collection the places of tables that this run has found or created; extended here.
+        created: for each collection the places of tables that this run has found or created; extended here.
         level: the collections that a run to the end has brought up to date; extended here.
     """
 
@@ -430,18 +430,18 @@ class CollectionsMirror:
         tables: Tables,
         choice: ChosenCollections,
         attempts: Attempts[MirrorProgress],
-        seen: dict[Mirrored, set[str]] | None = None,
-        level: set[Mirrored] | None = None,
+        created: dict[MirroredCollection, set[str]] | None = None,
+        level: set[MirroredCollection] | None = None,
     ) -> None:
         self._spark, self._job, self._tables, self._choice = spark, job, tables, choice
         self._options, self._attempts = retry_options(job), attempts
         self._catalog = CatalogFolder.parse(job.catalog) if job.catalog else None
         self._folds = Folds() if spark is None and job.workers != 0 else None
-        self._highs_seen = {} if seen is None else seen
-        self._open: dict[Mirrored, _Table] = {}
-        self._covered: dict[Mirrored, int] = {}
+        self._highs_seen = {} if created is None else created
+        self._open: dict[MirroredCollection, _Table] = {}
+        self._covered_changes: dict[MirroredCollection, int] = {}
         self._hidden_at = float("-inf")
-        self._level = set[Mirrored]() if level is None else level
+        self._level = set[MirroredCollection]() if level is None else level
         self._held = HeldTables()
 
     def run(self) -> None:
@@ -449,14 +449,14 @@ class CollectionsMirror:
         settings = parse(self._options | {"collections": "all"}, streaming=True)
         nodes = SourceNodes(settings)
         try:
-            self._choice.check(nodes.manifest(), self._tables.known_of_old(self._choice))
+            self._choice.check(nodes.manifest(), self._tables.paths_ever_mirrored(self._choice))
             while True:
                 began = time.monotonic()
                 self._round(nodes)
                 self._attempts.calm()
                 if self._job.once or self._attempts.stop():
                     return
-                _rest(began + self._job.interval_seconds, self._attempts.stop)
+                _pause_until(began + self._job.interval_seconds, self._attempts.stop)
         finally:
             nodes.close()
             self._close()
@@ -477,14 +477,14 @@ class CollectionsMirror:
         if self._tables.settle(manifest, self._choice, whole, self._held):
             self._attempts.batch_done(self._held.text)
         self._look_for_hidden(nodes, manifest)
-        seen = nodes.observe(idle=True)
+        histories = nodes.observe(idle=True)
         for each in collections_now:
             if self._attempts.stop():
                 return
             if each.path in self._held or each in self._level:
                 continue
             try:
-                self._follow(each, nodes, seen)
+                self._follow(each, nodes, histories)
             except Exception as error:  # Spark's own say in their text only what they are
                 if not nodes.manifest().has(each.id):
                     continue  # it was dropped meanwhile: the next round deals with it
@@ -496,14 +496,14 @@ class CollectionsMirror:
         self._held.end_round()
         self._tell_held(before, collections_now)
 
-    def _hold(self, each: Mirrored, error: Exception) -> None:
+    def _hold(self, each: MirroredCollection, error: Exception) -> None:
         """Leave a table alone for a while. It is closed: when it is opened again, it is published before anything else,
         also without a new change.
         """
         self._held.hold(each.path, error)
         self._close_table(each)
 
-    def _tell_held(self, before: str, collections_now: Sequence[Mirrored]) -> None:
+    def _tell_held(self, before: str, collections_now: Sequence[MirroredCollection]) -> None:
         """Report the tables that catalogs hold up, when they are others than before this round.
 
         Raises:
@@ -521,19 +521,23 @@ class CollectionsMirror:
 
         A kept table of a dropped collection makes no progress either, but is not worth a report.
         """
-        missing = [path for path, named in self._tables.known(self._choice).items() if not manifest.collection(*named)]
-        if not missing or time.monotonic() < self._hidden_at + HIDDEN_SECONDS:
+        hidden_paths = [
+            path
+            for path, path_parts in self._tables.known(self._choice).items()
+            if not manifest.collection(*path_parts)
+        ]
+        if not hidden_paths or time.monotonic() < self._hidden_at + HIDDEN_SECONDS:
             return
         self._hidden_at = time.monotonic()
         try:
-            nodes.manifest_to_drop_by(missing[0], "move its table away")
+            nodes.manifest_to_drop_by(hidden_paths[0], "move its table away")
         except OptionError as hidden:
-            self._attempts.remark(f"{hidden}; the tables of {', '.join(missing)} stand still until then")
+            self._attempts.remark(f"{hidden}; the tables of {', '.join(hidden_paths)} stand still until then")
 
-    def _follow(self, each: Mirrored, nodes: SourceNodes, seen: Mapping[int, BranchHistory]) -> None:
+    def _follow(self, each: MirroredCollection, nodes: SourceNodes, histories: Mapping[int, BranchHistory]) -> None:
         table = self._table(each)
         highs = nodes.collection_seqnos(each.id)
-        if not self._job.once and not table.has_news(highs, seen):
+        if not self._job.once and not table.has_news(highs, histories):
             return
         options = self._options | table.sink.source_options | {"collections": each.path}
         workers = self._job.workers
@@ -541,40 +545,42 @@ class CollectionsMirror:
         small = workers is None and table.backlog(highs) < TASK_CHANGES
         engine = engine_of(self._spark, table.sink, options, 0 if small else workers, self._attempts.watch)
 
-        def done(written: list[TaskResult], end: Mapping[str, Any]) -> None:
-            self._done(each, table, written, end)
+        def done(results: list[TaskResult], end: Mapping[str, Any]) -> None:
+            self._note_batch(each, table, results, end)
 
-        engine.follow(once=True, interval_seconds=0, done=done, stop=self._attempts.stop)
+        engine.follow(once=True, interval_seconds=0, on_batch=done, stop=self._attempts.stop)
 
-    def _table(self, each: Mirrored) -> _Table:
+    def _table(self, each: MirroredCollection) -> _Table:
         if each not in self._open:
             place = self._tables.place(each.scope, each.name)
-            seen = self._highs_seen.setdefault(each, set())
-            named = self._catalog.table(each.scope, each.name) if self._catalog else None
-            sink = sink_of(self._job, place, self._tables.bucket, seen, self._making(each), named)
+            created = self._highs_seen.setdefault(each, set())
+            table_name = self._catalog.table(each.scope, each.name) if self._catalog else None
+            sink = sink_of(self._job, place, self._tables.bucket, created, self._making(each), table_name)
             self._open[each] = _Table(sink, self._folds, upkeep=self._job.upkeep)
-            self._covered[each] = changes_in(sink.record.end)
+            self._covered_changes[each] = changes_in(sink.record.end)
         return self._open[each]
 
-    def _making(self, each: Mirrored) -> Making:
+    def _making(self, each: MirroredCollection) -> Making:
         return Making.ANYWHERE if self._tables.was_put_away(each.scope, each.name) else Making.CLEAR
 
-    def _done(self, each: Mirrored, table: _Table, written: list[TaskResult], end: Mapping[str, Any]) -> None:
+    def _note_batch(
+        self, each: MirroredCollection, table: _Table, results: list[TaskResult], end: Mapping[str, Any]
+    ) -> None:
         progress = self._attempts.progress
-        progress.count(written)
+        progress.count(results)
         progress.note_losses(end)
-        self._covered[each] = changes_in(end)
-        progress.batch, progress.changes = progress.batch + 1, sum(self._covered.values())
+        self._covered_changes[each] = changes_in(end)
+        progress.batch, progress.changes = progress.batch + 1, sum(self._covered_changes.values())
         progress.collection = each.path
-        self._attempts.batch_done(cared_for(table.maintenance) or self._held.text)
+        self._attempts.batch_done(do_upkeep(table.maintenance) or self._held.text)
 
-    def _close(self, keep: list[Mirrored] | None = None) -> None:
+    def _close(self, keep: list[MirroredCollection] | None = None) -> None:
         for each in self._open.keys() - set(keep or ()):
             self._close_table(each)
-        for each in self._covered.keys() - set(keep or ()):
-            del self._covered[each]
+        for each in self._covered_changes.keys() - set(keep or ()):
+            del self._covered_changes[each]
 
-    def _close_table(self, each: Mirrored) -> None:
+    def _close_table(self, each: MirroredCollection) -> None:
         if (table := self._open.pop(each, None)) is not None:
             end_upkeep(table.maintenance, self._attempts)
 
@@ -592,12 +598,16 @@ def work(job: Mirror) -> MirrorProgress:
     """
     choice = ChosenCollections.of(job.collections, job.scope)
     tables = Tables(job.to or "", job.bucket, "drop" if job.dropped == "drop" else "keep")
-    attempts, seen, level = attempts_of(job, MirrorProgress()), dict[Mirrored, set[str]](), set[Mirrored]()
+    attempts, created, level = (
+        attempts_of(job, MirrorProgress()),
+        dict[MirroredCollection, set[str]](),
+        set[MirroredCollection](),
+    )
     with session_of(job, "512m", settings=job.conf) as spark:
-        attempts.run(lambda: CollectionsMirror(spark, job, tables, choice, attempts, seen, level).run())
+        attempts.run(lambda: CollectionsMirror(spark, job, tables, choice, attempts, created, level).run())
     return attempts.progress
 
 
-def _rest(until: float, stop: Callable[[], bool]) -> None:
-    while (left := until - time.monotonic()) > 0 and not stop():
-        time.sleep(min(left, 0.05))
+def _pause_until(until: float, stop: Callable[[], bool]) -> None:
+    while (remaining_seconds := until - time.monotonic()) > 0 and not stop():
+        time.sleep(min(remaining_seconds, 0.05))

@@ -65,8 +65,8 @@ def work(job: BucketCopy) -> CopyProgress:
         SparkUnavailable: Spark can't be started here.
         HeadwaterError: the query failed; the next run repeats the batches that Spark has not noted as done.
     """
-    source_options, written = job.source_options(), job.target_options()
-    ends = settings.parse(source_options, streaming=True), settings.parse_write(written)
+    source_options, writer_options = job.source_options(), job.target_options()
+    ends = settings.parse(source_options, streaming=True), settings.parse_write(writer_options)
     attempts = attempts_of(job, CopyProgress())
     seconds = attempts.retry_seconds
     with session_of(job) as spark:
@@ -75,15 +75,17 @@ def work(job: BucketCopy) -> CopyProgress:
         reads, writes = settings.parse(options, streaming=True), ends[1]
         check = partial(_claim, file, reads, writes, seconds)
         collections = CarriedCollections(reads, writes, carried, file, job.dropped, check) if carried.chooses else None
-        there = TargetHistories(as_source(writes), FileBeside(job.place, HISTORIES, spark))
-        batches = _Batches(reads, writes, attempts, collections, there, restores=job.rollback == "restore", check=check)
+        histories = TargetHistories(as_source(writes), FileBeside(job.place, HISTORIES, spark))
+        batches = _Batches(
+            reads, writes, attempts, collections, histories, restores=job.rollback == "restore", check=check
+        )
         columns = f"{ddl(collections=True)}, {_ID} {ON_REQUEST[_ID][0]}" if collections else ""
         try:
             if collections is not None:
                 patiently(collections.settle, seconds)  # what is missing is told before the first batch
             return follow(job, spark, attempts, batches.take, options, columns, partial(batches.begin, spark))
         finally:
-            there.close()
+            histories.close()
             if collections is not None:
                 collections.close()
 
@@ -129,7 +131,7 @@ class _Batches:
         target: WriteSettings,
         attempts: Attempts[CopyProgress],
         collections: CarriedCollections | None,
-        there: TargetHistories,
+        histories: TargetHistories,
         *,
         restores: bool,
         check: Callable[[], None],
@@ -139,26 +141,26 @@ class _Batches:
         if target.dead_letters is not None:
             target = replace(target, dead_letters=prepare_folder(located(target.dead_letters)))
         self._source, self._target, self._restores, self._attempts = source, target, restores, attempts
-        self._collections, self._there, self._check = collections, there, check
+        self._collections, self._histories, self._check = collections, histories, check
 
     def begin(self, spark: SparkSession) -> None:
         """Send again what the target has lost since the last batch, which may have been in another run, and note its
         histories.
         """
         self._level(spark)
-        self._there.note()
+        self._histories.note()
 
     def take(self, batch: DataFrame, number: int) -> None:
         """Copy one batch; Spark calls this again if it has not noted that the batch was done."""
         for _ in range(TRIES):
-            outcome = self._copied(batch, number)
-            if self._there.note():
+            outcome = self._copy_batch(batch, number)
+            if self._histories.note():
                 self._count(outcome)
                 return
         problem = "nodes are restarted or failed over again and again while a batch is written"
         raise ConnectionLost(self._target.url, problem)
 
-    def _copied(self, batch: DataFrame, number: int) -> _Outcome:
+    def _copy_batch(self, batch: DataFrame, number: int) -> _Outcome:
         """Write a batch, and repair the changes that a failover took back at either end."""
         # Looked up before the rows are written: those of a collection that nobody knew by then are left out, and
         # `check_left_out` finds them below.
@@ -169,60 +171,65 @@ class _Batches:
         left_out = sum((Counter(part["left_out"]) for part in parts), Counter[str]())
         if self._collections is not None:
             self._collections.check_left_out([int(each) for each in left_out])
-        written = sum((WriteCounts(**part["written"]) for part in parts), WriteCounts())
-        lost = {int(vb): seqno for part in parts for vb, seqno in part["rollbacks"].items()}
+        counts_ = sum((WriteCounts(**part["written"]) for part in parts), WriteCounts())
+        branch_ends = {int(vb): seqno for part in parts for vb, seqno in part["rollbacks"].items()}
         highs = {int(vb): seqno for part in parts for vb, seqno in part["highs"].items()}
         self._attempts.progress.note_losses(vb for part in parts for vb in part["data_loss"])
         # Compared up to where this batch has come, not only to the rollback: it may have written behind it already.
-        ends = {vb: max(seqno, highs.get(vb, 0)) for vb, seqno in lost.items()}
-        if lost and self._restores:
+        ends = {vb: max(seqno, highs.get(vb, 0)) for vb, seqno in branch_ends.items()}
+        if branch_ends and self._restores:
             self._check()  # what was made anew under its name is no history to go back in
-            self._attempts.progress.restored += self._restored(batch.sparkSession, ends)
-            self._there.forced |= lost.keys()
-        self._there.copied |= {vb: max(seqno, self._there.copied.get(vb, 0)) for vb, seqno in highs.items()} | ends
-        return _Outcome(written, len(lost), left_out.total())
+            self._attempts.progress.restored += self._restore_documents(batch.sparkSession, ends)
+            self._histories.forced |= branch_ends.keys()
+        self._histories.copied |= {
+            vb: max(seqno, self._histories.copied.get(vb, 0)) for vb, seqno in highs.items()
+        } | ends
+        return _Outcome(counts_, len(branch_ends), left_out.total())
 
     def _count(self, outcome: _Outcome) -> None:
-        done, written = self._attempts.progress, outcome.written
-        done.batches, done.rollbacks = done.batches + 1, done.rollbacks + outcome.rollbacks
-        done.stored, done.deleted = done.stored + written.stored, done.deleted + written.deleted + written.absent
-        done.behind, done.refused = done.behind + written.behind, done.refused + written.refused
-        done.left_out += outcome.left_out
+        progress, counts_ = self._attempts.progress, outcome.written
+        progress.batches, progress.rollbacks = progress.batches + 1, progress.rollbacks + outcome.rollbacks
+        progress.stored, progress.deleted = (
+            progress.stored + counts_.stored,
+            progress.deleted + counts_.deleted + counts_.absent,
+        )
+        progress.behind, progress.refused = progress.behind + counts_.behind, progress.refused + counts_.refused
+        progress.left_out += outcome.left_out
         self._attempts.batch_done()
 
     def _level(self, spark: SparkSession) -> None:
         """Write copied changes again that a failover took back at the target."""
-        lost = self._there.lost()
-        if not lost:
+        affected = self._histories.lost()
+        if not affected:
             return
         self._check()  # one that was made anew has nothing of what was copied, nor of what others wrote
         with nodes.connect(self._source) as origin:
             count = origin.map.vbuckets
-        wanted = self._source.vbuckets or range(count)
+        numbers = self._source.vbuckets or range(count)
         # With another number of vbuckets a key has another one there: then any vbucket of the source may be concerned.
-        concerned = [vb for vb in wanted if vb in lost or count != self._there.vbuckets()]
-        log.warning(_LOST, self._target.url, len(lost), len(concerned))
-        ends = {vb: end for vb in concerned if (end := self._there.reached(vb))}
-        forced = {vb: end for vb, end in ends.items() if self._restores and vb in self._there.forced}
-        added = self._sent_again(spark, {vb: end for vb, end in ends.items() if vb not in forced})
-        self._attempts.progress.restored += self._restored(spark, forced) + added
+        concerned = [vb for vb in numbers if vb in affected or count != self._histories.vbuckets()]
+        log.warning(_LOST, self._target.url, len(affected), len(concerned))
+        ends = {vb: end for vb in concerned if (end := self._histories.reached(vb))}
+        forced = {vb: end for vb, end in ends.items() if self._restores and vb in self._histories.forced}
+        sent_count = self._sent_again(spark, {vb: end for vb, end in ends.items() if vb not in forced})
+        self._attempts.progress.restored += self._restore_documents(spark, forced) + sent_count
 
     def _settled_source(self) -> SourceSettings:
         """Return the source's settings with the newest map of all of its nodes, for the tasks of a batch.
 
         A former owner that was cut off may still answer, with changes that a failover took back.
         """
-        with closing(SourceNodes(self._source)) as known:
-            return known.known().for_task(self._source)
+        with closing(SourceNodes(self._source)) as nodes:
+            return nodes.known().for_task(self._source)
 
-    def _restored(self, spark: SparkSession, ends: Mapping[int, int]) -> int:
+    def _restore_documents(self, spark: SparkSession, ends: Mapping[int, int]) -> int:
         if not ends:
             return 0
         source, target = self._settled_source(), self._target
 
-        def work(mine: dict[int, int]) -> int:
-            done = restore(source, target, mine)
-            return done.forced + done.removed
+        def work(seqnos: dict[int, int]) -> int:
+            counts = restore(source, target, seqnos)
+            return counts.forced + counts.removed
 
         return _spread(spark, ends, work)
 
@@ -230,7 +237,7 @@ class _Batches:
         if not ends:
             return 0
         source, target = self._settled_source(), self._target
-        return _spread(spark, ends, lambda mine: send_again(source, target, mine))
+        return _spread(spark, ends, lambda seqnos: send_again(source, target, seqnos))
 
 
 def _spread(spark: SparkSession, ends: Mapping[int, int], work: Callable[[dict[int, int]], int]) -> int:
@@ -239,9 +246,9 @@ def _spread(spark: SparkSession, ends: Mapping[int, int], work: Callable[[dict[i
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        mine = {row["vbucket"]: row["end"] for part in batches for row in part.to_pylist()}
-        if mine:
-            yield pa.RecordBatch.from_pydict({"done": [work(mine)]})
+        seqnos = {row["vbucket"]: row["end"] for part in batches for row in part.to_pylist()}
+        if seqnos:
+            yield pa.RecordBatch.from_pydict({"done": [work(seqnos)]})
 
     spread = spark.createDataFrame(sorted(ends.items()), "vbucket int, end long").repartition("vbucket")
     return sum(row.done for row in spread.mapInArrow(task, "done long").collect())
@@ -263,10 +270,14 @@ def _writing(
 
         from headwater.spark.deadletters import task_name
 
-        seen = _RowFilter(alive)
-        written = write(target, names, seen.watch(batches), task_name(f"{number:08d}", number))
-        counts: dict[str, Any] = {"written": asdict(written), "rollbacks": seen.rollbacks, "highs": seen.highs}
-        counts |= {"left_out": seen.left_out, "data_loss": seen.data_loss}
+        row_filter = _RowFilter(alive)
+        counts_ = write(target, names, row_filter.watch(batches), task_name(f"{number:08d}", number))
+        counts: dict[str, Any] = {
+            "written": asdict(counts_),
+            "rollbacks": row_filter.rollbacks,
+            "highs": row_filter.highs,
+        }
+        counts |= {"left_out": row_filter.left_out, "data_loss": row_filter.data_loss}
         yield pa.RecordBatch.from_pydict({"counts": [json.dumps(counts)]})
 
     return task
@@ -290,12 +301,12 @@ class _RowFilter:
         import pyarrow.compute as pc
 
         for batch in batches:
-            lost = pc.equal(batch.column("event"), pa.scalar("rollback"))
-            for row in batch.select(["vbucket", "seqno", "snapshot_end"]).filter(lost).to_pylist():
+            is_rollback = pc.equal(batch.column("event"), pa.scalar("rollback"))
+            for row in batch.select(["vbucket", "seqno", "snapshot_end"]).filter(is_rollback).to_pylist():
                 self.rollbacks[row["vbucket"]] = row["seqno"]
                 if row["snapshot_end"] > row["seqno"]:  # the deletions up to there were purged
                     self.data_loss.append(row["vbucket"])
-            changes = batch.filter(pc.invert(lost))
+            changes = batch.filter(pc.invert(is_rollback))
             if changes.num_rows:
                 for vb, seqno in zip(*(changes.column(name).to_pylist() for name in ("vbucket", "seqno")), strict=True):
                     self.highs[vb] = max(seqno, self.highs.get(vb, 0))

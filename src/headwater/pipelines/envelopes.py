@@ -129,8 +129,8 @@ class Envelopes:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the source that are needed."""
-        chosen = _OF_COLLECTIONS if self.by_collection else ()
-        return (*_COLUMNS, *chosen, *(_OF_BEFORES if self.before else ()))
+        extra = _OF_COLLECTIONS if self.by_collection else ()
+        return (*_COLUMNS, *extra, *(_OF_BEFORES if self.before else ()))
 
     def changes(self, batch: pa.RecordBatch) -> Iterator[ChangedDocument]:
         """Yield the changes of a batch of `columns`.
@@ -182,10 +182,10 @@ class Envelopes:
 
     def headers(self, change: ChangedDocument, op: bytes, rollback: int | None) -> Headers:
         """Return the headers: whose the message is, and the place of the change in the history of its vbucket."""
-        names, shared = self.NAMES, (op, change.vbucket, change.vb_uuid, change.collection_id, change.collection)
-        fixed = self._known.get(shared)
+        names, header_key = self.NAMES, (op, change.vbucket, change.vb_uuid, change.collection_id, change.collection)
+        fixed = self._known.get(header_key)
         if fixed is None:
-            fixed = self._known[shared] = self._fixed(change, op)
+            fixed = self._known[header_key] = self._fixed(change, op)
         results = [*fixed, (names.seqno, b"%d" % change.seqno), (names.cas, b"%d" % change.cas)]
         if rollback is not None:
             results.append((names.rollback, b"%d" % rollback))
@@ -228,19 +228,19 @@ class Envelopes:
         return b"".join((b'{"before": ', before, b', "after": ', after, place.encode()))
 
     def document(self, value: bytes, name: str) -> tuple[bytes, str]:
-        """Return a document as JSON, and what the source says of it if that is base64."""
+        """Return (the document as JSON, the source block's member for a document in base64; otherwise "")."""
         return document(value, name)
 
     def unknown(self, op: bytes) -> bytes:
-        """Return what stands for a version that was replaced, where there was none or nobody has it."""
+        """Return the JSON in place of a replaced version that did not exist, or that no node has kept."""
         return _NULL
 
     def topic(self, change: ChangedDocument) -> str:
         """Return the topic of a change's collection."""
-        known, path = self._known, (change.scope, change.collection)
-        if path not in known:
-            known[path] = self._topic_name(change)
-        topic: str = known[path]
+        topics, path = self._known, (change.scope, change.collection)
+        if path not in topics:
+            topics[path] = self._topic_name(change)
+        topic: str = topics[path]
         return topic
 
     def _topic_name(self, change: ChangedDocument) -> str:
@@ -250,8 +250,8 @@ class Envelopes:
 @lru_cache(1024)
 def _source(name: str, bucket: str, scope: str | None, collection: str | None) -> str:
     """Return the part of the source that is the same for all changes of a collection, as JSON that is not closed."""
-    known: dict[str, str | None] = {"version": __version__, "connector": "headwater", "name": name, "db": bucket}
-    return json.dumps({**known, "scope": scope, "collection": collection}).rstrip("}")
+    fields: dict[str, str | None] = {"version": __version__, "connector": "headwater", "name": name, "db": bucket}
+    return json.dumps({**fields, "scope": scope, "collection": collection}).rstrip("}")
 
 
 def _values(column: Any, *, unsigned: bool = False) -> list[Any]:
@@ -270,14 +270,14 @@ def is_json(value: bytes) -> bool:
 
 
 def document(value: bytes, name: str) -> tuple[bytes, str]:
-    """Return a document as JSON, and what the source says of it if that is base64."""
+    """Return (the document as JSON, the source block's member for a document in base64; otherwise "")."""
     if is_json(value):
         return value, ""
     return b'"%b"' % b64encode(value), f', "{name}_encoding": "base64"'
 
 
 def _key(key: bytes) -> tuple[str, str]:
-    """Return a key as JSON, and what the source says of it if that is base64."""
+    """Return (the key as JSON, the member that the source block gets if the key is base64; otherwise "")."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

@@ -66,9 +66,9 @@ def reason(error: BaseException) -> HeadwaterError:
     """Return the reason of an error, without the traceback that Spark wraps around it."""
     if isinstance(error, HeadwaterError):
         return error
-    ours = OURS.findall(str(error))
-    if ours:
-        return MirrorFailed(ours[-1][1].strip())
+    own_errors = OURS.findall(str(error))
+    if own_errors:
+        return MirrorFailed(own_errors[-1][1].strip())
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     if isinstance(error, OSError) and error.filename and error.strerror:
         return MirrorFailed(f"{error.filename}: {error.strerror}")
@@ -84,11 +84,11 @@ def passes(error: BaseException) -> bool:
         return _passes(type(error), error)
     if isinstance(error, OSError) and error.errno in _LASTING_ERRNO:
         return False
-    ours = OURS.findall(str(error))
-    if not ours:
+    own_errors = OURS.findall(str(error))
+    if not own_errors:
         return True
-    named: Any = getattr(errors, ours[-1][0], None)
-    return named is None or _passes(named, None)
+    error_class: Any = getattr(errors, own_errors[-1][0], None)
+    return error_class is None or _passes(error_class, None)
 
 
 def _passes(kind: type[BaseException], error: BaseException | None) -> bool:

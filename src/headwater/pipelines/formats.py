@@ -59,9 +59,9 @@ class ConnectEnvelopes(Envelopes):
         return b'{"document": null}' if op == DELETE else super().unknown(op)
 
 
-def _struct(fields: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def _struct(fields: Mapping[str, Any], **attributes: Any) -> dict[str, Any]:
     """Return the schema of a struct; a name that ends with ? is that of a field which may be missing."""
-    described = [
+    fields_ = [
         {
             **({"type": kind} if isinstance(kind, str) else kind),
             "optional": name.endswith("?"),
@@ -69,7 +69,7 @@ def _struct(fields: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         }
         for name, kind in fields.items()
     ]
-    return {"type": "struct", "fields": described, **more}
+    return {"type": "struct", "fields": fields_, **attributes}
 
 
 @lru_cache(16)

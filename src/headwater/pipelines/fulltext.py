@@ -156,39 +156,43 @@ def check_fts5(place: str) -> None:
 
 def replace_vbuckets(database: sqlite3.Connection, vbuckets: Iterable[int]) -> None:
     """Remove all rows of some vbuckets."""
-    gone = [(vb,) for vb in vbuckets]
-    database.executemany("DELETE FROM documents WHERE vbucket = ?", gone)
-    database.executemany("DELETE FROM aside WHERE vbucket = ?", gone)
+    parameters = [(vb,) for vb in vbuckets]
+    database.executemany("DELETE FROM documents WHERE vbucket = ?", parameters)
+    database.executemany("DELETE FROM aside WHERE vbucket = ?", parameters)
 
 
 def remove_collections(database: sqlite3.Connection, ids: Iterable[int]) -> int:
     """Remove all documents of dropped collections from an index of collections; return their number."""
-    gone = [(number,) for number in ids]
-    if not gone:  # an index of the default collection has no such column
+    parameters = [(number,) for number in ids]
+    if not parameters:  # an index of the default collection has no such column
         return 0
-    database.executemany("DELETE FROM aside WHERE collection_id = ?", gone)
-    return database.executemany("DELETE FROM documents WHERE collection_id = ?", gone).rowcount
+    database.executemany("DELETE FROM aside WHERE collection_id = ?", parameters)
+    return database.executemany("DELETE FROM documents WHERE collection_id = ?", parameters).rowcount
 
 
 def apply(database: sqlite3.Connection, rows: pa.RecordBatch) -> None:
     """Add rows, at most one for each key; `STAGED` lists the kinds of rows."""
     names = rows.schema.names
-    more = [name for name in _OF_COLLECTIONS if name in names]
-    by = ["key", *more[:1]]
+    collection_columns = [name for name in _OF_COLLECTIONS if name in names]
+    by = ["key", *collection_columns[:1]]
     found_rows = [
         dict(zip(names, values, strict=True))
         for values in zip(*(rows.column(name).to_pylist() for name in names), strict=True)
     ]
-    where = " AND ".join(f"{name} = :{name}" for name in by)
+    condition = " AND ".join(f"{name} = :{name}" for name in by)
     for table in ("documents", "aside"):
         # From both tables: a document may have gone from the index into those kept aside, or come back.
-        database.executemany(f"DELETE FROM {table} WHERE {where}", found_rows)  # noqa: S608 -- names of our own
+        database.executemany(f"DELETE FROM {table} WHERE {condition}", found_rows)  # noqa: S608 -- names of our own
     for row in found_rows:
         row["name"], row["body"], row["reason"] = key_text(row["key"]), row["text"], row["aside"]
-    stored = [row for row in found_rows if row["aside"] is None and not row["deleted"] and row["text"] is not None]
-    _insert(database, "documents", ("key", "vbucket", "seqno", "expiry", "name", "body", *more), stored)
-    aside = [row for row in found_rows if row["aside"] is not None]
-    _insert(database, "aside", ("key", "vbucket", "seqno", "reason", *more), aside)
+    document_rows = [
+        row for row in found_rows if row["aside"] is None and not row["deleted"] and row["text"] is not None
+    ]
+    _insert(
+        database, "documents", ("key", "vbucket", "seqno", "expiry", "name", "body", *collection_columns), document_rows
+    )
+    aside_rows = [row for row in found_rows if row["aside"] is not None]
+    _insert(database, "aside", ("key", "vbucket", "seqno", "reason", *collection_columns), aside_rows)
 
 
 def _insert(database: sqlite3.Connection, table: str, columns: Sequence[str], rows: list[dict[str, Any]]) -> None:
@@ -233,15 +237,15 @@ def search(
     query = expression(words, any_of=any_of)
     with closing(open_for_reading(path_of(place))) as database:
         by_collection = bool(_shape(database).get(BY_COLLECTION))
-        within, given = _collection_condition(by_collection, collections, scope)
-        more = ", documents.scope, documents.collection" if by_collection else ""
+        condition, parameters = _collection_condition(by_collection, collections, scope)
+        columns = ", documents.scope, documents.collection" if by_collection else ""
         line = (
             "SELECT documents.key, -bm25(words) AS score, snippet(words, -1, '[', ']', '…', ?) AS snippet"  # noqa: S608
             # Documents expire between two batches, and the deletion comes only when the node has noticed.
-            f"{more} FROM words JOIN documents ON documents.id = words.rowid "
-            f"WHERE words MATCH ? AND (expiry = 0 OR expiry > ?){within} ORDER BY rank, documents.key LIMIT ?"
+            f"{columns} FROM words JOIN documents ON documents.id = words.rowid "
+            f"WHERE words MATCH ? AND (expiry = 0 OR expiry > ?){condition} ORDER BY rank, documents.key LIMIT ?"
         )
-        rows = database.execute(line, (SNIPPET_TOKENS, query, int(time.time()), *given, limit)).fetchall()
+        rows = database.execute(line, (SNIPPET_TOKENS, query, int(time.time()), *parameters, limit)).fetchall()
     return [Hit(*row) for row in rows]
 
 
@@ -293,8 +297,8 @@ def kept_aside(place: str | Path) -> list[KeptAside]:
         LedgerError: there is no index.
     """
     with closing(open_for_reading(path_of(place))) as database:
-        more = ", scope, collection" if _shape(database).get(BY_COLLECTION) else ""
-        return [KeptAside(*row) for row in database.execute(f"SELECT key, reason{more} FROM aside ORDER BY key")]  # noqa: S608
+        columns = ", scope, collection" if _shape(database).get(BY_COLLECTION) else ""
+        return [KeptAside(*row) for row in database.execute(f"SELECT key, reason{columns} FROM aside ORDER BY key")]  # noqa: S608
 
 
 def expression(words: str, *, any_of: bool) -> str:

@@ -97,21 +97,21 @@ class IndexTask:
         """Read changes, convert them to text, and write the rows to a file or to the server; return the result as
         JSON.
         """
-        unread: set[int] = set()
-        dropped: set[int] = set()
+        unread_vbuckets: set[int] = set()
+        dropped_ids: set[int] = set()
         # What a server has it has at once: it must be no further than the batch that was noted.
-        reached = further(self.settings) if self.server is None else None
+        positions = further(self.settings) if self.server is None else None
         path = Path(self.place) / _FOLDER / f"{uuid4().hex}.arrow"
         path.parent.mkdir(parents=True, exist_ok=True)
         counts = dict.fromkeys(("indexed", "removed", "aside", "behind"), 0)
         schema = STAGED_OF_COLLECTIONS if self.settings.chooses else STAGED
         with pa.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, schema) as writer:
-            for rows in self._rows(unread, dropped, reached, counts):
+            for rows in self._rows(unread_vbuckets, dropped_ids, positions, counts):
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
         failpoint("index.read" if self.server is None else "index.sent")
         replaced = [part.vbucket for part in self.parts if part.rollback]
-        result = {"path": str(path), "unread": sorted(unread), "replaced": replaced, "counts": counts}
-        result |= {"dropped": sorted(dropped), "reached": reached_rows(reached)}
+        result = {"path": str(path), "unread": sorted(unread_vbuckets), "replaced": replaced, "counts": counts}
+        result |= {"dropped": sorted(dropped_ids), "reached": reached_rows(positions)}
         return json.dumps(result).encode()
 
     @property
@@ -119,12 +119,18 @@ class IndexTask:
         return (*NAMES, *OF_COLLECTIONS) if self.settings.chooses else NAMES
 
     def _rows(
-        self, unread: set[int], dropped: set[int], reached: dict[int, tuple[int, int]] | None, counts: dict[str, int]
+        self,
+        unread_vbuckets: set[int],
+        dropped_ids: set[int],
+        positions: dict[int, tuple[int, int]] | None,
+        counts: dict[str, int],
     ) -> Iterator[list[dict[str, Any]]]:
         parts = [whole(part) for part in self.parts]
-        batches = read(self.settings, self._names, parts, unread=unread, dropped=dropped, reached=reached)
+        batches = read(
+            self.settings, self._names, parts, unread=unread_vbuckets, dropped=dropped_ids, reached=positions
+        )
         texts = (self._texts(batch) for batch in batches)
-        for rows in texts if self.server is None else self._sent(self.server, texts, counts):
+        for rows in texts if self.server is None else self._sent_rows(self.server, texts, counts):
             counts["aside"] += sum(row["aside"] is not None for row in rows)
             if self.server is None:
                 counts["indexed"] += sum(row["text"] is not None for row in rows)
@@ -139,13 +145,13 @@ class IndexTask:
         for values in zip(*columns, strict=True):
             row = dict(zip(names, values, strict=True))
             value, row["deleted"] = row.pop("value"), row.pop("event") != "mutation"
-            text, why = ("", "") if row["deleted"] else self.rules.read(value or b"")
-            row |= {"text": None if row["deleted"] or why else text, "aside": why or None}
+            text, problem = ("", "") if row["deleted"] else self.rules.read(value or b"")
+            row |= {"text": None if row["deleted"] or problem else text, "aside": problem or None}
             newest[row.get("collection_id", 0), row["key"]] = row
         # A collection without a name came and went before anybody could ask for it.
         return [row for row in newest.values() if row.get("scope", "") is not None]
 
-    def _sent(
+    def _sent_rows(
         self, server: SearchServer, texts: Iterable[list[dict[str, Any]]], counts: dict[str, int]
     ) -> Iterator[list[dict[str, Any]]]:
         """Send rows to the server; yield all rows without their text, with the server's reason where it refused one.
@@ -155,13 +161,13 @@ class IndexTask:
         with closing(SearchClient(server)) as client:
             client.check(self.index)
             for rows in texts:
-                done = client.bulk(map(self._item, rows))
+                counts_ = client.bulk(map(self._item, rows))
                 # What the server refuses must not be found as it was before.
-                gone = (item.before() for item in map(self._item, rows) if item.name in done.refused)
-                self._count(done, counts)
-                client.bulk(gone)
+                refused_items = (item.before() for item in map(self._item, rows) if item.name in counts_.refused)
+                self._count(counts_, counts)
+                client.bulk(refused_items)
                 for row in rows:
-                    row["aside"], row["text"] = done.refused.get(_name(row), row["aside"]), None
+                    row["aside"], row["text"] = counts_.refused.get(_name(row), row["aside"]), None
                 yield rows
             # Only when the vbucket was sent to its end: what is still of an older generation then is not in the new
             # history.
@@ -185,10 +191,10 @@ class IndexTask:
         return Item(row["key"], version(generation, row["seqno"]), document, row.get("collection_id"))
 
     @staticmethod
-    def _count(done: BulkCounts, counts: dict[str, int]) -> None:
-        counts["indexed"] += done.stored
-        counts["removed"] += done.deleted
-        counts["behind"] += done.behind
+    def _count(result: BulkCounts, counts: dict[str, int]) -> None:
+        counts["indexed"] += result.stored
+        counts["removed"] += result.deleted
+        counts["behind"] += result.behind
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -298,11 +304,13 @@ class IndexSink:
         generations: dict[int, int] = {}
         index: str | None = None
         if self.server is not None:
-            known = {int(vb): number for vb, number in self._ledger.notes.get("generations", {}).items()}
-            known |= {part.vbucket: known.get(part.vbucket, 0) + 1 for part in parts if part.rollback}
+            generations_ = {int(vb): number for vb, number in self._ledger.notes.get("generations", {}).items()}
+            generations_ |= {part.vbucket: generations_.get(part.vbucket, 0) + 1 for part in parts if part.rollback}
             index = self._claim_index(self.server)
-            self._ledger.begin(end, {"generations": {str(vb): known[vb] for vb in sorted(known)}, "index": index})
-            generations = known
+            self._ledger.begin(
+                end, {"generations": {str(vb): generations_[vb] for vb in sorted(generations_)}, "index": index}
+            )
+            generations = generations_
         return [
             IndexTask(
                 self.place,
@@ -324,7 +332,7 @@ class IndexSink:
         self,
         after: str,
         end: Mapping[str, Any],
-        written: Sequence[IndexAnswer],
+        answers: Sequence[IndexAnswer],
         transaction: tuple[str, int] | None = None,
     ) -> LedgerRecord:
         """Add a batch to the index: rows and record in one transaction.
@@ -333,39 +341,41 @@ class IndexSink:
             TableChanged: the batch was planned from another record; or, without a server, a node's history has changed
                 since the batch was planned. With a server those vbuckets are read anew in the next batch.
         """
-        if self.server is None and any(each.unread for each in written):
+        if self.server is None and any(each.unread for each in answers):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
-        gone = sorted({number for each in written for number in each.dropped})
+        dropped_ids = sorted({number for each in answers for number in each.dropped})
         self._check_index()
-        self.removed = self._removed_there(gone)
-        reached = advanced(end, [place for each in written for place in each.reached])
+        self.removed = self._removed_there(dropped_ids)
+        end_reached = advanced(end, [place for each in answers for place in each.reached])
         # A node refuses a range also where it purged deletions in it since: the next batch reads those vbuckets anew.
-        reached = _unread(reached, {vb for each in written for vb in each.unread}, self.refresh().end)
-        with self._ledger.advance(after, reached) as database:
-            for each in written:
+        end_reached = _offset_to_read_anew(
+            end_reached, {vb for each in answers for vb in each.unread}, self.refresh().end
+        )
+        with self._ledger.advance(after, end_reached) as database:
+            for each in answers:
                 replace_vbuckets(database, each.replaced)
                 for rows in staged(each.path):
                     apply(database, rows)
-            self.removed += remove_collections(database, gone)
-        remove_staged([each.path for each in written])
+            self.removed += remove_collections(database, dropped_ids)
+        remove_staged([each.path for each in answers])
         return self.refresh()
 
-    def count(self, progress: IndexProgress, written: Sequence[IndexAnswer]) -> None:
+    def count(self, progress: IndexProgress, answers: Sequence[IndexAnswer]) -> None:
         """Add the documents that the last batch added and removed to the progress."""
         progress.removed += self.removed
-        for each in written:
+        for each in answers:
             progress.rollbacks += len(each.replaced)
             for name, number in each.counts.items():
                 setattr(progress, name, getattr(progress, name) + number)
 
     def _claim_index(self, server: SearchServer) -> str:
         """Return the id of the server's index; create the index if no document was ever sent to it."""
-        known = self._ledger.notes.get("index")
+        recorded = self._ledger.notes.get("index")
         with closing(SearchClient(server)) as client:
-            if known is None:
+            if recorded is None:
                 state = client.prepare(self.refresh().batch, is_begun=self.begun() is not None)
             else:
-                state = client.check(known)
+                state = client.check(recorded)
             client.keep_deletions()
             return state
 
@@ -375,15 +385,15 @@ class IndexSink:
             with closing(SearchClient(self.server)) as client:
                 client.check(self._ledger.notes.get("index"))
 
-    def _removed_there(self, gone: Sequence[int]) -> int:
+    def _removed_there(self, dropped_ids: Sequence[int]) -> int:
         """Remove the documents of dropped collections from the server; return their number.
 
         It runs before the record moves, so it may be repeated.
         """
-        if self.server is None or not gone:
+        if self.server is None or not dropped_ids:
             return 0
         with closing(SearchClient(self.server)) as client:
-            return sum(map(client.remove_collection, gone))
+            return sum(map(client.remove_collection, dropped_ids))
 
     def level(self) -> None:
         """Schedule vbuckets to be read anew of which the server has newer documents than this folder knows, as after
@@ -396,33 +406,33 @@ class IndexSink:
         Raises:
             SearchRefused, ConnectionLost: as `SearchClient.check`.
         """
-        notes, record, begun = self._ledger.notes, self.refresh(), self.begun()
+        notes, record, begun_end = self._ledger.notes, self.refresh(), self.begun()
         if self.server is None or (index := notes.get("index")) is None:
             return
         with closing(SearchClient(self.server)) as client:
             client.check(index)
-            known = {int(vb): number for vb, number in notes.get("generations", {}).items()}
-            if begun is None:  # else documents of the generation before are replaced when the batch is done again
+            generations_ = {int(vb): number for vb, number in notes.get("generations", {}).items()}
+            if begun_end is None:  # else documents of the generation before are replaced when the batch is done again
                 for vb, number in client.oldest().items():
-                    if number < known.get(vb, 0):
-                        client.remove_older(vb, known[vb])
+                    if number < generations_.get(vb, 0):
+                        client.remove_older(vb, generations_[vb])
             reach = client.reach()
-        held, sent = Offset.from_json(record.end), Offset.from_json(begun or record.end)
-        tops = {vb: max(held.position(vb).seqno, sent.position(vb).seqno) for vb in reach}
-        ahead = {vb for vb, (number, seqno) in reach.items() if number > known.get(vb, 0) or seqno > tops[vb]}
+        record_offset, sent_offset = Offset.from_json(record.end), Offset.from_json(begun_end or record.end)
+        tops = {vb: max(record_offset.position(vb).seqno, sent_offset.position(vb).seqno) for vb in reach}
+        ahead = {vb for vb, (number, seqno) in reach.items() if number > generations_.get(vb, 0) or seqno > tops[vb]}
         if not ahead:
             return
         log.warning("%s: it knows less than its index has: %d vbuckets are read anew", self.place, len(ahead))
         # The batch that was begun is none any more, so what the server may have of it is replaced as well.
-        ahead |= {part.vbucket for part in ranges(held, sent)}
-        known |= {vb: max(reach[vb][0], known.get(vb, 0)) for vb in ahead & reach.keys()}
-        places = {vb: _nobodys(held.position(vb), reach.get(vb, (0, 0))[1]) for vb in ahead}
-        end = replace(held, positions={**held.positions, **places}, rollbacks=frozenset(), losses={})
-        notes_ = notes | {"generations": {str(vb): known[vb] for vb in sorted(known)}}
+        ahead |= {part.vbucket for part in ranges(record_offset, sent_offset)}
+        generations_ |= {vb: max(reach[vb][0], generations_.get(vb, 0)) for vb in ahead & reach.keys()}
+        places = {vb: _nobodys(record_offset.position(vb), reach.get(vb, (0, 0))[1]) for vb in ahead}
+        end = replace(record_offset, positions={**record_offset.positions, **places}, rollbacks=frozenset(), losses={})
+        notes_ = notes | {"generations": {str(vb): generations_[vb] for vb in sorted(generations_)}}
         with self._ledger.advance(record.digest, end.to_json(), notes_):
             pass
 
-    def made_ready(self) -> IndexSink:
+    def prepared(self) -> IndexSink:
         """Prepare the index for the first batch of a run, and return it: remove the files of dead tasks, and call
         `level`.
         """
@@ -435,7 +445,9 @@ class IndexSink:
         self._index.close()
 
 
-def _unread(end: Mapping[str, Any], vbuckets: Iterable[int], before: Mapping[str, Any]) -> Mapping[str, Any]:
+def _offset_to_read_anew(
+    end: Mapping[str, Any], vbuckets: Iterable[int], before: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """Return an offset in which some vbuckets are on a branch that no node has, so that they are read anew and
     replaced.
 
@@ -453,8 +465,8 @@ def _nobodys(place: Position, seqno: int) -> Position:
     """Return a position on a branch that no node has, at this seqno at least, so that the vbucket is read anew and
     replaced.
     """
-    upto = max(place.seqno, seqno, 1)
-    return replace(place, vb_uuid=NOBODYS, seqno=upto, snapshot_start=0, snapshot_end=upto)
+    end_seqno = max(place.seqno, seqno, 1)
+    return replace(place, vb_uuid=NOBODYS, seqno=end_seqno, snapshot_start=0, snapshot_end=end_seqno)
 
 
 def work(job: TextIndex) -> IndexProgress:
@@ -468,13 +480,13 @@ def work(job: TextIndex) -> IndexProgress:
         OptionError: an option is wrong.
         HeadwaterError: a failure that does not pass; the next run continues from the index's record.
     """
-    place, rules, chosen = folder(job.to), TextRules(tuple(job.fields), job.others), _choice_text(job.source_options())
+    place, rules, choice = folder(job.to), TextRules(tuple(job.fields), job.others), _choice_text(job.source_options())
     server = None
     if job.opensearch is not None:
         seconds = min(SERVER_SECONDS, patience(job.retry_seconds, once=job.once))
         login = job.opensearch_user, job.opensearch_password
-        server = SearchServer(job.opensearch, *login, seconds, by_collection=chosen is not None)
-    return follow_into(job, lambda: IndexSink(place, job.bucket, rules, server, job.tokenizer, chosen).made_ready())
+        server = SearchServer(job.opensearch, *login, seconds, by_collection=choice is not None)
+    return follow_into(job, lambda: IndexSink(place, job.bucket, rules, server, job.tokenizer, choice).prepared())
 
 
 def _choice_text(reading: Mapping[str, str]) -> str | None:

@@ -56,15 +56,15 @@ class CacheTarget:
     def __repr__(self) -> str:
         return f"Target({len(self.templates)} templates)"  # the url of a Redis has its password
 
-    def delete(self, keys: Iterable[bytes], whose: Whose = None) -> tuple[int, int]:
+    def delete(self, keys: Iterable[bytes], path: Whose = None) -> tuple[int, int]:
         """Delete the cache keys of these documents; return the number of keys, and of those that were there."""
-        deleted = there = 0
-        for chunk in chunks(expanded(keys, self.templates, whose), KEYS_PER_CALL):
-            there += patiently(lambda chunk=chunk: self._once(chunk), self.retry_seconds)  # type: ignore[misc]
+        deleted = found_count = 0
+        for chunk in chunks(expanded(keys, self.templates, path), KEYS_PER_CALL):
+            found_count += patiently(lambda chunk=chunk: self._delete_chunk(chunk), self.retry_seconds)  # type: ignore[misc]
             deleted += len(chunk)
-        return deleted, there
+        return deleted, found_count
 
-    def _once(self, keys: Sequence[bytes]) -> int:
+    def _delete_chunk(self, keys: Sequence[bytes]) -> int:
         with closing(open_cache(self.url, self.user, self.password)) as cache:
             return cache.delete(keys)
 
@@ -111,12 +111,12 @@ class _Batches:
             yield pa.RecordBatch.from_pydict({"counts": [json.dumps(deleted(source, target, batches))]})
 
         parts = [json.loads(row.counts) for row in batch.mapInArrow(task, "counts string").collect()]
-        done = self._attempts.progress
-        done.batches += 1
+        progress = self._attempts.progress
+        progress.batches += 1
         for part in parts:
-            done.changes, done.asked = done.changes + part["changes"], done.asked + part["asked"]
-            done.there, done.rollbacks = done.there + part["there"], done.rollbacks + part["rollbacks"]
-            done.note_losses(part["data_loss"])
+            progress.changes, progress.asked = progress.changes + part["changes"], progress.asked + part["asked"]
+            progress.there, progress.rollbacks = progress.there + part["there"], progress.rollbacks + part["rollbacks"]
+            progress.note_losses(part["data_loss"])
         self._attempts.batch_done()
 
 
@@ -127,21 +127,21 @@ def deleted(source: SourceSettings, target: CacheTarget, batches: Iterable[Any])
         batches: Arrow batches with the columns `COLUMNS`.
     """
     counts: dict[str, Any] = dict.fromkeys(("changes", "asked", "there", "rollbacks"), 0)
-    lost: set[int] = set()
-    purged: set[int] = set()
+    rolled_back: set[int] = set()
+    purged_vbuckets: set[int] = set()
     for batch in batches:
         names = "vbucket", "event", "seqno", "snapshot_end"
-        for vbucket, event, seqno, upto in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+        for vbucket, event, seqno, purge_seqno in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
             if event == "rollback":
-                lost.add(vbucket)
-                purged |= {vbucket} if upto > seqno else set()
-        for whose, keys in _keys_in(batch):
-            _count(counts, len(keys), target.delete(keys, whose))
-    counts["data_loss"] = sorted(purged)
-    if lost:
-        counts["rollbacks"] = len(lost)
-        for whose, keys in _keys_of(source, sorted(lost)):
-            _count(counts, 0, target.delete(keys, whose))
+                rolled_back.add(vbucket)
+                purged_vbuckets |= {vbucket} if purge_seqno > seqno else set()
+        for path, keys in _keys_in(batch):
+            _count(counts, len(keys), target.delete(keys, path))
+    counts["data_loss"] = sorted(purged_vbuckets)
+    if rolled_back:
+        counts["rollbacks"] = len(rolled_back)
+        for path, keys in _keys_of(source, sorted(rolled_back)):
+            _count(counts, 0, target.delete(keys, path))
     return counts
 
 
@@ -152,11 +152,9 @@ def _keys_in(batch: Any) -> Iterator[tuple[Whose, list[bytes]]]:
         yield None, [key for key in keys if key is not None]
         return
     keys_by_owner: dict[Whose, list[bytes]] = {}
-    for key, *whose in zip(
-        keys, batch.column("scope").to_pylist(), batch.column("collection").to_pylist(), strict=True
-    ):
-        if key is not None and None not in whose:
-            keys_by_owner.setdefault((whose[0], whose[1]), []).append(key)
+    for key, *path in zip(keys, batch.column("scope").to_pylist(), batch.column("collection").to_pylist(), strict=True):
+        if key is not None and None not in path:
+            keys_by_owner.setdefault((path[0], path[1]), []).append(key)
     yield from keys_by_owner.items()
 
 
@@ -171,9 +169,9 @@ def _keys_of(source: SourceSettings, vbuckets: Sequence[int]) -> Iterator[tuple[
     names = "all" if source.collections == ("all",) else source.collections
     patience = source.retry_seconds
     with patiently(lambda: nodes.connect(source), patience) as client:
-        chosen = client.choose(names, source.scope)
+        coverage = client.choose(names, source.scope)
         reading = client.batches(
-            vbuckets=vbuckets, until="now", no_value=True, patience_seconds=patience, collections=chosen
+            vbuckets=vbuckets, until="now", no_value=True, patience_seconds=patience, collections=coverage
         )
         with passing_failovers(source.url), reading as batches:
             for batch in batches:

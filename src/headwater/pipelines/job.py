@@ -76,9 +76,9 @@ class Engine(Protocol):
         *,
         once: bool,
         interval_seconds: float,
-        done: Done,
+        on_batch: Done,
         stop: Callable[[], bool],
-        calm: Callable[[], None] = ...,
+        on_calm: Callable[[], None] = ...,
     ) -> None:
         """Bring the sink up to date, and keep it so unless `once`; arguments as of `LocalEngine.follow`."""
 
@@ -91,14 +91,14 @@ def work(job: OnEngines[P]) -> P:
 def follow_into(
     job: OnEngines[P],
     open_sink: Callable[[], CountingSink[P]] | None = None,
-    ended: Callable[[Attempts[P]], None] = lambda attempts: None,
+    on_end: Callable[[Attempts[P]], None] = lambda attempts: None,
 ) -> P:
     """Follow a bucket into a sink, with the job's engine, until the job has ended or was stopped; return the last
     progress.
 
     Args:
         open_sink: called for each attempt; None for the job's own sink.
-        ended: called when the last attempt went well.
+        on_end: called when the last attempt went well.
 
     Raises:
         SparkUnavailable: Spark can't be started here.
@@ -110,19 +110,23 @@ def follow_into(
     def attempt(session: SparkSession | None) -> None:
         sink = (open_sink or job.sink)()
 
-        def done(written: list[Any], end: Mapping[str, Any]) -> None:
+        def done(answers: list[Any], end: Mapping[str, Any]) -> None:
             attempts.progress.batches += 1
             attempts.progress.note_losses(end.get("dataLoss", ()))
-            sink.count(attempts.progress, written)
+            sink.count(attempts.progress, answers)
             attempts.batch_done()
 
         engine_of(session, sink, options, job.workers, attempts.watch).follow(
-            once=job.once, interval_seconds=job.interval_seconds, done=done, stop=attempts.stop, calm=attempts.calm
+            once=job.once,
+            interval_seconds=job.interval_seconds,
+            on_batch=done,
+            stop=attempts.stop,
+            on_calm=attempts.calm,
         )
 
     with session_of(job) as session:
         attempts.run(lambda: attempt(session))
-    ended(attempts)
+    on_end(attempts)
     return attempts.progress
 
 

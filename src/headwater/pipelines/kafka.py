@@ -124,12 +124,14 @@ def target_of(
         OptionError: the address, the name, a property or the file of properties is none.
     """
     brokers, topic = _read_url(to)
-    own = name or _LEGAL.sub("_", f"headwater-{bucket}-{topic.format_map(_Same())}")
-    if not _NAME.fullmatch(own):
-        raise OptionError("name", own, "1 to 230 letters, digits, dots, dashes or underscores, as Kafka's names are")
-    target = KafkaTarget(brokers, topic, own, {**_file_of(file), **_allowed(properties or {})}, partitions)
+    own_name = name or _LEGAL.sub("_", f"headwater-{bucket}-{topic.format_map(_Same())}")
+    if not _NAME.fullmatch(own_name):
+        raise OptionError(
+            "name", own_name, "1 to 230 letters, digits, dots, dashes or underscores, as Kafka's names are"
+        )
+    target = KafkaTarget(brokers, topic, own_name, {**_file_of(file), **_allowed(properties or {})}, partitions)
     if topic == target.positions:
-        raise OptionError("name", own, f"a name whose positions, in the topic {topic}, are not among the events")
+        raise OptionError("name", own_name, f"a name whose positions, in the topic {topic}, are not among the events")
     return target
 
 
@@ -139,27 +141,27 @@ class _Same(dict[str, str]):
 
 
 def _read_url(url: str) -> tuple[str, str]:
-    wanted = "an address with a topic, such as kafka://10.0.0.7:9092/orders"
-    scheme, _, rest = url.partition("://")
-    hosts, _, topic = rest.partition("/")
+    allowed = "an address with a topic, such as kafka://10.0.0.7:9092/orders"
+    scheme, _, remainder = url.partition("://")
+    hosts, _, topic = remainder.partition("/")
     if scheme != "kafka" or not hosts or not topic or any(letter.isspace() for letter in url):
-        raise OptionError("to", url, wanted)
+        raise OptionError("to", url, allowed)
     if "@" in hosts:
         text = "without a name and a password in it: --kafka-file has sasl.username and sasl.password"
         raise OptionError("to", f"kafka://...@{hosts.rpartition('@')[2]}/{topic}", text)
     try:
-        named = topic.format_map(dict.fromkeys(PLACES, "x"))
+        example = topic.format_map(dict.fromkeys(PLACES, "x"))
     except (KeyError, ValueError, IndexError, AttributeError):
         raise OptionError("to", url, "a topic, of which {bucket}, {scope} and {collection} are replaced") from None
-    if not _NAME.fullmatch(named) or named in (".", ".."):
-        raise OptionError("to", url, f"{wanted}: of letters, digits, dots, dashes and underscores")
-    return ",".join(_with_port(host, url, wanted) for host in hosts.split(",")), topic
+    if not _NAME.fullmatch(example) or example in (".", ".."):
+        raise OptionError("to", url, f"{allowed}: of letters, digits, dots, dashes and underscores")
+    return ",".join(_with_port(host, url, allowed) for host in hosts.split(",")), topic
 
 
-def _with_port(host: str, url: str, wanted: str) -> str:
+def _with_port(host: str, url: str, allowed: str) -> str:
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", host)
     if match is None or not 0 < int(match[2] or PORT) < 1 << 16:
-        raise OptionError("to", url, wanted)
+        raise OptionError("to", url, allowed)
     return f"{match[1]}:{match[2] or PORT}"
 
 
@@ -177,8 +179,8 @@ def _file_of(path: str | None) -> dict[str, str]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise OptionError("kafka-file", path, f"a file of properties that can be read: {why}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise OptionError("kafka-file", path, f"a file of properties that can be read: {reason}") from None
     properties = {}
     for number, line in enumerate(map(str.strip, lines), 1):
         name, equals, value = line.partition("=")
@@ -207,14 +209,19 @@ class KafkaPositions:
         self._bucket, self._beginning = bucket, beginning
         self._readers: dict[str, Consumer] = {}
         self._troubles: list[str] = []
-        self._latest: tuple[int, Noted] | None = None
+        self._latest: tuple[int, PublicationState] | None = None
 
-    def load(self) -> Noted:
+    def load(self) -> PublicationState:
         """Return what the last committed batch wrote."""
         end = self._end(self.target.positions)
         if self._latest is None or self._latest[0] != end:
             text = self._newest(end)
-            self._latest = end, Noted.read(text) if text else Noted(LedgerRecord(self._bucket, self._beginning, 0))
+            self._latest = (
+                end,
+                PublicationState.read(text)
+                if text
+                else PublicationState(LedgerRecord(self._bucket, self._beginning, 0)),
+            )
         return self._latest[1]
 
     def marks(self) -> list[Mark]:
@@ -234,20 +241,23 @@ class KafkaPositions:
         return results
 
     def events(
-        self, topics: Iterable[str], since: Mapping[str, Mapping[str, int]], had: Mapping[str, Mapping[str, int]]
+        self,
+        topics: Iterable[str],
+        offsets: Mapping[str, Mapping[str, int]],
+        ends_before: Mapping[str, Mapping[str, int]],
     ) -> Iterator[Any]:
         """Yield the committed messages of topics from some offsets on, up to the present ends.
 
         Args:
-            had: the partitions that topics had at the newest mark. None can be taken away.
+            ends_before: the partitions that topics had at the newest mark. None can be taken away.
 
         Raises:
             ConnectionLost: the broker does not know all partitions of a topic, or does not answer.
         """
         spans = {
-            (topic, number): (since.get(topic, {}).get(str(number), 0), self._end(topic, number))
+            (topic, number): (offsets.get(topic, {}).get(str(number), 0), self._end(topic, number))
             for topic in topics
-            for number in self._all_partitions(topic, len(had.get(topic, ())))
+            for number in self._all_partitions(topic, len(ends_before.get(topic, ())))
         }
         return self._messages(spans)
 
@@ -278,26 +288,27 @@ class KafkaPositions:
         Raises:
             ConnectionLost: nothing came for `seconds`.
         """
-        left = {place: end for place, (begin, end) in spans.items() if begin < end}
-        if not left:
+        ends = {place: end for place, (begin, end) in spans.items() if begin < end}
+        if not ends:
             return
-        self._assign({place: spans[place][0] for place in left})
+        self._assign({place: spans[place][0] for place in ends})
         until = time.monotonic() + self.target.seconds
-        while left:
+        while ends:
             batch = self._consumed()
             for message in batch:
                 place, offset = (message.topic(), message.partition()), message.offset()
-                end = left.get(place, 0)
+                end = ends.get(place, 0)
                 if message.error() is None and offset < end:
                     yield message
                 # Markers of transactions have offsets and are no messages: the end of a partition is told for itself.
                 if offset >= end - (message.error() is None):
-                    left.pop(place, None)
+                    ends.pop(place, None)
             until = time.monotonic() + self.target.seconds if batch else until
-            if left and time.monotonic() >= until:
-                topic, number = next(iter(left))
+            if ends and time.monotonic() >= until:
+                topic, number = next(iter(ends))
                 raise ConnectionLost(
-                    self.target.brokers, _why(f"what is in {topic}/{number} does not come", self._troubles)
+                    self.target.brokers,
+                    _reason_with_trouble(f"what is in {topic}/{number} does not come", self._troubles),
                 )
 
     def _assign(self, places: Mapping[tuple[str, int], int]) -> None:
@@ -339,30 +350,30 @@ class KafkaPositions:
                     return None
                 raise
 
-    def _all_partitions(self, topic: str, least: int) -> list[int]:
+    def _all_partitions(self, topic: str, partitions_min: int) -> list[int]:
         """Return the partitions of a topic; none of one that is unknown for so long that it was dropped."""
         numbers = _patiently(
-            self.target, lambda: self._partitions(topic), lambda numbers: len(numbers) >= max(least, 1)
+            self.target, lambda: self._partitions(topic), lambda numbers: len(numbers) >= max(partitions_min, 1)
         )
-        if 0 < len(numbers) < least:
-            text = f"topic {topic} has {len(numbers)} of its {least} partitions"
+        if 0 < len(numbers) < partitions_min:
+            text = f"topic {topic} has {len(numbers)} of its {partitions_min} partitions"
             raise ConnectionLost(self.target.brokers, f"{text}: a broker that has just started may learn of the others")
         return numbers
 
     def _partitions(self, topic: str) -> list[int]:
         with calls(self.target, self._troubles):
-            known = self._reader("read_uncommitted").list_topics(timeout=self.target.seconds).topics.get(topic)
-        return sorted(known.partitions) if known is not None and known.error is None else []
+            metadata = self._reader("read_uncommitted").list_topics(timeout=self.target.seconds).topics.get(topic)
+        return sorted(metadata.partitions) if metadata is not None and metadata.error is None else []
 
     def _reader(self, isolation: str) -> Consumer:
         from confluent_kafka import Consumer
 
         if isolation not in self._readers:
-            own = {"isolation.level": isolation, "group.id": self.target.name, "enable.auto.commit": False}
+            own_properties = {"isolation.level": isolation, "group.id": self.target.name, "enable.auto.commit": False}
             # What is asked for is there already: a broker need not wait for more of it.
-            own |= {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 20}
+            own_properties |= {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 20}
             self._readers[isolation] = _client_of(
-                Consumer, self.target, {**self.target.properties, **own}, self._troubles
+                Consumer, self.target, {**self.target.properties, **own_properties}, self._troubles
             )
         return self._readers[isolation]
 
@@ -378,7 +389,7 @@ def _patiently(target: KafkaTarget, get: Callable[[], T], is_whole: Callable[[T]
     return answer
 
 
-class TopicNoted(NamedTuple):
+class TopicState(NamedTuple):
     """A topic with events of a publication.
 
     Attributes:
@@ -390,15 +401,15 @@ class TopicNoted(NamedTuple):
     collections: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, written: Any) -> dict[str, TopicNoted]:
-        """Return topics as `Noted.text` writes them; earlier versions wrote names alone."""
-        if isinstance(written, list):
-            return {name: cls() for name in written}
-        return {name: cls(id_, tuple(collections)) for name, (id_, collections) in written.items()}
+    def read(cls, recorded: Any) -> dict[str, TopicState]:
+        """Return topics as `PublicationState.text` writes them; earlier versions wrote names alone."""
+        if isinstance(recorded, list):
+            return {name: cls() for name in recorded}
+        return {name: cls(id_, tuple(collections)) for name, (id_, collections) in recorded.items()}
 
 
 @dataclass(frozen=True)
-class Noted:
+class PublicationState:
     """The state of a publication, as Kafka has it.
 
     Attributes:
@@ -411,30 +422,32 @@ class Noted:
 
     record: LedgerRecord
     shape: Mapping[str, Any] = field(default_factory=dict)
-    topics: Mapping[str, TopicNoted] = field(default_factory=dict)
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
     reads: Mapping[str, int] = field(default_factory=dict)
     marked: tuple[float, int] = (0.0, 0)
 
     @classmethod
-    def read(cls, written: bytes) -> Noted:
+    def read(cls, recorded: bytes) -> PublicationState:
         """Read what `text` wrote.
 
         Raises:
             PublishRefused: a later version wrote it.
         """
-        known = json.loads(zlib.decompress(written))
-        if known["format"] != FORMAT:
+        content = json.loads(zlib.decompress(recorded))
+        if content["format"] != FORMAT:
             raise PublishRefused(
-                "kafka", f"positions are of format {known['format']}, and this version writes {FORMAT}"
+                "kafka", f"positions are of format {content['format']}, and this version writes {FORMAT}"
             )
-        record = LedgerRecord(known["bucket"], known["end"], known["batch"])
-        return cls(record, known["shape"], TopicNoted.read(known["topics"]), known["reads"], tuple(known["marked"]))
+        record = LedgerRecord(content["bucket"], content["end"], content["batch"])
+        return cls(
+            record, content["shape"], TopicState.read(content["topics"]), content["reads"], tuple(content["marked"])
+        )
 
     def text(self) -> bytes:
         """Return it as a message's value."""
         record = {"format": FORMAT, "bucket": self.record.bucket, "end": self.record.end, "batch": self.record.batch}
-        own = {"shape": self.shape, "topics": self.topics, "reads": self.reads, "marked": self.marked}
-        return zlib.compress(json.dumps(record | own, sort_keys=True).encode(), 1)
+        fields = {"shape": self.shape, "topics": self.topics, "reads": self.reads, "marked": self.marked}
+        return zlib.compress(json.dumps(record | fields, sort_keys=True).encode(), 1)
 
 
 @dataclass(frozen=True)
@@ -457,15 +470,17 @@ class Mark:
 
 
 def slot_of(number: int) -> int:
-    """Return the place of the mark of this number, from 1 on: of each power of two the newest is kept."""
+    """Return the slot that keeps the mark with this number (from 1 on): slot n keeps the newest mark whose number is an
+    odd multiple of 2**n.
+    """
     return (number & -number).bit_length() - 1
 
 
 class KafkaWriter:
-    """The one producer of a publication. To open it ends what an earlier process left open, and shuts that one out.
+    """The only producer of a publication; opening it aborts an earlier process's transaction and fences that process.
 
     Attributes:
-        openings: how often it was opened: each time somebody else who had taken over is shut out in turn.
+        openings: how often it was opened; each opening fences a producer that had taken over meanwhile.
 
     Raises:
         PublishRefused, ConnectionLost, OptionError: as `calls`.
@@ -488,7 +503,7 @@ class KafkaWriter:
             raise PublishRefused(target.brokers, f"{text}: set it to compact, or publish under another --name")
         self._producer = self._open()
 
-    def ensure(self, topics: Mapping[str, TopicNoted]) -> dict[str, TopicNoted]:
+    def ensure(self, topics: Mapping[str, TopicState]) -> dict[str, TopicState]:
         """Make topics that are missing; return all of them with their present ids.
 
         Raises:
@@ -503,10 +518,10 @@ class KafkaWriter:
         for topic, noted in topics.items():
             self._check_shared(topic, noted.collections)
         ids |= self._ids([topic for topic in topics if topic not in ids])
-        return {topic: TopicNoted(ids.get(topic) or noted.id, noted.collections) for topic, noted in topics.items()}
+        return {topic: TopicState(ids.get(topic) or noted.id, noted.collections) for topic, noted in topics.items()}
 
-    def check_not_made_again(self, topics: Mapping[str, TopicNoted]) -> None:
-        """Check that what a rollback has to undo was looked for where it was sent.
+    def check_not_made_again(self, topics: Mapping[str, TopicState]) -> None:
+        """Check that each topic is still the topic to which the events were sent that a rollback must undo.
 
         Raises:
             PublishRefused: a topic was dropped and made again: its events are gone, and offsets mean something else.
@@ -514,7 +529,7 @@ class KafkaWriter:
         for topic, present in self._ids(topics).items():
             self._check(topic, topics[topic], present)
 
-    def _check(self, topic: str, noted: TopicNoted, present: str | None) -> None:
+    def _check(self, topic: str, noted: TopicState, present: str | None) -> None:
         if topic == self.target.positions:
             raise PublishRefused(self.target.brokers, f"topic {topic} has the positions, it can't have events too")
         if noted.id and present not in ("", noted.id):
@@ -570,11 +585,11 @@ class KafkaWriter:
         from confluent_kafka.admin import NewTopic
 
         seconds = self.target.seconds
-        if topic in self._listed():
+        if topic in self._listed_topics():
             return
-        wanted = NewTopic(topic, partitions, -1, config=dict(settings))
+        new_topic = NewTopic(topic, partitions, -1, config=dict(settings))
         try:
-            self._admin.create_topics([wanted], operation_timeout=seconds, request_timeout=seconds)[topic].result()
+            self._admin.create_topics([new_topic], operation_timeout=seconds, request_timeout=seconds)[topic].result()
         except KafkaException as error:
             if _code(error) == "TOPIC_ALREADY_EXISTS":
                 return
@@ -584,7 +599,7 @@ class KafkaWriter:
             text = f"topic {topic} is missing, and the broker does not make it ({error.args[0].str()})"
             raise PublishRefused(self.target.brokers, f"{text}: make it, {advice}") from None
 
-    def _listed(self) -> Any:
+    def _listed_topics(self) -> Any:
         from confluent_kafka import KafkaException
 
         try:
@@ -615,7 +630,7 @@ class KafkaWriter:
                         raise
                     time.sleep(POLL_SECONDS)
 
-    def publish(self, messages: Iterable[Message], noted: Noted, mark: Mark | None) -> None:
+    def publish(self, messages: Iterable[Message], noted: PublicationState, mark: Mark | None) -> None:
         """Write a batch and its record in one transaction.
 
         Raises:
@@ -641,7 +656,7 @@ class KafkaWriter:
             self._producer.purge()
             self._producer.abort_transaction(1.0)
 
-    def _send(self, messages: Iterable[Message], noted: Noted, mark: Mark | None) -> None:
+    def _send(self, messages: Iterable[Message], noted: PublicationState, mark: Mark | None) -> None:
         producer = self._producer
         producer.begin_transaction()
         produce = producer.produce
@@ -671,7 +686,9 @@ class KafkaWriter:
                 if self._undelivered:
                     raise PublishRefused(self.target.brokers, self._undelivered[0]) from None
                 if time.monotonic() >= until:
-                    raise ConnectionLost(self.target.brokers, _why("it takes no messages", self._troubles)) from None
+                    raise ConnectionLost(
+                        self.target.brokers, _reason_with_trouble("it takes no messages", self._troubles)
+                    ) from None
 
     def _commit(self) -> None:
         from confluent_kafka import KafkaException
@@ -700,11 +717,11 @@ class KafkaWriter:
     def _open(self) -> Producer:
         from confluent_kafka import Producer
 
-        own = {"transactional.id": self.target.name, "batch.size": self._batch_bytes}
-        own |= {"on_delivery": self._note_undelivered, "delivery.report.only.error": True}
+        own_properties = {"transactional.id": self.target.name, "batch.size": self._batch_bytes}
+        own_properties |= {"on_delivery": self._note_undelivered, "delivery.report.only.error": True}
         with calls(self.target, self._troubles):
             producer = _client_of(
-                Producer, self.target, {**PROPERTIES, **self.target.properties, **own}, self._troubles
+                Producer, self.target, {**PROPERTIES, **self.target.properties, **own_properties}, self._troubles
             )
             producer.init_transactions(self.target.seconds)
         self.openings += 1
@@ -726,9 +743,9 @@ class IdForgotten(ConnectionLost):
 
 
 def fenced(name: str) -> str:
-    """Return why a publication ends for good."""
-    why = f'another process publishes under the name "{name}", or a transaction took longer than'
-    return f"{why} transaction.timeout.ms: this one ends, and nothing is there twice"
+    """Return the message for a publication that another producer has fenced, and that therefore ends."""
+    reason = f'another process publishes under the name "{name}", or a transaction took longer than'
+    return f"{reason} transaction.timeout.ms: this one ends, and nothing is there twice"
 
 
 @contextmanager
@@ -744,7 +761,7 @@ def calls(target: KafkaTarget, troubles: list[str]) -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        code, text = _code(error), _why(error.args[0].str(), troubles)
+        code, text = _code(error), _reason_with_trouble(error.args[0].str(), troubles)
         if code in _FENCED or error.args[0].fatal():
             raise PublishRefused(target.brokers, fenced(target.name)) from error
         if code in _FORGOTTEN:
@@ -767,7 +784,7 @@ def _code(error: Any) -> str:
     return str(error.args[0].name())
 
 
-def _why(text: str, troubles: list[str]) -> str:
+def _reason_with_trouble(text: str, troubles: list[str]) -> str:
     """Return a reason with the last thing that went wrong below it, which it often does not name."""
     last = troubles[-1] if troubles else ""
     troubles.clear()
@@ -785,13 +802,13 @@ def _client_of(kind: Callable[..., T], target: KafkaTarget, properties: Mapping[
     def note(error: Any) -> None:
         troubles.append(error.str())
 
-    own = {"bootstrap.servers": target.brokers, "client.id": "headwater", "error_cb": note}
+    own_properties = {"bootstrap.servers": target.brokers, "client.id": "headwater", "error_cb": note}
     try:
-        return kind({**properties, **own}, logger=_library)
+        return kind({**properties, **own_properties}, logger=_library)
     except KafkaException as error:
         # The text names the property and its value, which may be a secret.
-        named = next((name for name in target.properties if name in error.args[0].str()), "")
-        raise OptionError("kafka", named, "a property of librdkafka with a value that it can have") from None
+        property_ = next((name for name in target.properties if name in error.args[0].str()), "")
+        raise OptionError("kafka", property_, "a property of librdkafka with a value that it can have") from None
 
 
 def _admin_of(target: KafkaTarget, troubles: list[str]) -> Any:

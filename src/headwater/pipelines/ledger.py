@@ -93,10 +93,10 @@ class JobLedger:
             self._database = _connect(self.path)
             with self.transaction() as database:
                 database.execute(_SCHEMA)
-                wanted = (FORMAT, kind, bucket, _text(shape or {}), 0, _text(beginning), None, "{}")
+                values = (FORMAT, kind, bucket, _text(shape or {}), 0, _text(beginning), None, "{}")
                 # Of two processes that make the file at once, the first one's row stays, and the second compares its
                 # own.
-                database.execute("INSERT OR IGNORE INTO ledger VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?)", wanted)
+                database.execute("INSERT OR IGNORE INTO ledger VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?)", values)
                 for statement in filter(None, map(str.strip, schema.split(";\n"))):
                     database.execute(statement)
         except sqlite3.DatabaseError as error:
@@ -178,9 +178,9 @@ class JobLedger:
                 message = f"it is at batch {record.batch} by now and this one was planned from another place"
                 raise TableChanged(self.path, message)
             yield database
-            kept = self.notes if notes is None else notes
-            given = (_text(end), record.batch + 1, _text(kept))
-            database.execute("UPDATE ledger SET stands = ?, batch = ?, begun = NULL, notes = ?", given)
+            new_notes = self.notes if notes is None else notes
+            values = (_text(end), record.batch + 1, _text(new_notes))
+            database.execute("UPDATE ledger SET stands = ?, batch = ?, begun = NULL, notes = ?", values)
             failpoint("ledger.before_commit")
         failpoint("ledger.after_commit")
 

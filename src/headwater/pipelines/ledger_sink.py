@@ -59,11 +59,13 @@ class LedgerTask:
 
     def answer(self) -> bytes:
         """Read the ranges and call the look with their batches; return the findings and counts as JSON."""
-        unread: set[int] = set()
+        unread_vbuckets: set[int] = set()
         reached = further(self.settings)
         changes = 0
         rollbacks = sum(part.rollback for part in self.parts)
-        batches = read(self.settings, self.look.columns, self.parts, unread=unread, reached=reached, had=self.had)
+        batches = read(
+            self.settings, self.look.columns, self.parts, unread=unread_vbuckets, reached=reached, had=self.had
+        )
         if rollbacks:
             next(batches)  # a row for each of them
 
@@ -74,7 +76,7 @@ class LedgerTask:
                 yield batch
 
         findings = self.look(counted())
-        answer = {"findings": findings, "unread": sorted(unread), "changes": changes, "rollbacks": rollbacks}
+        answer = {"findings": findings, "unread": sorted(unread_vbuckets), "changes": changes, "rollbacks": rollbacks}
         return json.dumps({**answer, "reached": reached_rows(reached)}).encode()
 
 
@@ -153,10 +155,15 @@ class LedgerSink:
 
     def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[LedgerTask]:
         """Return the tasks of the batch that ends at `end`."""
-        held = Offset.from_json(self.refresh().end)
+        record_offset = Offset.from_json(self.refresh().end)
         return [
-            LedgerTask(settings, tuple(group), {part.vbucket: held.position(part.vbucket) for part in group}, self.look)
-            for group in pack(ranges(held, Offset.from_json(end)), count)
+            LedgerTask(
+                settings,
+                tuple(group),
+                {part.vbucket: record_offset.position(part.vbucket) for part in group},
+                self.look,
+            )
+            for group in pack(ranges(record_offset, Offset.from_json(end)), count)
         ]
 
     def read(self, answer: bytes) -> LedgerAnswer:
@@ -167,7 +174,7 @@ class LedgerSink:
         self,
         after: str,
         end: Mapping[str, Any],
-        written: Sequence[LedgerAnswer],
+        answers: Sequence[LedgerAnswer],
         transaction: tuple[str, int] | None = None,
     ) -> LedgerRecord:
         """Add a batch to the place.
@@ -175,10 +182,10 @@ class LedgerSink:
         Raises:
             TableChanged: it was planned from another record, or from another history than a node has by now.
         """
-        if any(each.unread for each in written):
+        if any(each.unread for each in answers):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
-        reached = advanced(end, [place for each in written for place in each.reached])
-        self.bring(after, reached, [each.findings for each in written])
+        reached = advanced(end, [place for each in answers for place in each.reached])
+        self.bring(after, reached, [each.findings for each in answers])
         return self.refresh()
 
     def bring(self, after: str, end: Mapping[str, Any], findings: Sequence[Any]) -> None:
@@ -189,6 +196,6 @@ class LedgerSink:
     def take(self, database: sqlite3.Connection, findings: Sequence[Any]) -> None:
         """Write the findings of a batch's tasks into the job's tables, within the transaction of the batch."""
 
-    def count(self, progress: Any, written: Sequence[LedgerAnswer]) -> None:
+    def count(self, progress: Any, answers: Sequence[LedgerAnswer]) -> None:
         """Add a committed batch to the job's progress."""
-        progress.rollbacks += sum(each.rollbacks for each in written)
+        progress.rollbacks += sum(each.rollbacks for each in answers)

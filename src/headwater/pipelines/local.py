@@ -31,7 +31,7 @@ from headwater.pipelines.watch import NOBODY, BatchWatch, LagWatch
 from headwater.spark.offsets import Offset
 from headwater.spark.planning import Planning
 from headwater.spark.settings import SourceSettings
-from headwater.tracing import Told, past, span
+from headwater.tracing import SpanAttributes, past, span
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ class Folds:
         The future fails with ChildProcessError if the process died, and with TimeoutError if the work took longer than
         `seconds` and was killed; the next piece gets a new process.
         """
-        return self._watch.submit(self._done, work, seconds)
+        return self._watch.submit(self._run_fold, work, seconds)
 
     def close(self) -> None:
         """End the process, and its work."""
@@ -157,8 +157,8 @@ class Folds:
         self._watch.shutdown()
         self._end()  # one that was begun meanwhile
 
-    def _done(self, work: Callable[[], T], seconds: float) -> T:
-        pool = self._pool or self._begun()
+    def _run_fold(self, work: Callable[[], T], seconds: float) -> T:
+        pool = self._pool or self._new_pool()
         try:
             answer = pool.submit(work)
             if not wait([answer], seconds).done:
@@ -169,7 +169,7 @@ class Folds:
             self._end()
             raise ChildProcessError("the process that folds files and writes checkpoints died") from None
 
-    def _begun(self) -> ProcessPoolExecutor:
+    def _new_pool(self) -> ProcessPoolExecutor:
         self._folder = tempfile.mkdtemp(prefix="headwater-folds-")
         arguments = (dict(os.environ), self._folder)
         self._pool = ProcessPoolExecutor(1, mp_context=early.context(), initializer=_begin_behind, initargs=arguments)
@@ -208,18 +208,18 @@ class LocalEngine:
         *,
         once: bool,
         interval_seconds: float,
-        done: Done,
+        on_batch: Done,
         stop: Callable[[], bool],
-        calm: Callable[[], None] = lambda: None,
+        on_calm: Callable[[], None] = lambda: None,
     ) -> None:
         """Bring the sink up to date, and keep it so.
 
         Args:
             once: end when all changes that were there at the start are in the sink.
             interval_seconds: from the start of one batch to that of the next, at least.
-            done: called after each batch, with the answers of its tasks and the sink's offset.
+            on_batch: called after each batch, with the answers of its tasks and the sink's offset.
             stop: called between batches; True ends the run.
-            calm: called after each look that found nothing to do.
+            on_calm: called after each look that found nothing to do.
 
         Raises:
             HeadwaterError, OSError: the current batch is not in the sink, all earlier ones are.
@@ -233,49 +233,51 @@ class LocalEngine:
             lag = LagWatch(self.watch, parse_url(self.settings.url).bucket)
             while not stop():
                 began = time.monotonic()
-                moved = self._batch(planning, done)
-                if moved:
+                has_moved = self._batch(planning, on_batch)
+                if has_moved:
                     self.watch.batch(time.monotonic() - began)
                 lag.look(self.sink.refresh().end, planning.reported)
-                if not moved:
-                    calm()
-                if once and not moved:
+                if not has_moved:
+                    on_calm()
+                if once and not has_moved:
                     return
-                _rest(began + (0 if once else interval_seconds), stop)
+                _pause_until(began + (0 if once else interval_seconds), stop)
 
-    def _batch(self, planning: Planning, done: Done) -> bool:
+    def _batch(self, planning: Planning, on_batch: Done) -> bool:
         for repeat in range(REPEATS_MAX):
-            began, before, begun = time.time(), self.sink.refresh(), self.sink.begun()
-            end = planning.latest(dict(before.end), self.settings.max_changes) if begun is None else dict(begun)
+            began, before, begun_end = time.time(), self.sink.refresh(), self.sink.begun()
+            end = planning.latest(dict(before.end), self.settings.max_changes) if begun_end is None else dict(begun_end)
             if end == before.end:
                 return False
             with span("batch", began=began) as attributes:
                 spans.tell_plan(attributes, parse_url(self.settings.url).bucket, before, end)
                 try:
-                    written = self._written(planning, end, began, attributes)
+                    answers = self._task_answers(planning, end, began, attributes)
                     with span("batch.commit"):
-                        then = self.sink.commit(before.digest, end, written)
+                        new_record = self.sink.commit(before.digest, end, answers)
                 except TableChanged:
                     if repeat == REPEATS_MAX - 1:
                         raise
                     # With what was known of the nodes before, the next plan would be refused as this one was.
                     planning.look_again()
                     continue
-                done(written, then.end)
-                spans.tell_lag(attributes, then.end, planning.reported)
+                on_batch(answers, new_record.end)
+                spans.tell_lag(attributes, new_record.end, planning.reported)
                 return True
         return False
 
-    def _written(self, planning: Planning, end: Mapping[str, Any], began: float, attributes: Told) -> list[Any]:
+    def _task_answers(
+        self, planning: Planning, end: Mapping[str, Any], began: float, attributes: SpanAttributes
+    ) -> list[Any]:
         settings = replace(planning.nodes.known().for_task(self.settings), coverage=Offset.from_json(end).coverage)
         tasks = self.sink.tasks(end, settings, max(self._count, 1))
         past("batch.plan", began, time.time(), tasks=len(tasks))
         with span("batch.tasks"):
-            written = [self.sink.read(answer) for answer in self._workers.run(tasks)]
-            spans.tell_tasks(attributes, written)
-        return written
+            answers = [self.sink.read(answer) for answer in self._workers.run(tasks)]
+            spans.tell_tasks(attributes, answers)
+        return answers
 
 
-def _rest(until: float, stop: Callable[[], bool]) -> None:
-    while (left := until - time.monotonic()) > 0 and not stop():
-        time.sleep(min(left, 0.05))
+def _pause_until(until: float, stop: Callable[[], bool]) -> None:
+    while (remaining_seconds := until - time.monotonic()) > 0 and not stop():
+        time.sleep(min(remaining_seconds, 0.05))

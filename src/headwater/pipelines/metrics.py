@@ -48,7 +48,7 @@ class JobMetrics(Collector):
     def __init__(self, job: str) -> None:
         self._job = job
         self._progress: Any = None
-        self._lag, self._heard = Lag(job), 0.0
+        self._lag, self._heard_at = Lag(job), 0.0
         self.registry: CollectorRegistry = CollectorRegistry()
         about = "from the beginning of a batch to its end"
         family = Histogram("headwater_job_batch_seconds", about, ["job"], buckets=BUCKETS, registry=self.registry)
@@ -58,11 +58,11 @@ class JobMetrics(Collector):
     def batch(self, seconds: float) -> None:
         """Note the time of a batch."""
         self._batches.observe(seconds)
-        self._heard = time.time()
+        self._heard_at = time.time()
 
     def lag(self, lag: Lag) -> None:
         """Note the lag of the job."""
-        self._lag, self._heard = lag, time.time()
+        self._lag, self._heard_at = lag, time.time()
 
     def counting(self, report: Callable[[P], None]) -> Callable[[P], None]:
         """Return a function that notes a job's progress and reports it."""
@@ -78,7 +78,7 @@ class JobMetrics(Collector):
         for name, (attribute, about) in _GAUGES.items():
             yield self._gauge(name, about, getattr(self._lag, attribute))
         about = "when the job last told of a batch or of its lag, Unix seconds: it does not while nodes are away"
-        yield self._gauge("heard_timestamp_seconds", about, self._heard)
+        yield self._gauge("heard_timestamp_seconds", about, self._heard_at)
         worst = GaugeMetricFamily("headwater_job_vbucket_lag_changes", "the vbuckets furthest behind", labels=WORST)
         for each in self._lag.worst:
             worst.add_metric([self._job, str(each.vbucket)], each.changes)

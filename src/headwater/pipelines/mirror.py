@@ -71,22 +71,22 @@ mirror: Final = with_session(Mirror)
 
 
 def _mirror(job: Mirror, spark: SparkSession | None) -> MirrorProgress:
-    named, chosen = table_of(spark, job.table, job.to), retry_options(job)
-    attempts, seen = attempts_of(job, MirrorProgress()), set[str]()
+    table, source_options = table_of(spark, job.table, job.to), retry_options(job)
+    attempts, created = attempts_of(job, MirrorProgress()), set[str]()
 
     def attempt() -> None:
-        sink = opened(named, job, seen)
+        sink = opened(table, job, created)
         with ExitStack() as stack:
             apart = stack.enter_context(closing(Folds())) if spark is None and job.workers != 0 else None
             batches = _Batches(attempts, sink, sink.maintenance(apart) if job.upkeep else [])
             stack.callback(batches.close)
-            engine = engine_of(spark, sink, chosen | sink.source_options, job.workers, attempts.watch)
+            engine = engine_of(spark, sink, source_options | sink.source_options, job.workers, attempts.watch)
             engine.follow(
                 once=job.once,
                 interval_seconds=job.interval_seconds,
-                done=batches.done,
+                on_batch=batches.done,
                 stop=job.stop,
-                calm=attempts.calm,
+                on_calm=attempts.calm,
             )
 
     attempts.run(attempt)
@@ -131,21 +131,21 @@ def table_of(spark: SparkSession | None, table: str | None, to: str | Path | Non
     return place_of(to)
 
 
-def opened(table: str | NamedTable, job: Mirror, seen: set[str] | None = None) -> TableSink:
+def opened(table: str | NamedTable, job: Mirror, created: set[str] | None = None) -> TableSink:
     """Open a table, created if there is none, and register its name if it has one.
 
     Args:
         table: its place or its name.
         job: the job with its bucket and shape.
-        seen: as of `Table`.
+        created: as of `Table`.
 
     Raises:
         TableError: as `TableSink` and `NamedTable`.
     """
     if isinstance(table, str):
-        return sink_of(job, table, job.bucket, seen, catalog=CatalogName.parse(job.catalog) if job.catalog else None)
+        return sink_of(job, table, job.bucket, created, catalog=CatalogName.parse(job.catalog) if job.catalog else None)
     with table.naming():
-        sink = opened(table.place(), job, seen)
+        sink = opened(table.place(), job, created)
     table.register(sink)
     return sink
 
@@ -154,7 +154,7 @@ def sink_of(
     job: Mirror,
     place: str,
     bucket: str,
-    seen: set[str] | None,
+    created: set[str] | None,
     making: Making = Making.CLEAR,
     catalog: CatalogName | None = None,
 ) -> TableSink:
@@ -174,7 +174,7 @@ def sink_of(
         row_ids=job.row_ids,
         widen=job.widen,
         making=making,
-        seen=seen,
+        created=created,
     )
 
 
@@ -190,11 +190,11 @@ def _form(job: Mirror) -> TableForm | None:
 def retry_options(job: Mirror) -> dict[str, str]:
     """Return the options of the source, which waits for a node no longer than the job goes on trying."""
     seconds = patience(job.retry_seconds, once=job.once)
-    mine = {} if job.once or job.retry_seconds is not None else {"retrySeconds": "300"}
-    return patient_source(mine | job.source_options(), seconds)
+    retry = {} if job.once or job.retry_seconds is not None else {"retrySeconds": "300"}
+    return patient_source(retry | job.source_options(), seconds)
 
 
-def cared_for(maintenance: Sequence[Maintenance]) -> str:
+def do_upkeep(maintenance: Sequence[Maintenance]) -> str:
     """Do the upkeep of the tables that is due; return the last problem of it, or an empty text."""
     problem = ""
     for each in maintenance:
@@ -219,13 +219,13 @@ class _Batches:
         progress = attempts.progress
         progress.batch, progress.changes = sink.record.batch, changes_in(sink.record.end)
 
-    def done(self, written: list[TaskResult], end: Mapping[str, Any]) -> None:
+    def done(self, results: list[TaskResult], end: Mapping[str, Any]) -> None:
         """Count a batch that is in the table, and do the upkeep that is due."""
         progress = self._attempts.progress
-        progress.count(written)
+        progress.count(results)
         progress.note_losses(end)
         progress.batch, progress.changes = progress.batch + 1, changes_in(end)
-        self._attempts.batch_done(cared_for(self._maintenance))
+        self._attempts.batch_done(do_upkeep(self._maintenance))
 
     def close(self) -> None:
         """Finish the upkeep under way. A stopped mirror does not wait long for it."""

@@ -106,7 +106,7 @@ class ObserveSink(LedgerSink):
         self.rules: WindowRules = look.rules
         shape = {name: value for name, value in asdict(self.rules).items() if name not in _NOT_KEPT}
         super().__init__(place, bucket, look, shape=shape, beginning=beginning)
-        self._to = to
+        self._output_folder = to
         name = self.ledger.note_of_new(_NAME, uuid4().hex[:16])
         self._name = f"windows-{name}" if name else "windows"  # a release of before gave none
         self.closed: list[tuple[int, Window]] = []
@@ -125,17 +125,17 @@ class ObserveSink(LedgerSink):
         windows = Windows.from_json(self.ledger.notes)
         windows.merge(self.rules, map(Windows.from_json, findings))
         closed = windows.close(self.rules, all_of_them=all_of_them)
-        named = {_NAME: self.ledger.notes.get(_NAME, "")}
+        name_notes = {_NAME: self.ledger.notes.get(_NAME, "")}
         # Files are written before the commit: a repeated batch writes the same names again, while windows that are
         # closed by a commit come never again.
-        with self.ledger.advance(after, end, windows.to_json() | named):
+        with self.ledger.advance(after, end, windows.to_json() | name_notes):
             self._keep(closed, self.refresh().batch + 1)
         self.windows, self.closed = windows, closed
 
-    def count(self, progress: ObserveProgress, written: Sequence[LedgerAnswer]) -> None:
+    def count(self, progress: ObserveProgress, answers: Sequence[LedgerAnswer]) -> None:
         """Add the counts of the last batch, and the windows that it closed."""
-        super().count(progress, written)
-        progress.changes += sum(each.changes for each in written)
+        super().count(progress, answers)
+        progress.changes += sum(each.changes for each in answers)
         progress.late, progress.unclocked = self.windows.late, self.windows.unclocked
         progress.windows += len(self.closed)
         progress.closed = [described(start, window, self.rules) for start, window in self.closed]
@@ -143,13 +143,13 @@ class ObserveSink(LedgerSink):
         progress.newest = None if newest is None else described(newest, self.windows.open[newest], self.rules)
 
     def _keep(self, closed: Sequence[tuple[int, Window]], batch: int) -> None:
-        if self._to is None:
+        if self._output_folder is None:
             return
         rates = [row for start, window in closed for row in _rates(start, window, self.rules)]
-        hot = [row for start, window in closed for row in _hot(start, window, self.rules)]
+        hot = [row for start, window in closed for row in _hot_rows(start, window, self.rules)]
         for name, rows, schema in zip(("rates", "hot"), (rates, hot), schemas(self.rules), strict=True):
             _write(
-                f"{self._to}/{name}",
+                f"{self._output_folder}/{name}",
                 f"{self._name}-{batch:08d}",
                 pa.Table.from_pylist(rows, schema) if closed else None,
             )
@@ -161,7 +161,7 @@ def _rates(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any
     return [head | _parts_of("prefix", prefix, rules) | asdict(counts) for prefix, counts in prefixes]
 
 
-def _hot(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
+def _hot_rows(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
     head = {"window": instant(start), "seconds": rules.seconds}
     hot_keys = (window.hot or HotKeys()).top(rules.hot) if rules.hot else []
     return [head | asdict(each) | _parts_of("key", each.key, rules) for each in hot_keys]

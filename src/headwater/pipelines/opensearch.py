@@ -185,8 +185,8 @@ def place_of(text: str, *, by_collection: bool) -> tuple[bytes, int | None]:
     """Return the key in an id, and the collection's id in an index of collections."""
     if not by_collection:
         return key_of(text), None
-    number, _, rest = text.partition("/")
-    return key_of(rest), int(number, 16)
+    number, _, key_text = text.partition("/")
+    return key_of(key_text), int(number, 16)
 
 
 class SearchClient:
@@ -203,11 +203,11 @@ class SearchClient:
         if library is not None:
             library.close()
 
-    def prepare(self, written: int = 0, *, is_begun: bool = False) -> str:
+    def prepare(self, batches: int = 0, *, is_begun: bool = False) -> str:
         """Create the index if there is none; return the id that its server gave it.
 
         Args:
-            written: the number of batches that it should have. With any, a missing index is not created: these batches
+            batches: the number of batches that it should have. With any, a missing index is not created: these batches
                 would be missing for good.
             is_begun: True if a batch was begun, of which the index may have a part. Otherwise it has to be empty:
                 documents that the bucket lacks, or with a higher generation, would stay.
@@ -215,14 +215,16 @@ class SearchClient:
         Raises:
             SearchRefused, ConnectionLost: the server refuses, the index is gone or is not ours, or no server answers.
         """
-        if written:
+        if batches:
             return self.check(None)
         if self._identity() is None:
             self._make()
         identity = self._identity()
         if not is_begun and (count := self._count()):
-            why = f"index {self.server.index} has {count} documents, of which this folder knows nothing"
-            raise SearchRefused(self.server.peer, f"{why}: remove it, or choose another; or give the folder it is of")
+            problem = f"index {self.server.index} has {count} documents, of which this folder knows nothing"
+            raise SearchRefused(
+                self.server.peer, f"{problem}: remove it, or choose another; or give the folder it is of"
+            )
         if identity is None:
             raise ConnectionLost(self.server.peer, f"index {self.server.index} was removed just now")
         return identity
@@ -237,17 +239,19 @@ class SearchClient:
         """
         name = self.server.index
         setting = self._answer("GET", "?filter_path=*.settings.index.gc_deletes")
-        kept = str(setting.get(name, {}).get("settings", {}).get("index", {}).get("gc_deletes", "60s"))
-        if _seconds(kept) >= _KEPT_SECONDS:
+        retention = str(setting.get(name, {}).get("settings", {}).get("index", {}).get("gc_deletes", "60s"))
+        if _seconds(retention) >= _KEPT_SECONDS:
             return
         status, answer = self._patiently("PUT", "/_settings", _KEPT_DELETIONS)
         if status >= 300:
-            problem = f"index {name} forgets deletions after {kept}, and a document that is sent late would come back"
+            problem = (
+                f"index {name} forgets deletions after {retention}, and a document that is sent late would come back"
+            )
             advice = "set its index.gc_deletes to 1h, or let this login set it"
             raise SearchRefused(self.server.peer, f"{problem}: {advice} ({status}: {_reason(answer) or 'refused'})")
 
-    def check(self, known: str | None) -> str:
-        """Check that the index is the one with this id, and return the id; accept any index if `known` is empty.
+    def check(self, recorded: str | None) -> str:
+        """Check that the index is the one with this id, and return the id; accept any index if `recorded` is empty.
 
         The id is the one that the server gave the index, with the histories of its shards as far as the login may see
         them. A server creates a missing index with the first document: an index that was removed while a batch was
@@ -257,10 +261,10 @@ class SearchClient:
             SearchRefused, ConnectionLost: as `prepare`.
         """
         identity, name = self._identity(), self.server.index
-        if identity is not None and (known is None or _are_same(known, identity)):
-            return max(known or "", identity, key=len)  # with the histories, if they were ever told
+        if identity is not None and (recorded is None or _are_same(recorded, identity)):
+            return max(recorded or "", identity, key=len)  # with the histories, if they were ever told
         problem = f"index {name} is gone" if identity is None else f"another index is called {name} by now"
-        if identity is not None and known is not None and _uuid(identity) == _uuid(known):
+        if identity is not None and recorded is not None and _uuid(identity) == _uuid(recorded):
             problem = f"index {name} was put back to an older state, from a snapshot or a stale copy of a shard"
         advice = (
             f"look at the address, or {'' if identity is None else 'remove it and '}index anew from an empty folder"
@@ -282,9 +286,9 @@ class SearchClient:
         if list(answer) != [self.server.index]:
             problem = f"{self.server.index} is no index but a name for {', '.join(sorted(answer)) or 'none'}"
             raise SearchRefused(self.server.peer, f"{problem}: give the index itself, for its documents have versions")
-        described = answer[self.server.index]
-        self._check_mapping(described.get("mappings", {}))
-        settings = described["settings"]["index"]
+        index = answer[self.server.index]
+        self._check_mapping(index.get("mappings", {}))
+        settings = index["settings"]["index"]
         return " ".join([settings["uuid"], *self._histories(int(settings["number_of_shards"]))])
 
     def _histories(self, count: int) -> list[str]:
@@ -328,18 +332,18 @@ class SearchClient:
         Raises:
             SearchRefused: a field is missing, not indexed, or of another type.
         """
-        dynamic, held = str(mapping.get("dynamic", True)).lower(), mapping.get("properties", {})
-        for name, ours in self._fields.items():
-            field = held.get(name, ours if dynamic == "true" else None)
+        dynamic, properties = str(mapping.get("dynamic", True)).lower(), mapping.get("properties", {})
+        for name, own_type in self._fields.items():
+            field = properties.get(name, own_type if dynamic == "true" else None)
             if field is None:
                 problem = f"has no field {name} in its mapping, and adds none (dynamic: {dynamic})"
             elif field.get("index") is False:
                 problem = f"is not searched by its field {name} (index: false)"
-            elif ours["type"] in _WHOLE_NUMBERS and field.get("type") not in _WHOLE_NUMBERS:
-                problem = f"has {field.get('type', 'object')} as its field {name}, which is {ours['type']}"
+            elif own_type["type"] in _WHOLE_NUMBERS and field.get("type") not in _WHOLE_NUMBERS:
+                problem = f"has {field.get('type', 'object')} as its field {name}, which is {own_type['type']}"
             else:
                 continue
-            advice = f'remove it, make it anew with "{name}": {json.dumps(ours)}, and index from an empty folder'
+            advice = f'remove it, make it anew with "{name}": {json.dumps(own_type)}, and index from an empty folder'
             raise SearchRefused(self.server.peer, f"index {self.server.index} {problem}: {advice}")
 
     def _make(self) -> None:
@@ -357,8 +361,8 @@ class SearchClient:
 
         def ask() -> None:
             answer = self._answer("POST", "/_refresh")
-            if failed := int((answer.get("_shards") or {}).get("failed", 0)):
-                raise ConnectionLost(self.server.peer, f"{failed} shards of index {self.server.index} are away")
+            if failed_shards := int((answer.get("_shards") or {}).get("failed", 0)):
+                raise ConnectionLost(self.server.peer, f"{failed_shards} shards of index {self.server.index} are away")
 
         patiently(ask, self.server.retry_seconds)
 
@@ -369,10 +373,10 @@ class SearchClient:
             ConnectionLost: no server accepted them in that time. SearchRefused: the server refuses all of them, or the
                 index accepted none in that time (blocked, closed, removed, or a lost right).
         """
-        done = BulkCounts()
+        counts = BulkCounts()
         for chunk in _chunks(items):
-            self._settle(chunk, done)
-        return done
+            self._settle(chunk, counts)
+        return counts
 
     def remove_older(self, vbucket: int, generation: int) -> int:
         """Delete a vbucket's documents of older generations; return their number."""
@@ -383,27 +387,27 @@ class SearchClient:
         """Delete the documents of a dropped collection; return their number."""
         return self._remove([{"term": {"collection_id": collection_id}}])
 
-    def _remove(self, wanted: list[dict[str, Any]], least: int = 0) -> int:
+    def _remove(self, filters: list[dict[str, Any]], version_min: int = 0) -> int:
         """Delete the documents that a filter finds, until it finds none; return their number.
 
         Deletions that the server refuses as older prove nothing: after a lost answer these are the ones that were done.
 
         Args:
-            least: the lowest version of the deletions.
+            version_min: the lowest version of the deletions.
         """
-        query = {"size": BULK_ITEMS, "query": {"bool": {"filter": wanted}}, "version": True, "_source": False}
-        removed = 0
+        query = {"size": BULK_ITEMS, "query": {"bool": {"filter": filters}}, "version": True, "_source": False}
+        removed_count = 0
         while True:
             self._refresh()
             hits = self._hits(query)
             if not hits:
-                return removed
-            removed += self.bulk(self._deletion(hit, least) for hit in hits).deleted
+                return removed_count
+            removed_count += self.bulk(self._deletion(hit, version_min) for hit in hits).deleted
 
-    def _deletion(self, hit: dict[str, Any], least: int) -> Item:
-        key, whose = place_of(hit["_id"], by_collection=self.server.by_collection)
+    def _deletion(self, hit: dict[str, Any], version_min: int) -> Item:
+        key, collection = place_of(hit["_id"], by_collection=self.server.by_collection)
         # Just above the version that was found: a document that was stored since has a higher one, and stays.
-        return Item(key, max(least, hit["_version"] + 1), None, whose)
+        return Item(key, max(version_min, hit["_version"] + 1), None, collection)
 
     def search(
         self, words: str, *, limit: int, any_of: bool, collections: Sequence[str] = (), scope: str | None = None
@@ -424,7 +428,7 @@ class SearchClient:
             "highlight": marks,
             "_source": ["scope", "collection"] if self.server.by_collection else False,
         }
-        return [_hit(hit, by_collection=self.server.by_collection) for hit in self._hits(query)]
+        return [_read_hit(hit, by_collection=self.server.by_collection) for hit in self._hits(query)]
 
     def reach(self) -> dict[int, tuple[int, int]]:
         """Return the highest generation and the highest seqno of the index's documents, by vbucket."""
@@ -436,9 +440,9 @@ class SearchClient:
         buckets = self._by_vbucket({"generation": {"min": {"field": "generation"}}})
         return {int(each["key"]): _number(each["generation"]) for each in buckets}
 
-    def _by_vbucket(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _by_vbucket(self, aggregations: Mapping[str, Any]) -> list[dict[str, Any]]:
         self._refresh()
-        by_vbucket = {"terms": {"field": "vbucket", "size": VBUCKETS_MAX}, "aggs": wanted}
+        by_vbucket = {"terms": {"field": "vbucket", "size": VBUCKETS_MAX}, "aggs": aggregations}
         answer = self._search_all_shards({"size": 0, "aggs": {"vbuckets": by_vbucket}})
         return list(answer["aggregations"]["vbuckets"]["buckets"])
 
@@ -458,38 +462,42 @@ class SearchClient:
 
     # --- one request --------------------------------------------------------------------------------------------------
 
-    def _settle(self, items: Sequence[Item], done: BulkCounts) -> None:
+    def _settle(self, items: Sequence[Item], counts: BulkCounts) -> None:
         deadline, pause = time.monotonic() + self.server.retry_seconds, 0.1
-        waiting = list(items)
-        while waiting:
+        pending_items = list(items)
+        while pending_items:
             self._refused_by = ""
-            again = self._once(waiting, done)
-            if again and self._refused_by and time.monotonic() + pause > deadline:
-                raise SearchRefused(self.server.peer, f"{len(again)} documents are refused: {self._refused_by}")
-            if again and time.monotonic() + pause > deadline:
-                raise ConnectionLost(self.server.peer, f"{len(again)} documents are refused again and again: too busy")
-            if again:
+            retries = self._send_once(pending_items, counts)
+            if retries and self._refused_by and time.monotonic() + pause > deadline:
+                raise SearchRefused(self.server.peer, f"{len(retries)} documents are refused: {self._refused_by}")
+            if retries and time.monotonic() + pause > deadline:
+                raise ConnectionLost(
+                    self.server.peer, f"{len(retries)} documents are refused again and again: too busy"
+                )
+            if retries:
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)
-            waiting = again
+            pending_items = retries
 
-    def _once(self, items: list[Item], done: BulkCounts) -> list[Item]:
+    def _send_once(self, items: list[Item], counts: BulkCounts) -> list[Item]:
         """Send items; return those to be sent again."""
         status, response = self._patiently("POST", "/_bulk", b"".join(item.lines() for item in items))
         # The body is too large for the server, not yet any one document: halves find out which is.
         if status == 413 and len(items) > 1:
             middle = len(items) // 2
-            return self._once(items[:middle], done) + self._once(items[middle:], done)
+            return self._send_once(items[:middle], counts) + self._send_once(items[middle:], counts)
         if status == 413 and items[0].document is not None:
-            done.refused[items[0].name] = "413: the server takes no document as large as this"
+            counts.refused[items[0].name] = "413: the server takes no document as large as this"
             return []
         if status >= 300 or len(response.get("items", ())) != len(items):
             raise self._refusal(status, response)
         return [
-            item for item, answer in zip(items, response["items"], strict=True) if not self._counted(item, answer, done)
+            item
+            for item, answer in zip(items, response["items"], strict=True)
+            if not self._count_result(item, answer, counts)
         ]
 
-    def _counted(self, item: Item, answer: dict[str, Any], done: BulkCounts) -> bool:
+    def _count_result(self, item: Item, answer: dict[str, Any], counts: BulkCounts) -> bool:
         """Count the result of an item; return False if it is to be sent again.
 
         Only 400 and 413 refuse a document for good; nothing refuses a deletion for good. Any other refusal concerns the
@@ -502,13 +510,13 @@ class SearchClient:
             return False
         # 404 for a deletion means that the document is gone already.
         if status < 300 or (status == 404 and item.document is None and kind not in _OF_THE_INDEX):
-            done.stored += item.document is not None
-            done.deleted += item.document is None
+            counts.stored += item.document is not None
+            counts.deleted += item.document is None
         # The index has this version or a newer one, which is as good.
         elif status == 409:
-            done.behind += 1
+            counts.behind += 1
         elif item.document is not None and _is_for_good(status, result):
-            done.refused[item.name] = f"{status}: {_reason(result) or 'refused'}"
+            counts.refused[item.name] = f"{status}: {_reason(result) or 'refused'}"
         else:
             self._refused_by = f"{status}: {_reason(result) or 'refused'}"
             return False
@@ -532,17 +540,17 @@ class SearchClient:
         """
         from opensearchpy.exceptions import SerializationError, TransportError
 
-        self._library = self._library or _opened(self.server)
+        self._library = self._library or _new_client(self.server)
         place, headers = f"/{quote(self.server.index)}{path}", {"content-type": kind}
         try:
             response = self._library.transport.perform_request(method, place, body=data or None, headers=headers)
         except SerializationError as error:
             raise SearchRefused(self.server.peer, f"it answers no JSON: {error}") from None
         except TransportError as error:
-            return self._failed(error.status_code, error.info or error.error)
+            return self._refusal_of(error.status_code, error.info or error.error)
         return (404 if response is False else 200), response if isinstance(response, dict) else {}
 
-    def _failed(self, status: int | str, info: Any) -> tuple[int, dict[str, Any]]:
+    def _refusal_of(self, status: int | str, info: Any) -> tuple[int, dict[str, Any]]:
         """Return the status and the body of a refusal.
 
         Raises:
@@ -559,7 +567,7 @@ class SearchClient:
         return SearchRefused(self.server.peer, f"it answers {status}: {_reason(answer) or 'not what was asked for'}")
 
 
-def _opened(server: SearchServer) -> OpenSearch:
+def _new_client(server: SearchServer) -> OpenSearch:
     """Return the library's client, without its own retries: these end after a number of attempts, ours after a time."""
     from opensearchpy import OpenSearch
 
@@ -574,11 +582,11 @@ def _opened(server: SearchServer) -> OpenSearch:
     )
 
 
-def _are_same(known: str, actual: str) -> bool:
+def _are_same(recorded: str, actual: str) -> bool:
     """Return True if two ids are of one index with one history; a shard's history that only one id has is not
     compared.
     """
-    return known == actual or (_uuid(known) == _uuid(actual) and " " not in min(known, actual, key=len))
+    return recorded == actual or (_uuid(recorded) == _uuid(actual) and " " not in min(recorded, actual, key=len))
 
 
 def _uuid(index: str) -> str:
@@ -632,11 +640,14 @@ def _collection_filters(collections: Sequence[str], scope: str | None) -> list[d
     if scope is not None:
         return [{"term": {"scope": scope}}]
     pairs = [parse_path(path) for path in collections]
-    either = [{"bool": {"filter": [{"term": {"scope": of}}, {"term": {"collection": name}}]}} for of, name in pairs]
+    either = [
+        {"bool": {"filter": [{"term": {"scope": scope_name}}, {"term": {"collection": name}}]}}
+        for scope_name, name in pairs
+    ]
     return [{"bool": {"should": either}}] if either else []
 
 
-def _hit(hit: dict[str, Any], *, by_collection: bool) -> Hit:
+def _read_hit(hit: dict[str, Any], *, by_collection: bool) -> Hit:
     (key, _), marked = place_of(hit["_id"], by_collection=by_collection), hit.get("highlight", {})
     snippet = next((lines[0] for lines in (marked.get("body"), marked.get("name")) if lines), key_text(key))
     source = hit.get("_source") or {}

@@ -101,8 +101,8 @@ def claim(checkpoint: str | Path, now: CheckpointOwner, spark: SparkSession | No
         same = before.job == now.job and before.source.is_same(now.source) and before.target.is_same(now.target)
         if not same:
             message = f"the checkpoint of this {now.job}: it is of the {before}. Take another one"
-            more = f"if only addresses have changed, remove {FILE} in it"
-            raise OptionError("checkpoint", file.place, f"{message}; {more}")
+            hint = f"if only addresses have changed, remove {FILE} in it"
+            raise OptionError("checkpoint", file.place, f"{message}; {hint}")
         if now.job == COPY:
             _refuse_made_anew(file, before, now)
     # Written at each start, with the branches of now: after some failovers a vbucket would have none of the first ones.
@@ -120,9 +120,9 @@ def _refuse_made_anew(file: FileBeside, before: CheckpointOwner, now: Checkpoint
     """
     for was, end in ((before.source, now.source), (before.target, now.target)):
         if was.was_made_anew(end):
-            wanted = f"the checkpoint of what is at {end.url} now: its vbuckets have no branch of before, so the "
-            wanted += f"bucket was made anew. Take another one; if it is the same bucket, remove {FILE} in it"
-            raise OptionError("checkpoint", file.place, wanted)
+            allowed = f"the checkpoint of what is at {end.url} now: its vbuckets have no branch of before, so the "
+            allowed += f"bucket was made anew. Take another one; if it is the same bucket, remove {FILE} in it"
+            raise OptionError("checkpoint", file.place, allowed)
 
 
 def _read(file: FileBeside) -> CheckpointOwner | None:

@@ -41,8 +41,8 @@ from headwater.pipelines.kafka import (
     KafkaWriter,
     Mark,
     Message,
-    Noted,
-    TopicNoted,
+    PublicationState,
+    TopicState,
     fenced,
 )
 from headwater.pipelines.ledger import LedgerRecord
@@ -119,8 +119,8 @@ class _Messages:
 
     def __init__(self, task: PublishTask) -> None:
         self._task = task
-        self._unread: set[int] = set()
-        self._reached = further(task.settings)
+        self._unread_vbuckets: set[int] = set()
+        self._positions_reached = further(task.settings)
         self._standing: dict[int, int] = dict.fromkeys(task.doubted, 0)
         self._repairs = {part.vbucket: _Repair(task, part) for part in task.parts if part.vbucket in task.doubted}
         self._counts = dict.fromkeys(("published", "deleted", "undone"), 0)
@@ -134,10 +134,10 @@ class _Messages:
             task.settings,
             task.maker.columns,
             parts,
-            unread=self._unread,
-            reached=self._reached,
+            unread=self._unread_vbuckets,
+            reached=self._positions_reached,
             had=task.had,
-            kept=self._standing,
+            kept_seqnos=self._standing,
         )
         for batch in batches:
             for change in task.maker.changes(batch):
@@ -154,8 +154,8 @@ class _Messages:
     def result(self) -> dict[str, Any]:
         """Return the answer of the task, without its file."""
         return {
-            "unread": sorted(self._unread),
-            "reached": reached_rows(self._reached),
+            "unread": sorted(self._unread_vbuckets),
+            "reached": reached_rows(self._positions_reached),
             "topics": {topic: sorted(names) for topic, names in self._topics.items()},
             "counts": self._counts,
             "rollbacks": sum(part.rollback for part in self._task.parts),
@@ -186,21 +186,21 @@ class _Repair:
         self._part = part
         self._doubted = task.doubted[part.vbucket]
         self._states: dict[Identity, ChangedDocument] = {}
-        self._later: set[Identity] = set()
-        self._upto = 0
+        self._changed_later: set[Identity] = set()
+        self._seqno_max = 0
         self._returned = False
 
-    def holds(self, change: ChangedDocument, upto: int) -> bool:
-        """Return True for a change that is published and still holds: it is noted, if its document is in doubt.
+    def holds(self, change: ChangedDocument, seqno_max: int) -> bool:
+        """Return True if a change is published and was not taken back; note it if its document is in doubt.
 
         Args:
-            upto: the seqno up to which the published history still stands.
+            seqno_max: the seqno up to which the published history still stands.
         """
-        self._upto = upto
+        self._seqno_max = seqno_max
         doubted = change.identity in self._doubted
-        if change.seqno > upto:
+        if change.seqno > seqno_max:
             if doubted:
-                self._later.add(change.identity)
+                self._changed_later.add(change.identity)
             return False
         if doubted:
             self._states[change.identity] = change
@@ -213,17 +213,22 @@ class _Repair:
         self._returned = True
         for identity, change in self._states.items():
             last = self._doubted[identity]
-            if last.seqno > self._upto and not (last.is_deletion and change.is_deletion):
+            if last.seqno > self._seqno_max and not (last.is_deletion and change.is_deletion):
                 yield change._replace(before=None), last.topic
 
-    def gone(self, upto: int) -> Iterator[tuple[ChangedDocument, str]]:
-        """Yield deletions of documents that nobody has any more.
+    def gone(self, seqno_max: int) -> Iterator[tuple[ChangedDocument, str]]:
+        """Yield a deletion for each document in doubt that the bucket no longer has.
 
-        Of one whose last event is not lost, that is known only where purged deletions were the reason.
+        A document whose last event was not taken back counts only if purged deletions were the reason for the repair.
         """
         for identity, last in self._doubted.items():
-            is_lost = last.seqno > upto or self._part.purged > 0
-            if is_lost and not last.is_deletion and identity not in self._states and identity not in self._later:
+            is_lost = last.seqno > seqno_max or self._part.purged > 0
+            if (
+                is_lost
+                and not last.is_deletion
+                and identity not in self._states
+                and identity not in self._changed_later
+            ):
                 yield self._deletion(identity, last), last.topic
 
     def _deletion(self, identity: Identity, last: Published) -> ChangedDocument:
@@ -368,8 +373,8 @@ class PublishSink:
 
     def tasks(self, end: Mapping[str, Any], settings: SourceSettings, count: int) -> list[PublishTask]:
         """Return the tasks of the batch that ends at `end`."""
-        held = Offset.from_json(self.refresh().end)
-        parts = ranges(held, Offset.from_json(end))
+        record_offset = Offset.from_json(self.refresh().end)
+        parts = ranges(record_offset, Offset.from_json(end))
         maker = self._format(
             self._target.name,
             self._bucket,
@@ -385,7 +390,7 @@ class PublishSink:
                 self._staging,
                 settings,
                 tuple(group),
-                {part.vbucket: held.position(part.vbucket) for part in group},
+                {part.vbucket: record_offset.position(part.vbucket) for part in group},
                 maker,
                 {part.vbucket: doubted[part.vbucket] for part in group if doubted.get(part.vbucket)},
             )
@@ -400,7 +405,7 @@ class PublishSink:
         self,
         after: str,
         end: Mapping[str, Any],
-        written: Sequence[PublishAnswer],
+        answers: Sequence[PublishAnswer],
         transaction: tuple[str, int] | None = None,
     ) -> LedgerRecord:
         """Add a batch to the topics: messages and record in one transaction.
@@ -410,39 +415,39 @@ class PublishSink:
             PublishRefused, ConnectionLost: as `KafkaWriter.publish`.
         """
         try:
-            return self._commit(after, end, written)
+            return self._commit(after, end, answers)
         finally:
             # Of a batch that is not in the topics as well: the next attempt reads it again.
-            for each in written:
+            for each in answers:
                 Path(each.path).unlink(missing_ok=True)
 
-    def _commit(self, after: str, end: Mapping[str, Any], written: Sequence[PublishAnswer]) -> LedgerRecord:
+    def _commit(self, after: str, end: Mapping[str, Any], answers: Sequence[PublishAnswer]) -> LedgerRecord:
         if self._writer is None:
             raise TypeError("this process plans, it does not write")
-        if any(each.unread for each in written):
+        if any(each.unread for each in answers):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
         record = self._noted.record
         if record.digest != after:
             message = f"it is at batch {record.batch} by now and this one was planned from another place"
             raise TableChanged(self.place, message)
-        if any(each.rollbacks for each in written):
+        if any(each.rollbacks for each in answers):
             self._writer.check_not_made_again(self._noted.topics)
         openings = self._writer.openings
-        topics = {**self._noted.topics, **self._writer.ensure(_gathered(self._noted.topics, written))}
+        topics = {**self._noted.topics, **self._writer.ensure(_gathered(self._noted.topics, answers))}
         if self._writer.openings > openings:
             # Opened anew, the producer is let in again, though another process may have shut this one out before.
             self._check_alone()
         mark = self._mark()
-        reached = advanced(end, [place for each in written for place in each.reached])
-        noted = Noted(
-            LedgerRecord(self._bucket, reached, record.batch + 1),
+        end_reached = advanced(end, [place for each in answers for place in each.reached])
+        noted = PublicationState(
+            LedgerRecord(self._bucket, end_reached, record.batch + 1),
             self._shape,
             topics,
-            _unfinished(self._reads(end), reached),
+            _unfinished(self._reads(end), end_reached),
             self._noted.marked if mark is None else (time.time(), self._noted.marked[1] + 1),
         )
         try:
-            self._writer.publish((message for each in written for message in staged(each.path)), noted, mark)
+            self._writer.publish((message for each in answers for message in staged(each.path)), noted, mark)
         except IdForgotten:
             self._check_alone()
             raise
@@ -456,9 +461,9 @@ class PublishSink:
         if self._positions.load().record != self._noted.record:
             raise PublishRefused(self._target.brokers, fenced(self._target.name))
 
-    def count(self, progress: PublishProgress, written: Sequence[PublishAnswer]) -> None:
+    def count(self, progress: PublishProgress, answers: Sequence[PublishAnswer]) -> None:
         """Add a committed batch to the job's progress."""
-        for each in written:
+        for each in answers:
             progress.rollbacks += each.rollbacks
             for kind, count in each.counts.items():
                 setattr(progress, kind, getattr(progress, kind) + count)
@@ -474,10 +479,12 @@ class PublishSink:
         if bucket != self._bucket:
             text = f'publishes the bucket "{bucket}", not "{self._bucket}": give another --name, which begins anew'
             raise LedgerError(self.place, f'the publication "{self._target.name}" {text}')
-        there = {"format": "debezium", **self._noted.shape}
-        if self._noted.record.batch and there != dict(self._shape):
-            names = [name for name in {*there, *self._shape} if there.get(name) != self._shape.get(name)]
-            text = ", ".join(f"{name} {there.get(name)!r}" for name in sorted(names))
+        recorded_shape = {"format": "debezium", **self._noted.shape}
+        if self._noted.record.batch and recorded_shape != dict(self._shape):
+            names = [
+                name for name in {*recorded_shape, *self._shape} if recorded_shape.get(name) != self._shape.get(name)
+            ]
+            text = ", ".join(f"{name} {recorded_shape.get(name)!r}" for name in sorted(names))
             advice = "give the same options, or another --name, which begins anew"
             raise LedgerError(self.place, f'the publication "{self._target.name}" was made with {text}: {advice}')
 
@@ -494,34 +501,34 @@ class PublishSink:
         if time.time() - self._noted.marked[0] < MARK_SECONDS:
             return None
         record = self._noted.record
-        held = Offset.from_json(record.end).positions
-        seqnos = {str(vb): place.seqno for vb, place in held.items()}
+        positions = Offset.from_json(record.end).positions
+        seqnos = {str(vb): place.seqno for vb, place in positions.items()}
         return Mark(record.batch, seqnos, self._positions.ends(self._noted.topics))
 
     def _doubted(self, parts: Sequence[Range]) -> dict[int, dict[Identity, Published]]:
         """Return, by vbucket, the documents with an event above the place to which the vbucket returns."""
         if not parts:
             return {}
-        since: Mapping[str, Mapping[str, int]] = {}
+        offsets: Mapping[str, Mapping[str, int]] = {}
         marks = self._positions.marks()
         for mark in marks:
             # Whatever the topics had of a document then, its change was not above these seqnos.
             if all(mark.seqnos.get(str(part.vbucket), 0) <= part.start_seqno for part in parts):
-                since = mark.ends
+                offsets = mark.ends
                 break
         names = self._format.NAMES
-        needed = {names.vbucket, names.seqno, names.op}
+        required = {names.vbucket, names.seqno, names.op}
         floors = {part.vbucket: part.start_seqno for part in parts}
         # A partition is read in its order, whatever the clocks of producers said.
         results: dict[int, dict[tuple[Identity, int], Published]] = {vb: {} for vb in floors}
-        for message in self._positions.events(self._noted.topics, since, marks[0].ends if marks else {}):
+        for message in self._positions.events(self._noted.topics, offsets, marks[0].ends if marks else {}):
             fields = dict(message.headers() or ())
             # Others may write into the topic, too, and a program that copies messages takes a part of the headers.
-            is_ours = fields.get(names.name) == self._name and needed <= fields.keys()
+            is_ours = fields.get(names.name) == self._name and required <= fields.keys()
             if is_ours and (vb := int(fields[names.vbucket])) in results:
                 identity = _identity(fields.get(names.collection, b""), message.key())
                 results[vb][identity, message.partition()] = Published.of(message, fields, names)
-        return {vb: _above(known, floors[vb]) for vb, known in results.items()}
+        return {vb: _documents_above(by_partition, floors[vb]) for vb, by_partition in results.items()}
 
     @property
     def _format(self) -> type[Envelopes]:
@@ -538,27 +545,27 @@ def _identity(collection: bytes, key: bytes) -> Identity:
     return scope, name, key
 
 
-def _above(known: Mapping[tuple[Identity, int], Published], floor: int) -> dict[Identity, Published]:
+def _documents_above(by_partition: Mapping[tuple[Identity, int], Published], floor: int) -> dict[Identity, Published]:
     """Return the documents of which the last event of a partition is above a seqno.
 
     A document has events in two partitions only if its topic got more of them. Which one is newer nobody can say, for
     clocks of producers may be wrong: it is set right once too often rather than not at all.
     """
     results: dict[Identity, Published] = {}
-    for (identity, _), last in known.items():
+    for (identity, _), last in by_partition.items():
         before = results.get(identity)
         results[identity] = last if before is None else last.union(before)
     return {identity: last for identity, last in results.items() if last.seqno > floor}
 
 
-def _gathered(noted: Mapping[str, TopicNoted], written: Sequence[PublishAnswer]) -> dict[str, TopicNoted]:
+def _gathered(noted: Mapping[str, TopicState], answers: Sequence[PublishAnswer]) -> dict[str, TopicState]:
     """Return the topics of a batch, each with all collections that have events there by then."""
     names: dict[str, set[str]] = {}
-    for topic, collections in (place for each in written for place in each.topics.items()):
-        known = noted.get(topic, TopicNoted()).collections
-        names.setdefault(topic, set(known)).update(collections)
+    for topic, collections in (place for each in answers for place in each.topics.items()):
+        collections_before = noted.get(topic, TopicState()).collections
+        names.setdefault(topic, set(collections_before)).update(collections)
     return {
-        topic: TopicNoted(noted.get(topic, TopicNoted()).id, tuple(sorted(names[topic]))) for topic in sorted(names)
+        topic: TopicState(noted.get(topic, TopicState()).id, tuple(sorted(names[topic]))) for topic in sorted(names)
     }
 
 
@@ -572,10 +579,10 @@ def _staging_of(place: str | Path | None) -> str:
     """Make a folder for this run's messages, and remove those of processes that were killed."""
     parent = Path(place or tempfile.gettempdir()).absolute()
     parent.mkdir(parents=True, exist_ok=True)
-    for left in parent.glob(f"{_STAGED}{os.uname().nodename}-*"):
-        number = left.name.removeprefix(f"{_STAGED}{os.uname().nodename}-").partition("-")[0]
+    for folder in parent.glob(f"{_STAGED}{os.uname().nodename}-*"):
+        number = folder.name.removeprefix(f"{_STAGED}{os.uname().nodename}-").partition("-")[0]
         if number.isdecimal() and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
     return tempfile.mkdtemp(prefix=f"{_STAGED}{os.uname().nodename}-{os.getpid()}-", dir=parent)
 
 
@@ -593,21 +600,21 @@ def work(job: Publish) -> PublishProgress:
     options = job.source_options()
     seconds = max(min(CALL_SECONDS, patience(job.retry_seconds, once=job.once)), 5.0)
     target = replace(job.target, seconds=seconds)
-    chosen = {name: options[name] for name in ("collections", "scope") if name in options}
-    shape = {"topic": target.topic, "collections": chosen, "before": options.get("before", "false")}
+    choice = {name: options[name] for name in ("collections", "scope") if name in options}
+    shape = {"topic": target.topic, "collections": choice, "before": options.get("before", "false")}
     shape["format"] = job.format
-    opened: list[PublishSink] = []
+    sinks: list[PublishSink] = []
 
     def sink() -> PublishSink:
-        while opened:
-            opened.pop().close()
-        opened.append(PublishSink(target, job.bucket, staging, shape, job.beginning()))
-        return opened[0]
+        while sinks:
+            sinks.pop().close()
+        sinks.append(PublishSink(target, job.bucket, staging, shape, job.beginning()))
+        return sinks[0]
 
     staging = _staging_of(job.staging)
     try:
         return follow_into(job, sink)
     finally:
-        while opened:
-            opened.pop().close()
+        while sinks:
+            sinks.pop().close()
         shutil.rmtree(staging, ignore_errors=True)

@@ -25,10 +25,10 @@ class QuarantineTable(Table):
 
     Args:
         table: the table; both have the same seed, so that a key is hashed once for both.
-        making, seen: as of `Table`.
+        making, created: as of `Table`.
     """
 
-    def __init__(self, table: Table, making: Making = Making.CLEAR, seen: set[str] | None = None) -> None:
+    def __init__(self, table: Table, making: Making = Making.CLEAR, created: set[str] | None = None) -> None:
         state = table.log.state
         seed = state.properties[SEED]
         place = f"{table.place}{SUFFIX}"
@@ -42,44 +42,44 @@ class QuarantineTable(Table):
             formats=iceberg.formats_of(state),
             catalog=iceberg.neighbour_in_catalog(state, SUFFIX),
             making=making,
-            seen=seen,
+            created=created,
         )
         if self.log.state.properties[SEED] != seed:
             raise TableError(self.place, f"it is not the quarantine of {table.place}: remove it, and it is made anew")
 
-    def level(self, named: int | None) -> bool:
+    def level(self, version: int | None) -> bool:
         """Restore the quarantine to the version in the table's record.
 
         Returns: False if that is impossible; the quarantine is empty then, and the bucket has to be read anew.
         """
         self.refresh()
-        if named is not None and (is_level(self.log, named) or bring_back(self.log, named)):
+        if version is not None and (is_level(self.log, version) or bring_back(self.log, version)):
             return True
         clear(self.log)
         return False
 
-    def append(self, written: Sequence[TaskResult], named: int, transaction: tuple[str, int] | None = None) -> int:
+    def append(self, results: Sequence[TaskResult], version: int, transaction: tuple[str, int] | None = None) -> int:
         """Add the documents that a batch's tasks set aside; return the version for the table's record.
 
         Args:
-            written: the tasks' results for the quarantine.
-            named: the version that the table's record names now.
+            results: the tasks' results for the quarantine.
+            version: the version that the table's record names now.
             transaction: (application, version).
 
         Raises:
             TableChanged: plan the batch anew.
         """
         record = self.refresh()
-        changed = [each for each in written if each.files or each.dead]
-        if not changed and is_level(self.log, named):
-            return named
-        then = replace(self.next(record.end), quarantine=None)
-        self.put(record.digest, then, changed, transaction, stands=lambda log: is_level(log, named))
+        changed = [each for each in results if each.files or each.dead]
+        if not changed and is_level(self.log, version):
+            return version
+        new_record = replace(self.next(record.end), quarantine=None)
+        self.put(record.digest, new_record, changed, transaction, may_commit=lambda log: is_level(log, version))
         return self.log.state.version
 
 
 def read_anew(record: Record) -> Mapping[str, Any]:
-    """Return an offset from which all that a table has is read once more and replaced: a branch that no node has."""
+    """Return an offset on a branch that no node has: the next batch reads all vbuckets again and replaces all rows."""
     end = Offset.from_json(record.end)
     positions = {
         vb: replace(place, vb_uuid=NOBODYS, snapshot_start=0, snapshot_end=place.seqno)

@@ -47,9 +47,9 @@ def own_session(
 
     os.environ.setdefault("PYSPARK_PYTHON", starting.python())
     archive = starting.ClassArchive()
-    chosen = dict(settings or {})
-    chosen[JVM_OPTIONS] = f"{JVM} {archive.option} {chosen.get(JVM_OPTIONS, '')}".strip()
-    spark = local_session(app, quiet=True, delta=delta, memory=memory, settings=chosen)
+    configuration = dict(settings or {})
+    configuration[JVM_OPTIONS] = f"{JVM} {archive.option} {configuration.get(JVM_OPTIONS, '')}".strip()
+    spark = local_session(app, quiet=True, delta=delta, memory=memory, settings=configuration)
     try:
         yield spark
     finally:
@@ -106,13 +106,13 @@ def until_ended(
     stop: Callable[[], bool],
     spark: Any,
     watch: BatchWatch,
-    calm: Callable[[], None] = lambda: None,
+    on_calm: Callable[[], None] = lambda: None,
 ) -> None:
     """Start a query and wait until it has ended, by itself or because `stop` returned True.
 
     Args:
         stop: called several times a second.
-        calm: called now and then while the query finds nothing to do.
+        on_calm: called now and then while the query finds nothing to do.
 
     Raises:
         StreamingQueryException: it failed.
@@ -120,7 +120,7 @@ def until_ended(
     with _watched(spark, watch) as started_as:
         query = start()
         started_as(str(query.id))
-        _wait(query, stop, calm)
+        _wait(query, stop, on_calm)
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def _watched(spark: Any, watch: BatchWatch) -> Iterator[Callable[[str], None]]:
         spark.streams.removeListener(listener)
 
 
-def _wait(query: Any, stop: Callable[[], bool], calm: Callable[[], None]) -> None:
+def _wait(query: Any, stop: Callable[[], bool], on_calm: Callable[[], None]) -> None:
     looked_at = time.monotonic()
     try:
         while not query.awaitTermination(LOOK_SECONDS):
@@ -149,7 +149,7 @@ def _wait(query: Any, stop: Callable[[], bool], calm: Callable[[], None]) -> Non
             elif time.monotonic() >= looked_at + CALM_SECONDS:
                 looked_at = time.monotonic()
                 if _is_idle(query.status):
-                    calm()
+                    on_calm()
     finally:
         query.stop()
 

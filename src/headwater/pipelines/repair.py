@@ -49,12 +49,14 @@ class TableDamage:
 
 def damage(log: TableLog, tell: verify.Tell = lambda done: None) -> TableDamage:
     """Return the faults of a table; all of its keys are read. `log` is refreshed."""
-    missing = verify.missing(log.store, log.state)
-    whole = verify.without(log.state, missing)
+    missing_files = verify.missing(log.store, log.state)
+    sound_state = verify.without(log.state, missing_files)
     kind = record_of(log.store.root, log.state).kind
-    twice = [] if kind == CHANGES else verify.of_table(log.store, whole, tell)[1]
+    twice = [] if kind == CHANGES else verify.of_table(log.store, sound_state, tell)[1]
     log.refresh(sure=True)  # a mount that was away for a moment had none of the files: is it still, is all there again?
-    still = {path: names for path, names in missing.items() if path in log.state.files and not _are_there(log, names)}
+    still = {
+        path: names for path, names in missing_files.items() if path in log.state.files and not _are_there(log, names)
+    }
     return TableDamage(verify.strays(log), still, twice)
 
 
@@ -74,7 +76,7 @@ def repair(place: str, *, anew: bool = False, dry: bool = False, tell: verify.Te
     Raises:
         TableError: there is no table, or no part of its log can be trusted.
     """
-    log = _opened(place)
+    log = _opened_log(place)
     damages = damage(log, tell)
     lines = damages.lines()
     if dry:
@@ -88,7 +90,7 @@ def repair(place: str, *, anew: bool = False, dry: bool = False, tell: verify.Te
     return lines
 
 
-def _opened(place: str) -> TableLog:
+def _opened_log(place: str) -> TableLog:
     log = TableLog(store_of(place))
     try:
         log.refresh()
@@ -111,11 +113,11 @@ def _begin_anew(log: TableLog, damage: TableDamage) -> str:
     after: Callable[[Record], tuple[Record | None, str]] = _AFTER[record_of(log.store.root, log.state).kind]
     while True:
         record = record_of(log.store.root, log.state)
-        then, line = after(record)
+        new_record, line = after(record)
         clock = int(time.time() * 1000)
-        gone = [removal(log.state.files[path], clock) for path in damage.missing if path in log.state.files]
+        removals = [removal(log.state.files[path], clock) for path in damage.missing if path in log.state.files]
         # A commit that another writer made first is no reason to give up: the repair is planned again from its record.
-        if log.commit([*gone, *([then.to_action()] if then else [])], OPERATION):
+        if log.commit([*removals, *([new_record.to_action()] if new_record else [])], OPERATION):
             return line
         log.refresh()
 

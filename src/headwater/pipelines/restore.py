@@ -54,7 +54,7 @@ class Meta(NamedTuple):
 
 
 @dataclass
-class Restored:
+class RestoreCounts:
     """The counts of the repaired documents.
 
     Attributes:
@@ -66,7 +66,7 @@ class Restored:
     removed: int = 0
 
 
-def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, int]) -> Restored:
+def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, int]) -> RestoreCounts:
     """Make the target equal to the source as of these seqnos.
 
     Args:
@@ -79,7 +79,7 @@ def restore(source: SourceSettings, target: WriteSettings, ends: Mapping[int, in
         TransportError, StatusError: a node did not answer, or could not write, for `retrySeconds`.
     """
 
-    def attempt() -> Restored:
+    def attempt() -> RestoreCounts:
         with passing_failovers(source.url), nodes.connect(source) as origin, connect_target(target) as copy:
             place = _Place(copy, target.url)
             compared = _ComparedCollections.of(origin, copy, source, target)
@@ -143,20 +143,20 @@ class _ComparedCollections:
         names = "all" if source.collections == ("all",) else source.collections
         # Of a collection that is not found nothing is taken back: a node that does not answer may be who knows it, and
         # a user who has lost his rights in it is not shown it.
-        manifest, there = required_manifest(origin), copy.newest_manifest()
+        manifest, copy_manifest = required_manifest(origin), copy.newest_manifest()
         coverage = resolve(manifest, names, source.scope)
-        theirs = {f"{scope.name}.{each.name}": each.id for scope, each in there.each_collection()}
+        copy_ids = {f"{scope.name}.{each.name}": each.id for scope, each in copy_manifest.each_collection()}
         paths = {
             each.id: target.collection or f"{scope.name}.{each.name}"
             for scope, each in manifest.each_collection()
             if scope.name != OWN_OF_SERVERS
             and (coverage.is_whole or scope.id == coverage.scope or each.id in (coverage.collections or ()))
         }
-        shared = {number: path for number, path in paths.items() if path in theirs}
-        back = {theirs[path]: path for path in shared.values()}
-        ours, copied = tuple(sorted(shared)), tuple(sorted(back))
-        chosen = Coverage(manifest.uid, None, ours), Coverage(there.uid, None, copied)
-        return cls(source.transaction_records, *chosen, shared, back)
+        common_paths = {number: path for number, path in paths.items() if path in copy_ids}
+        source_paths = {copy_ids[path]: path for path in common_paths.values()}
+        source_numbers, copy_numbers = tuple(sorted(common_paths)), tuple(sorted(source_paths))
+        coverages = Coverage(manifest.uid, None, source_numbers), Coverage(copy_manifest.uid, None, copy_numbers)
+        return cls(source.transaction_records, *coverages, common_paths, source_paths)
 
     def rows(self, records: Any, *, with_value: bool) -> Iterator[dict[str, Any]]:
         """Yield the changes to compare."""
@@ -189,9 +189,10 @@ class _Place:
         self._ids: dict[str, int] = {}
 
     def expect(self, paths: Mapping[int, str]) -> None:
-        """Note which collections the target is compared by, as names by their ids: the first call must write to these.
+        """Note the collections of the target that were compared: their names by their ids. `write` accepts no others.
 
-        Of another one made since under such a name, nobody would write again what was right in the compared one.
+        A collection that was created again under such a name lacks the documents that were equal in the compared one,
+        and no later step would write them.
         """
         self._ids.update((path, number) for number, path in paths.items())
 
@@ -202,14 +203,14 @@ class _Place:
             BucketMadeAnew, CollectionMadeAnew: the target is not the compared one, or that of earlier calls.
         """
         if not path:
-            failed = self.client.write_many(writes)
+            errors = self.client.write_many(writes)
         else:
             documents = self.client.collection(path)
-            failed = documents.write_many(writes)
+            errors = documents.write_many(writes)
             check_ids(self._ids, {path: documents.collection_id})
         if not self._map.is_same_bucket(now := self.client.map):
             raise BucketMadeAnew(self._url, *((each.uuid, each.vbuckets) for each in (self._map, now)))
-        return failed
+        return errors
 
 
 _Held = dict[tuple[str, bytes], Meta]
@@ -218,21 +219,21 @@ _Held = dict[tuple[str, bytes], Meta]
 
 def _restore(
     origin: Client, place: _Place, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
-) -> Restored:
-    restored = Restored()
+) -> RestoreCounts:
+    restored = RestoreCounts()
     if compared.origin is not None and not compared.origin.collections:
         return restored
-    held = _held(origin, place.client, ends, patience_seconds, compared)
-    for path, writes in _chunks(_differing(origin, held, ends, patience_seconds, compared)):
+    copy_documents = _copy_documents(origin, place.client, ends, patience_seconds, compared)
+    for path, writes in _chunks(_differing(origin, copy_documents, ends, patience_seconds, compared)):
         _force(place, path, writes)
         restored.forced += len(writes)
-    for path, writes in _chunks(_removals(held)):
+    for path, writes in _chunks(_removals(copy_documents)):
         _force(place, path, writes)
         restored.removed += len(writes)
     return restored
 
 
-def _held(
+def _copy_documents(
     origin: Client, copy: Client, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
 ) -> _Held:
     """Return the metadata of the copy's documents in these vbuckets of the source, by collection and key.
@@ -247,13 +248,13 @@ def _held(
         patience_seconds=patience_seconds,
         collections=compared.copy,
     )
-    held: _Held = {}
+    copy_documents: _Held = {}
     with reading as batches:
         for batch in batches:
             for row in compared.rows(batch.records, with_value=False):
                 if same or origin.vbucket_of(row["key"]) in ends:
-                    held[_path(row, compared.copy_paths), row["key"]] = _meta(row)
-    return held
+                    copy_documents[_path(row, compared.copy_paths), row["key"]] = _meta(row)
+    return copy_documents
 
 
 def _path(row: Mapping[str, Any], paths: Mapping[int, str]) -> str:
@@ -261,14 +262,18 @@ def _path(row: Mapping[str, Any], paths: Mapping[int, str]) -> str:
 
 
 def _differing(
-    origin: Client, held: _Held, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
+    origin: Client,
+    copy_documents: _Held,
+    ends: Mapping[int, int],
+    patience_seconds: float,
+    compared: _ComparedCollections,
 ) -> Iterator[tuple[str, WriteWithMeta]]:
-    """Yield the writes that make differing documents equal to the source's; remove from `held` every key that the
-    source had within `ends`.
+    """Yield the writes that make differing documents equal to the source's; remove from `copy_documents` every key that
+    the source had within `ends`.
     """
-    for path, row in _within(origin, ends, patience_seconds, compared):
+    for path, row in _changes_within(origin, ends, patience_seconds, compared):
         # What is newer comes with the next batch; until then the key is not there, rather than wrong.
-        if row["seqno"] > ends[row["vbucket"]] or held.pop((path, row["key"]), None) == _meta(row):
+        if row["seqno"] > ends[row["vbucket"]] or copy_documents.pop((path, row["key"]), None) == _meta(row):
             continue
         yield path, _as_it_is(row)
 
@@ -279,12 +284,12 @@ def _present(
     """Yield the writes of all documents and tombstones up to these ends, none of them forced."""
     if compared.origin is not None and not compared.origin.collections:
         return
-    for path, row in _within(origin, ends, patience_seconds, compared):
+    for path, row in _changes_within(origin, ends, patience_seconds, compared):
         if row["seqno"] <= ends[row["vbucket"]]:
             yield path, _as_it_is(row, force=False)
 
 
-def _within(
+def _changes_within(
     origin: Client, ends: Mapping[int, int], patience_seconds: float, compared: _ComparedCollections
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the source's changes, from its beginning up to these ends at least, with the collections' names at the
@@ -326,17 +331,17 @@ def _as_it_is(row: Mapping[str, Any], *, force: bool = True) -> WriteWithMeta:
     )
 
 
-def _removals(held: _Held) -> Iterator[tuple[str, WriteWithMeta]]:
+def _removals(copy_documents: _Held) -> Iterator[tuple[str, WriteWithMeta]]:
     """Yield deletions of keys that only the copy has.
 
     Tombstones are deleted again, since their revisions may be of the lost branch.
     """
     from headwater.client.writes import WriteWithMeta
 
-    gone = Meta(deleted=True, cas=LOWEST, rev_seqno=LOWEST)
-    for (path, key), meta in held.items():
+    deletion = Meta(deleted=True, cas=LOWEST, rev_seqno=LOWEST)
+    for (path, key), meta in copy_documents.items():
         # What an earlier restore removed is as it should be; writing it again would send it through all streams.
-        if meta != gone:
+        if meta != deletion:
             yield path, WriteWithMeta(key, None, flags=0, expiry=0, cas=LOWEST, rev_seqno=LOWEST, force=True)
 
 
@@ -380,12 +385,12 @@ def _add(place: _Place, path: str, writes: list[WriteWithMeta], target: WriteSet
         RowsRefused: the target refuses one for good, and there is no place for dead letters. StatusError: another
             refusal.
     """
-    failed = place.write(path, writes)
-    for index, error in failed.items():
+    errors = place.write(path, writes)
+    for index, error in errors.items():
         # The target has this version or a newer one: nothing is missing there.
         if isinstance(error, KeyExists) or (target.dead_letters is not None and isinstance(error, REFUSED_ROWS)):
             continue
         if isinstance(error, REFUSED_ROWS):
             raise RowsRefused(1, as_key(writes[index].key), str(error))
         raise error
-    return len(writes) - len(failed)
+    return len(writes) - len(errors)

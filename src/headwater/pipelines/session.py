@@ -102,16 +102,16 @@ def local_session(
         )
     from pyspark.sql import SparkSession
 
-    chosen = SOURCE_CONFIGURATION | LOCAL | {"spark.driver.memory": memory}
+    configuration = SOURCE_CONFIGURATION | LOCAL | {"spark.driver.memory": memory}
     if delta:
-        chosen |= DELTA_CONFIGURATION | _s3(os.environ)
-        chosen |= {"spark.jars": ",".join(jars)} if jars else {"spark.jars.packages": DELTA}
-    chosen = _with(chosen, settings or {})
+        configuration |= DELTA_CONFIGURATION | _s3(os.environ)
+        configuration |= {"spark.jars": ",".join(jars)} if jars else {"spark.jars.packages": DELTA}
+    configuration = _with(configuration, settings or {})
     if quiet:
-        chosen |= {"spark.log.level": "ERROR"}
+        configuration |= {"spark.log.level": "ERROR"}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what this interpreter has installed
     builder = SparkSession.builder.appName(app).master(cores)
-    for name, value in chosen.items():
+    for name, value in configuration.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     if delta and not jars and not (settings or {}).keys() & set(LISTS):
@@ -130,12 +130,16 @@ def _s3(environment: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def _with(chosen: dict[str, str], more: Mapping[str, str]) -> dict[str, str]:
+def _with(configuration: dict[str, str], overrides: Mapping[str, str]) -> dict[str, str]:
     """Return settings overridden by others. Lists of jars and extensions are joined: a catalog's own jars would replace
     Delta's.
     """
-    both = {name: f"{chosen[name]},{more[name]}" for name in LISTS if chosen.get(name) and more.get(name)}
-    return chosen | dict(more) | both
+    both = {
+        name: f"{configuration[name]},{overrides[name]}"
+        for name in LISTS
+        if configuration.get(name) and overrides.get(name)
+    }
+    return configuration | dict(overrides) | both
 
 
 def check_spark(*, delta: bool) -> None:

@@ -68,7 +68,7 @@ class TableSink(Table):
         row_ids: True to let the table's rows keep their ids from then on; the tables beside it have none.
         widen: True to let columns of a table of unfolded documents get wider types from then on.
         quarantine: True to keep a quarantine beside the table; an existing one is kept anyway.
-        making, seen: of the table and those beside it, as of `Table`.
+        making, created: of the table and those beside it, as of `Table`.
 
     Raises:
         TableError: a table of another form; one with deletion vectors that should have none; a quarantine for a table
@@ -90,7 +90,7 @@ class TableSink(Table):
         row_ids: bool = False,
         widen: bool = False,
         making: Making = Making.CLEAR,
-        seen: set[str] | None = None,
+        created: set[str] | None = None,
     ) -> None:
         super().__init__(
             place,
@@ -101,7 +101,7 @@ class TableSink(Table):
             formats=formats,
             catalog=catalog,
             making=making,
-            seen=seen,
+            created=created,
         )
         if copy_on_write and self.log.state.vectors:
             raise TableError(
@@ -114,11 +114,11 @@ class TableSink(Table):
             self._check_quarantine()
         self._begin_features(widen=widen, row_ids=row_ids)
         self.refresh()
-        kept = quarantine or self.record.quarantine is not None
-        self.quarantine: QuarantineTable | None = QuarantineTable(self, making, seen) if kept else None
+        has_quarantine = quarantine or self.record.quarantine is not None
+        self.quarantine: QuarantineTable | None = QuarantineTable(self, making, created) if has_quarantine else None
         self._make_readable()
         self._level_quarantine()
-        self.changes: ChangeLog | None = self._change_log(changelog, befores, making, seen) if changelog else None
+        self.changes: ChangeLog | None = self._change_log(changelog, befores, making, created) if changelog else None
         if self.changes:
             self.changes.level(self)
         for each in (self, self.changes, self.quarantine):
@@ -131,7 +131,7 @@ class TableSink(Table):
         if row_ids:
             lineage.begin(self.log)
 
-    def _change_log(self, place: str | Path, befores: bool, making: Making, seen: set[str] | None) -> ChangeLog:
+    def _change_log(self, place: str | Path, befores: bool, making: Making, created: set[str] | None) -> ChangeLog:
         """Return the change log at a place, published as the table is."""
         state = self.log.state
         return ChangeLog(
@@ -142,16 +142,16 @@ class TableSink(Table):
             formats=iceberg.formats_of(state),
             catalog=iceberg.neighbour_in_catalog(state, CHANGES),
             making=making,
-            seen=seen,
+            created=created,
         )
 
-    def _check_form(self, wanted: TableForm | None) -> None:
-        if wanted is None or wanted is self.form:
+    def _check_form(self, form: TableForm | None) -> None:
+        if form is None or form is self.form:
             return
-        if wanted is PLAIN:
+        if form is PLAIN:
             sentence, advice = self.form.present, f"with {Mirror.typed(self.form.option)}"
         else:
-            sentence, advice = wanted.absent, f"without {Mirror.typed(wanted.option)}"
+            sentence, advice = form.absent, f"without {Mirror.typed(form.option)}"
         raise TableError(self.place, f"{sentence}: mirror {advice}, or elsewhere")
 
     def _check_quarantine(self) -> None:
@@ -166,13 +166,13 @@ class TableSink(Table):
 
         If a column is removed, everything is read anew: its values move to another column.
         """
-        while (then := readable(before := self.log.state.fields)) != before:
-            action = {"metaData": self.log.state.metadata | {"schemaString": schema_string(then)}}
-            if len(then) == len(before):
+        while (new_fields := readable(before := self.log.state.fields)) != before:
+            action = {"metaData": self.log.state.metadata | {"schemaString": schema_string(new_fields)}}
+            if len(new_fields) == len(before):
                 self.log.commit([action], "CHANGE COLUMNS")
             else:
                 with suppress(TableChanged):  # another mirror was first, or committed a batch: then again
-                    self.put(self.record.digest, self.next(read_anew(self.record)), [], more=[action])
+                    self.put(self.record.digest, self.next(read_anew(self.record)), [], actions=[action])
             self.refresh()
             checkpoint(self.log)
 
@@ -183,19 +183,19 @@ class TableSink(Table):
         batch reads all vbuckets anew and replaces them in both. If another mirror commits a batch to both meanwhile,
         this is repeated.
         """
-        seen: Record | None = None
-        while self.quarantine is not None and seen != (record := self.refresh()):
+        last_record: Record | None = None
+        while self.quarantine is not None and last_record != (record := self.refresh()):
             self._level(self.quarantine, record)
-            seen = record
+            last_record = record
 
     def _level(self, quarantine: QuarantineTable, record: Record) -> None:
         leveled = quarantine.level(record.quarantine)
         quarantine.publish()
         if not leveled:
             after, end = record.digest, read_anew(record)
-            then = replace(self.next(end), quarantine=quarantine.log.state.version)
+            new_record = replace(self.next(end), quarantine=quarantine.log.state.version)
             with suppress(TableChanged):  # another mirror did the same, or committed a batch: the next plan looks again
-                self.put(after, then, [])
+                self.put(after, new_record, [])
 
     def refresh(self) -> Record:
         """Return the table's record, as `Table.refresh`.
@@ -206,8 +206,8 @@ class TableSink(Table):
         super().refresh()
         while self.log.restored:
             log.warning("%s: somebody put it back to an older version; all of the bucket is read anew", self.place)
-            then = self.next(read_anew(self.record))
-            if not self.log.commit([then.to_action()], "READ ANEW"):
+            new_record = self.next(read_anew(self.record))
+            if not self.log.commit([new_record.to_action()], "READ ANEW"):
                 super().refresh()
         return self.record
 
@@ -239,12 +239,12 @@ class TableSink(Table):
             folds: the process that folds files; None for a thread of each table.
         """
         seed = bytes.fromhex(self.log.state.properties[SEED])
-        kept = [Maintenance(self.log, seed, folds=folds)]
+        tables = [Maintenance(self.log, seed, folds=folds)]
         if self.changes:
-            kept.append(Maintenance(self.changes.log, None, folds=folds))
+            tables.append(Maintenance(self.changes.log, None, folds=folds))
         if self.quarantine:
-            kept.append(Maintenance(self.quarantine.log, seed, folds=folds))
-        return kept
+            tables.append(Maintenance(self.quarantine.log, seed, folds=folds))
+        return tables
 
     def next(self, end: Mapping[str, Any]) -> Record:
         """Return the record of the next batch, if it ends at `end`, with the present version of the quarantine."""
@@ -256,7 +256,7 @@ class TableSink(Table):
         if self.changes:
             self.changes.level(self, Offset.from_json(end))
         start = Offset.from_json(self.record.end)
-        neighbours = TablesBeside(_where(self.changes), _where(self.quarantine))
+        neighbours = TablesBeside(_identity_of(self.changes), _identity_of(self.quarantine))
         planned = tasks_of(start, Offset.from_json(end), settings, (self.place, self.log.state.id), count, neighbours)
         failpoint("lake.planned")
         return planned
@@ -265,25 +265,23 @@ class TableSink(Table):
         self,
         after: str,
         end: Mapping[str, Any],
-        written: Sequence[TaskResult],
+        results: Sequence[TaskResult],
         transaction: tuple[str, int] | None = None,
-        more: Sequence[dict[str, Any]] = (),
+        actions: Sequence[dict[str, Any]] = (),
     ) -> Record:
         """Add a batch to the change log, then to the table: after a crash between them the log is ahead by one batch,
         never behind, and the tasks of the repeated batch leave out logged changes.
         """
-        if unread := sorted({vb for each in written for vb in each.unread}):
-            message = (
-                f"{len(unread)} vbuckets, the first is {unread[0]}, have another history than the batch was planned for"
-            )
-            raise TableChanged(self.place, f"{message}; it is planned anew")
-        reached = advanced(end, [place for each in written for place in each.reached])
-        then = self._commit_neighbours(after, reached, written, transaction)
-        self.put(after, then, written, transaction, [*more, *self._columns(written)])
-        return then
+        if unread_vbuckets := sorted({vb for each in results for vb in each.unread}):
+            message = f"{len(unread_vbuckets)} vbuckets, the first is {unread_vbuckets[0]}, have another history"
+            raise TableChanged(self.place, f"{message} than the batch was planned for; it is planned anew")
+        end_reached = advanced(end, [place for each in results for place in each.reached])
+        new_record = self._commit_neighbours(after, end_reached, results, transaction)
+        self.put(after, new_record, results, transaction, [*actions, *self._columns(results)])
+        return new_record
 
     def _commit_neighbours(
-        self, after: str, end: Mapping[str, Any], written: Sequence[TaskResult], transaction: tuple[str, int] | None
+        self, after: str, end: Mapping[str, Any], results: Sequence[TaskResult], transaction: tuple[str, int] | None
     ) -> Record:
         """Add a batch to the change log and the quarantine; return the table's next record, with the quarantine's new
         version.
@@ -291,37 +289,39 @@ class TableSink(Table):
         # A batch that the table will refuse must not get into the two that are committed before it.
         if (self.changes or self.quarantine) and self.refresh().digest != after:
             raise TableChanged(self.place, "the table has moved on; the batch is planned anew")
-        then = self.next(end)
+        new_record = self.next(end)
         if self.changes:
-            self.changes.append(written, end, (after, then.digest), transaction)
+            self.changes.append(results, end, (after, new_record.digest), transaction)
             failpoint("lake.log_committed")
-        if self.quarantine and then.quarantine is not None:
-            aside = [each.aside for each in written if each.aside]
-            then = replace(then, quarantine=self.quarantine.append(aside, then.quarantine, transaction))
+        if self.quarantine and new_record.quarantine is not None:
+            quarantine_results = [each.aside for each in results if each.aside]
+            new_record = replace(
+                new_record, quarantine=self.quarantine.append(quarantine_results, new_record.quarantine, transaction)
+            )
             failpoint("lake.quarantine_committed")
-        return then
+        return new_record
 
-    def _columns(self, written: Sequence[TaskResult]) -> list[dict[str, Any]]:
+    def _columns(self, results: Sequence[TaskResult]) -> list[dict[str, Any]]:
         """Return the action that adds the tasks' new columns.
 
         Raises:
             TableChanged: parallel tasks gave a field different columns. The schema is extended to hold all of them, and
                 the batch is written again.
         """
-        added = [each.columns for each in written if each.columns]
-        if not added:
+        new_columns = [each.columns for each in results if each.columns]
+        if not new_columns:
             return []
         before = self.log.refresh()
-        schema = merged(before.fields, added)
+        schema = merged(before.fields, new_columns)
         action = {"metaData": before.metadata | {"schemaString": schema_string(schema)}}
-        if all(agrees(schema, each) for each in added):
+        if all(agrees(schema, each) for each in new_columns):
             return [action]
         if schema != before.fields:
             self.log.commit([action], "ADD COLUMNS")
         raise TableChanged(self.place, "tasks gave a field different columns; the batch is written again")
 
 
-def _where(table: Table | None) -> tuple[str, str] | None:
+def _identity_of(table: Table | None) -> tuple[str, str] | None:
     return (table.place, table.log.state.id) if table else None
 
 

@@ -71,14 +71,14 @@ class ChangeSink(Protocol):
         """Read a task's answer."""
 
     def commit(
-        self, after: str, end: Mapping[str, Any], written: Sequence[Any], transaction: tuple[str, int] | None = None
+        self, after: str, end: Mapping[str, Any], answers: Sequence[Any], transaction: tuple[str, int] | None = None
     ) -> Standing:
         """Add a batch, if the sink still has the record that it was planned from; return the new record.
 
         Args:
             after: digest of the record that the batch was planned from.
             end: the end of the batch.
-            written: the answers of its tasks, read.
+            answers: the answers of its tasks, read.
             transaction: (application, version), for readers of the log.
 
         Raises:
@@ -89,7 +89,7 @@ class ChangeSink(Protocol):
 class CountingSink(ChangeSink, Protocol[P_contra]):
     """A sink that adds to its job's counts."""
 
-    def count(self, progress: P_contra, written: Sequence[Any]) -> None:
+    def count(self, progress: P_contra, answers: Sequence[Any]) -> None:
         """Add the answers of the last batch's tasks to the job's progress."""
 
 

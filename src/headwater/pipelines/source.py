@@ -50,8 +50,10 @@ class SinkDataSource(DataSource):
     def streamReader(self, schema: StructType) -> SinkStreamReader:
         """Return the reader of the query."""
         lowered = {name.lower(): text for name, text in self.options.items()}
-        own = {name: lowered.pop(name, default) for name, default in OWN.items()}
-        return SinkStreamReader(parse(lowered, streaming=True), from_text(own["secretsink"]), int(own["slots"]))
+        own_options = {name: lowered.pop(name, default) for name, default in OWN.items()}
+        return SinkStreamReader(
+            parse(lowered, streaming=True), from_text(own_options["secretsink"]), int(own_options["slots"])
+        )
 
 
 class SinkPartition(InputPartition):
@@ -104,13 +106,15 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch; `start` if the sink has all changes."""
-        record, begun = self.sink.refresh(), self.sink.begun()
+        record, begun_end = self.sink.refresh(), self.sink.begun()
         repeats = start.get("again", 0) + 1 if start.get("after") == record.digest else 0
         if repeats >= REPEATS_MAX:
             raise TableChanged(self.sink.place, f"a batch was left out {repeats} times: it is never read as planned")
         if repeats:
             self.planning.look_again()
-        end = self.planning.latest(dict(record.end), self.settings.max_changes) if begun is None else dict(begun)
+        end = (
+            self.planning.latest(dict(record.end), self.settings.max_changes) if begun_end is None else dict(begun_end)
+        )
         return start if end == record.end else end | {"after": record.digest} | ({"again": repeats} if repeats else {})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -126,8 +130,8 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until.pop("again", None)
         if until.pop("after", None) != record.digest or self.sink.begun() not in (None, until):
             return []
-        known = self.planning.nodes.known().for_task(self.settings)
-        settings = replace(known, coverage=Offset.from_json(until).coverage)
+        settings_of_nodes = self.planning.nodes.known().for_task(self.settings)
+        settings = replace(settings_of_nodes, coverage=Offset.from_json(until).coverage)
         tasks: list[SinkTask | None] = [*self.sink.tasks(until, settings, self.slots)]
         text = json.dumps(until)
         return [SinkPartition(task, record.digest, text) for task in tasks or [None]]
@@ -135,9 +139,9 @@ class SinkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the answer of a partition's task as one row; runs in an executor."""
         if isinstance(partition, SinkPartition):
-            written = b"" if partition.task is None else partition.task.answer()
+            answer = b"" if partition.task is None else partition.task.answer()
             columns: list[Any] = [
-                pa.array([written], pa.binary()),
+                pa.array([answer], pa.binary()),
                 pa.array([partition.after]),
                 pa.array([partition.end]),
             ]

@@ -12,42 +12,48 @@ from typing import Any
 from headwater import tracing
 from headwater.pipelines.sinks import Standing
 from headwater.spark.offsets import Offset
-from headwater.tracing import Told
+from headwater.tracing import SpanAttributes
 
 
-def tell_plan(attributes: Told, job: str, before: Standing, end: Mapping[str, Any]) -> None:
+def tell_plan(attributes: SpanAttributes, job: str, before: Standing, end: Mapping[str, Any]) -> None:
     """Add a batch's plan to a span: its number, and how many vbuckets and changes it covers."""
     if not attributes.is_heard:
         return
     start, until = Offset.from_json(before.end).positions, Offset.from_json(end).positions
-    moved = {vb: each.seqno - (start[vb].seqno if vb in start else 0) for vb, each in until.items()}
-    vbuckets = sum(1 for seqnos in moved.values() if seqnos)
+    changes_by_vbucket = {vb: each.seqno - (start[vb].seqno if vb in start else 0) for vb, each in until.items()}
+    vbuckets = sum(1 for seqnos in changes_by_vbucket.values() if seqnos)
     attributes.tell(
-        job=job, batch=before.batch + 1, vbuckets=vbuckets, changes=sum(max(0, each) for each in moved.values())
+        job=job,
+        batch=before.batch + 1,
+        vbuckets=vbuckets,
+        changes=sum(max(0, each) for each in changes_by_vbucket.values()),
     )
 
 
-def tell_tasks(attributes: Told, written: Sequence[Any]) -> None:
+def tell_tasks(attributes: SpanAttributes, answers: Sequence[Any]) -> None:
     """Add the tasks' results and times to the spans, as far as they report them."""
     if not attributes.is_heard:
         return
-    for number, each in enumerate(written):
+    for number, each in enumerate(answers):
         times: Mapping[str, float] = getattr(each, "times", {})
         if "ended" not in times:
             continue
         ended = times["ended"]
         tracing.past("batch.read", times["began"], times.get("read", ended), task=number)
-        about = {"task": number, "rows": _rows(each), "files": len(each.files)}
-        tracing.past("batch.write", times.get("first", ended), ended, **about)
-    attributes.tell(rows=sum(map(_rows, written)))
+        attributes_ = {"task": number, "rows": _rows(each), "files": len(each.files)}
+        tracing.past("batch.write", times.get("first", ended), ended, **attributes_)
+    attributes.tell(rows=sum(map(_rows, answers)))
 
 
-def tell_lag(attributes: Told, end: Mapping[str, Any], latest: Mapping[str, Any] | None) -> None:
+def tell_lag(attributes: SpanAttributes, end: Mapping[str, Any], latest: Mapping[str, Any] | None) -> None:
     """Add the number of changes that the nodes had beyond the end of a batch."""
     if attributes.is_heard and latest is not None:
-        there, here = Offset.from_json(latest).positions, Offset.from_json(end).positions
+        latest_positions, end_positions = Offset.from_json(latest).positions, Offset.from_json(end).positions
         attributes.tell(
-            lag=sum(max(0, each.seqno - (here[vb].seqno if vb in here else 0)) for vb, each in there.items())
+            lag=sum(
+                max(0, each.seqno - (end_positions[vb].seqno if vb in end_positions else 0))
+                for vb, each in latest_positions.items()
+            )
         )
 
 

@@ -57,7 +57,7 @@ class ClassArchive:
         self.path = _archive_path()
         self.wanted: bool = self.path is not None and not self.path.exists()
         if self.path is not None and self.wanted:
-            self._fresh = self.path.with_suffix(f".{os.getpid()}.new")
+            self._new_archive = self.path.with_suffix(f".{os.getpid()}.new")
             try:
                 self._make_room(self.path.parent)
             except OSError:
@@ -72,7 +72,7 @@ class ClassArchive:
         if self.path is None:
             return ""
         if self.wanted:
-            return f'"-XX:ArchiveClassesAtExit={self._fresh}" -Xlog:disable'
+            return f'"-XX:ArchiveClassesAtExit={self._new_archive}" -Xlog:disable'
         return f'"-XX:SharedArchiveFile={self.path}" -Xshare:auto -Xlog:disable'
 
     def keep(self, jvm: subprocess.Popen[bytes]) -> bool:
@@ -84,9 +84,9 @@ class ClassArchive:
             return False
         try:
             if jvm.wait(WRITE_SECONDS) == 0:
-                with self._fresh.open("rb") as written:
-                    os.fsync(written.fileno())
-                self._fresh.rename(self.path)
+                with self._new_archive.open("rb") as archive:
+                    os.fsync(archive.fileno())
+                self._new_archive.rename(self.path)
                 return True
         except (OSError, subprocess.TimeoutExpired):
             pass
@@ -106,8 +106,8 @@ def _archive_path() -> Path | None:
     spark, java = _installed(), _java()
     if spark is None or java is None:
         return None
-    known = f"{java.resolve()} {java.stat().st_mtime_ns} {spark} {(spark / 'version.py').stat().st_mtime_ns}"
-    return cache_folder() / f"spark-{hashlib.sha256(known.encode()).hexdigest()[:16]}.jsa"
+    versions = f"{java.resolve()} {java.stat().st_mtime_ns} {spark} {(spark / 'version.py').stat().st_mtime_ns}"
+    return cache_folder() / f"spark-{hashlib.sha256(versions.encode()).hexdigest()[:16]}.jsa"
 
 
 def python() -> str:

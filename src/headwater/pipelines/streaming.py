@@ -58,30 +58,30 @@ class SparkEngine:
         *,
         once: bool,
         interval_seconds: float,
-        done: Done,
+        on_batch: Done,
         stop: Callable[[], bool],
-        calm: Callable[[], None] = lambda: None,
+        on_calm: Callable[[], None] = lambda: None,
     ) -> None:
         """Bring the sink up to date, and keep it so; arguments as of `LocalEngine.follow`.
 
         Raises:
             Exception: Spark's, with the reason somewhere in its text.
         """
-        batches = _Batches(parse_url(self.options["url"]).bucket, self.sink, done)
+        batches = _Batches(parse_url(self.options["url"]).bucket, self.sink, on_batch)
 
         def start() -> Any:
             query = self._start(batches, once, interval_seconds)
             batches.query.set_result(str(query.id))
             return query
 
-        until_ended(start, stop, self.spark, self.watch, calm)
+        until_ended(start, stop, self.spark, self.watch, on_calm)
 
     def _start(self, batches: _Batches, once: bool, interval_seconds: float) -> Any:
         from headwater.pipelines.source import SinkDataSource
 
         self.spark.dataSource.register(SinkDataSource)
-        own = {"secretSink": to_text(self.sink.opening()), "slots": str(slots(self.spark) or SLOTS_UNSEEN)}
-        stream = self.spark.readStream.format(SinkDataSource.name()).options(**self.options, **own).load()
+        own_options = {"secretSink": to_text(self.sink.opening()), "slots": str(slots(self.spark) or SLOTS_UNSEEN)}
+        stream = self.spark.readStream.format(SinkDataSource.name()).options(**self.options, **own_options).load()
         checkpoint = self._checkpoint()
         mend(checkpoint)
         return started(stream, batches.take, checkpoint, once=once, interval_seconds=interval_seconds)
@@ -102,8 +102,8 @@ class SparkEngine:
 class _Batches:
     """The handler of a query's batches: commits the results of their tasks."""
 
-    def __init__(self, job: str, sink: ChangeSink, done: Done) -> None:
-        self._job, self._sink, self._done = job, sink, done
+    def __init__(self, job: str, sink: ChangeSink, on_batch: Done) -> None:
+        self._job, self._sink, self._on_batch = job, sink, on_batch
         self.query: Future[str] = Future()
 
     def take(self, batch: DataFrame, number: int) -> None:
@@ -114,20 +114,20 @@ class _Batches:
             ran = time.time()
             if not rows or rows[0].after != (before := self._sink.refresh()).digest:
                 return
-            written = [self._sink.read(bytes(row.written)) for row in rows if row.written]
-            if self._sink.begun() is None and any(each.unread for each in written):
+            results = [self._sink.read(bytes(row.written)) for row in rows if row.written]
+            if self._sink.begun() is None and any(each.unread for each in results):
                 return  # a failover came between: the next batch is planned from the same record
-            end, named = json.loads(rows[0].end), (self.query.result(), number)
+            end, transaction = json.loads(rows[0].end), (self.query.result(), number)
             with span("batch", began=began) as attributes:
                 past("batch.tasks", began, ran)
                 spans.tell_plan(attributes, self._job, before, end)
-                spans.tell_tasks(attributes, written)
+                spans.tell_tasks(attributes, results)
                 try:
                     with span("batch.commit"):
-                        then = self._sink.commit(rows[0].after, end, written, named)
+                        new_record = self._sink.commit(rows[0].after, end, results, transaction)
                 except TableChanged:
                     if repeat == REPEATS_MAX - 1:
                         raise
                     continue  # the tasks run again and look up anew
-                self._done(written, then.end)
+                self._on_batch(results, new_record.end)
                 return

@@ -55,7 +55,7 @@ class Table:
         formats: the formats of a new table; an existing table of Delta gets Iceberg added if these are both.
         catalog: the table's name in a catalog that shall follow it; None keeps the name that it has.
         making: the rule for a missing table.
-        seen: the places of tables that this run has found; none of them is created again. Extended here.
+        created: the places of tables that this run has found or created; none of them is created again. Extended here.
 
     Raises:
         TableAway: there is no table, and there was one.
@@ -75,20 +75,20 @@ class Table:
         formats: Formats = Formats.DELTA,
         catalog: CatalogName | None = None,
         making: Making = Making.CLEAR,
-        seen: set[str] | None = None,
+        created: set[str] | None = None,
     ) -> None:
         self.store: TableStore = store_of(place)
         self.bucket: str = bucket
         self.log: TableLog = TableLog(self.store)
         self.log.refresh()
-        there = set() if seen is None else seen
+        places = set() if created is None else created
         if not self.log.exists:
-            if making is Making.NEVER or self.place in there:
+            if making is Making.NEVER or self.place in places:
                 raise TableAway(self.store.root, AWAY)
             check_apart(self.store.root)
             if making is Making.CLEAR:
                 check_clear(self.store, lambda: self.log.refresh().version >= 0)
-            begun = Record(bucket, dict(BEGINNING), 0, kind).to_action()
+            first_record = Record(bucket, dict(BEGINNING), 0, kind).to_action()
             properties = {SEED: seed or secrets.token_hex(SEED_BYTES)}
             if formats is not Formats.DELTA:
                 iceberg.check_columns(self.store.root, columns)
@@ -97,17 +97,17 @@ class Table:
             layout = OF_ICEBERG if formats is Formats.ICEBERG else OF_DELTA
             if not self.log.exists:
                 first = creation(columns, properties, bucket, vectors=vectors, layout=layout)
-                self.log.commit([*first, begun], "CREATE TABLE")
+                self.log.commit([*first, first_record], "CREATE TABLE")
             self.log.refresh()  # another mirror may have been first: then this is its table
-        there.add(self.place)  # from now on, though the attempt fail in what follows
+        places.add(self.place)  # from now on, though the attempt fail in what follows
         if (self.record.bucket, self.record.kind) != (bucket, kind):
             message = (
                 f'it has the {self.record.kind} of the bucket "{self.record.bucket}", not the {kind} of "{bucket}"'
             )
             raise TableError(self.store.root, f"{message}: choose another place")
         self._check_layout(formats)
-        wanted = {PROPERTY: "true"} if formats is Formats.BOTH else {}
-        self._set_properties(wanted | ({CATALOG: str(catalog)} if catalog else {}))
+        published = {PROPERTY: "true"} if formats is Formats.BOTH else {}
+        self._set_properties(published | ({CATALOG: str(catalog)} if catalog else {}))
 
     def _check_layout(self, formats: Formats) -> None:
         if formats is Formats.ICEBERG and self.log.state.layout is OF_DELTA:
@@ -117,15 +117,17 @@ class Table:
             advice = f"mirror with {_FORMAT} {Formats.ICEBERG}, or into another place"
             raise TableError(self.place, f"it was made as a table of Iceberg alone: {advice}")
 
-    def _set_properties(self, wanted: Mapping[str, str]) -> None:
+    def _set_properties(self, properties: Mapping[str, str]) -> None:
         """Set properties of the table: the formats in which each writer publishes it, and its name in a catalog."""
-        while any(self.log.state.properties.get(name) != value for name, value in wanted.items()):
+        while any(self.log.state.properties.get(name) != value for name, value in properties.items()):
             iceberg.check_columns(self.store.root, self.log.state.fields)
-            if CATALOG in wanted:
+            if CATALOG in properties:
                 iceberg.check_catalogs(self.store.root)
-                self._tell_renamed(wanted[CATALOG])
-            then = dict(self.log.state.properties) | dict(wanted)
-            self.log.commit([{"metaData": self.log.state.metadata | {"configuration": then}}], "SET TBLPROPERTIES")
+                self._tell_renamed(properties[CATALOG])
+            new_properties = dict(self.log.state.properties) | dict(properties)
+            self.log.commit(
+                [{"metaData": self.log.state.metadata | {"configuration": new_properties}}], "SET TBLPROPERTIES"
+            )
             self.log.refresh()
 
     def _tell_renamed(self, name: str) -> None:
@@ -153,11 +155,11 @@ class Table:
     def add_missing(self, columns: Sequence[Mapping[str, Any]]) -> None:
         """Add the columns that an older release's table lacks; its rows have null there."""
         while True:
-            known = {column["name"].lower() for column in self.log.state.fields}
-            missing = [column for column in columns if column["name"].lower() not in known]
-            if not missing:
+            present = {column["name"].lower() for column in self.log.state.fields}
+            new_columns = [column for column in columns if column["name"].lower() not in present]
+            if not new_columns:
                 return
-            schema = schema_string([*self.log.state.fields, *missing])
+            schema = schema_string([*self.log.state.fields, *new_columns])
             self.log.commit([{"metaData": self.log.state.metadata | {"schemaString": schema}}], "ADD COLUMNS")
             self.log.refresh()
 
@@ -184,25 +186,25 @@ class Table:
         self,
         after: str,
         end: Mapping[str, Any],
-        written: Sequence[TaskResult],
+        results: Sequence[TaskResult],
         transaction: tuple[str, int] | None = None,
-        more: Sequence[dict[str, Any]] = (),
+        actions: Sequence[dict[str, Any]] = (),
     ) -> Record:
         """Add a batch to the table; return the new record.
 
         Args:
             after: digest of the record it was planned from.
             end: the end of the batch.
-            written: the tasks' results.
+            results: the tasks' results.
             transaction: (application, version), for readers that look for it in the log; None for the table's own.
-            more: other actions of the same commit.
+            actions: other actions of the same commit.
 
         Raises:
             TableChanged: the table has another record, or files of other writers; plan the batch anew.
         """
-        then = self.next(end)
-        self.put(after, then, written, transaction, more)
-        return then
+        new_record = self.next(end)
+        self.put(after, new_record, results, transaction, actions)
+        return new_record
 
     def next(self, end: Mapping[str, Any]) -> Record:
         """Return the record of the next batch, if it ends at `end`."""
@@ -211,20 +213,20 @@ class Table:
     def put(
         self,
         after: str,
-        then: Record,
-        written: Sequence[TaskResult],
+        new_record: Record,
+        results: Sequence[TaskResult],
         transaction: tuple[str, int] | None = None,
-        more: Sequence[dict[str, Any]] = (),
-        stands: Callable[[TableLog], bool] | None = None,
+        actions: Sequence[dict[str, Any]] = (),
+        may_commit: Callable[[TableLog], bool] | None = None,
     ) -> None:
         """Add a batch to the table with a given record; errors as `commit`.
 
         Args:
-            then: the record after this commit.
-            stands: as of `BatchCommit`.
+            new_record: the record after this commit.
+            may_commit: as of `BatchCommit`.
         """
-        named = transaction or (f"headwater-{self.log.state.id}", then.batch)
-        commit(self.log, BatchCommit(after, then, named, written, more, stands), self.indexes())
+        transaction_ = transaction or (f"headwater-{self.log.state.id}", new_record.batch)
+        commit(self.log, BatchCommit(after, new_record, transaction_, results, actions, may_commit), self.indexes())
 
     def indexes(self) -> Indexes:
         """Return the indexes beside the table's files."""

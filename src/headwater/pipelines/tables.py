@@ -39,10 +39,10 @@ def fold_plan(place: str, tell: Tell, *, everything: bool = False) -> WorkPlan:
     """
     state = open_table(place)[0].state
     before = len(state.files)
-    chosen = before if everything else len(upkeep.choose(state))
-    tell(0, chosen)
-    facts = {"folded": 0, "chosen": chosen, "before": before}
-    return WorkPlan((f"{chosen:,} of {before:,} files would be folded",), facts, is_empty=not chosen)
+    file_count = before if everything else len(upkeep.choose(state))
+    tell(0, file_count)
+    facts = {"folded": 0, "chosen": file_count, "before": before}
+    return WorkPlan((f"{file_count:,} of {before:,} files would be folded",), facts, is_empty=not file_count)
 
 
 def fold(place: str, tell: Tell, *, everything: bool = False) -> WorkOutcome:
@@ -74,8 +74,8 @@ def vacuum(place: str, tell: Tell, *, seconds: float | None = None) -> WorkOutco
 
 
 def _vacuumed(place: str, tell: Tell, seconds: float | None, *, dry: bool) -> list[str]:
-    least = upkeep.UNDER_WAY_SECONDS
+    seconds_min = upkeep.UNDER_WAY_SECONDS
     # Not a number is no number of seconds either.
-    if seconds is not None and not seconds >= least:
-        raise OptionError("seconds", seconds, f"a number of seconds, {least:g} or more, or None")
+    if seconds is not None and not seconds >= seconds_min:
+        raise OptionError("seconds", seconds, f"a number of seconds, {seconds_min:g} or more, or None")
     return upkeep.vacuum(open_table(place)[0], seconds, dry=dry, tell=tell)

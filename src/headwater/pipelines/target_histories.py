@@ -58,7 +58,7 @@ class TargetHistories:
         self._target, self._file = target, file
         self._client: Client | None = None
         self._collections: bool | None = None
-        self._noted: Reached | None = None
+        self._noted_places: Reached | None = None
         self.forced: set[int] = set()
         self.copied: dict[int, int] = {}
         self._began_earlier = False
@@ -79,9 +79,9 @@ class TargetHistories:
             TransportError, StatusError: a node did not answer for `retrySeconds`.
         """
         self._state = self._observe()
-        noted = self._read() if self._noted is None else self._noted
-        self._noted = noted
-        return sorted(vb for vb, seen in self._state.items() if _lacks(seen, noted.get(vb)))
+        noted = self._read() if self._noted_places is None else self._noted_places
+        self._noted_places = noted
+        return sorted(vb for vb, history in self._state.items() if _lacks(history, noted.get(vb)))
 
     def vbuckets(self) -> int:
         """Return the number of vbuckets of the target."""
@@ -97,15 +97,17 @@ class TargetHistories:
             TransportError, StatusError: a node did not answer for `retrySeconds`.
         """
         now = self._observe()
-        begun = [vb for vb, seen in sorted(self._state.items()) if vb in now and now[vb].vb_uuid != seen.vb_uuid]
-        if begun:
-            log.warning(_BEGUN, self._target.url, len(begun), begun[0])
+        new_branches = [
+            vb for vb, history in sorted(self._state.items()) if vb in now and now[vb].vb_uuid != history.vb_uuid
+        ]
+        if new_branches:
+            log.warning(_BEGUN, self._target.url, len(new_branches), new_branches[0])
             return False
-        reached = {vb: (seen.vb_uuid, seen.high_seqno) for vb, seen in now.items()}
+        positions = {vb: (history.vb_uuid, history.high_seqno) for vb, history in now.items()}
         # One that had a node before the batch and has none now took writes that nobody can tell of.
-        unknown = dict.fromkeys(self._state.keys() - now.keys(), (NO_BRANCH, U64_MAX))
+        unreadable = dict.fromkeys(self._state.keys() - now.keys(), (NO_BRANCH, U64_MAX))
         # A vbucket that no node had at either look keeps its note of before.
-        self._noted = {**(self._noted or {}), **reached, **unknown}
+        self._noted_places = {**(self._noted_places or {}), **positions, **unreadable}
         text = self._to_text()
         if text != self._text:
             self._file.write(text)
@@ -163,12 +165,12 @@ class TargetHistories:
         return dict.fromkeys(self._state, (NO_BRANCH, U64_MAX))
 
     def _to_text(self) -> str:
-        target = {str(vb): [hex_uuid(uuid), seqno] for vb, (uuid, seqno) in sorted((self._noted or {}).items())}
+        target = {str(vb): [hex_uuid(uuid), seqno] for vb, (uuid, seqno) in sorted((self._noted_places or {}).items())}
         content: dict[str, Any] = {"format": FORMAT, "began_earlier": self._began_earlier, "target": target}
         content["copied"] = {str(vb): seqno for vb, seqno in sorted(self.copied.items())}
         return json.dumps(content | {"forced": sorted(self.forced)})
 
 
-def _lacks(seen: BranchHistory, noted: tuple[int, int] | None) -> bool:
+def _lacks(history: BranchHistory, noted: tuple[int, int] | None) -> bool:
     """Return True if a history lacks changes of the noted branch up to the noted seqno; False without a note."""
-    return noted is not None and seen.shared_with(noted[0]) < noted[1]
+    return noted is not None and history.shared_with(noted[0]) < noted[1]

@@ -26,7 +26,7 @@ from headwater.lake.quarantine import QuarantineShape
 from headwater.lake.shape import CHANGES, SOURCE, TableShape
 from headwater.lake.versions import BEFORES
 from headwater.lake.widening import widenings_of
-from headwater.lake.writer import Aside, Portion, TaskResult, write
+from headwater.lake.writer import Portion, TaskQuarantine, TaskResult, write
 from headwater.spark.columns import RowMaker
 from headwater.spark.nodes import connect
 from headwater.spark.offsets import Offset
@@ -87,7 +87,7 @@ def tasks_of(
     start: Offset,
     end: Offset,
     settings: SourceSettings,
-    where: tuple[str, str],
+    table: tuple[str, str],
     count: int,
     neighbours: TablesBeside = TablesBeside(),
 ) -> list[MirrorTask]:
@@ -96,15 +96,15 @@ def tasks_of(
     Each task has neighbouring vbuckets, since these share files, which other tasks then need not search.
 
     Args:
-        where: the table's place and id.
+        table: the table's place and id.
     """
     parts = ranges(start, end)
-    fresh = frozenset(part.vbucket for part in parts if start.position(part.vbucket).seqno == 0)
+    new_vbuckets = frozenset(part.vbucket for part in parts if start.position(part.vbucket).seqno == 0)
     changes = sum(part.end_seqno - part.start_seqno for part in parts)
-    wanted = max(1, min(count, -(-changes // TASK_CHANGES)))
-    groups = _neighbours(parts, wanted)
+    task_count = max(1, min(count, -(-changes // TASK_CHANGES)))
+    groups = _neighbours(parts, task_count)
     return [
-        MirrorTask(*where, settings, tuple(group), fresh & {part.vbucket for part in group}, neighbours)
+        MirrorTask(*table, settings, tuple(group), new_vbuckets & {part.vbucket for part in group}, neighbours)
         for group in groups
     ]
 
@@ -121,12 +121,12 @@ def reached_rows(reached: Mapping[int, tuple[int, int]] | None) -> list[tuple[in
     return [(vb, *place) for vb, place in sorted((reached or {}).items())]
 
 
-def advanced(end: Mapping[str, Any], reached: Iterable[Sequence[int]]) -> Mapping[str, Any]:
+def advanced(end: Mapping[str, Any], positions: Iterable[Sequence[int]]) -> Mapping[str, Any]:
     """Return the end of a batch that was planned to end at `end`, and went further in some vbuckets."""
     planned = Offset.from_json(end)
     places = {
         vb: replace(at, vb_uuid=uuid, seqno=seqno, snapshot_end=max(at.snapshot_end, seqno))
-        for vb, uuid, seqno in reached
+        for vb, uuid, seqno in positions
         if (at := planned.position(vb)).seqno < seqno
     }
     return replace(planned, positions={**planned.positions, **places}).to_json() if places else end
@@ -135,11 +135,11 @@ def advanced(end: Mapping[str, Any], reached: Iterable[Sequence[int]]) -> Mappin
 def _neighbours(parts: Sequence[Range], count: int) -> list[list[Range]]:
     """Cut ranges, in the order of their vbuckets, into at most `count` groups of about equal cost."""
     groups: list[list[Range]] = []
-    left, filled = sum(part.cost for part in parts), 0
+    remaining_cost, filled = sum(part.cost for part in parts), 0
     for part in parts:
-        share = left / max(count - len(groups) + 1, 1) if groups else 0
+        share = remaining_cost / max(count - len(groups) + 1, 1) if groups else 0
         if not groups or (filled >= share and len(groups) < count):
-            left -= filled
+            remaining_cost -= filled
             groups.append([])
             filled = 0
         groups[-1].append(part)
@@ -185,17 +185,17 @@ def view_of(place: str, table: str) -> _View:
         TableAway: there is no table.
         TableChanged: another table has taken its place.
     """
-    known = _kept.views.get(place)
-    if known is not None:
+    view = _kept.views.get(place)
+    if view is not None:
         try:
-            known.log.refresh(sure=True)
+            view.log.refresh(sure=True)
         except TableAway:
-            known = None  # what the driver found there since is what counts
-    if known is None or known.log.state.id != table:
-        known = _kept.views[place] = _View(place)
-    if known.log.state.id != table:
+            view = None  # what the driver found there since is what counts
+    if view is None or view.log.state.id != table:
+        view = _kept.views[place] = _View(place)
+    if view.log.state.id != table:
         raise TableChanged(place, "the table was made anew meanwhile")
-    return known
+    return view
 
 
 def run(task: MirrorTask) -> TaskResult:
@@ -204,29 +204,31 @@ def run(task: MirrorTask) -> TaskResult:
     state = view.log.state
     shape = shape_of(state)
     logging = _Logging(task) if task.neighbours.changelog else None
-    aside = _aside(task.neighbours.quarantine) if task.neighbours.quarantine else None
-    unread: set[int] = set()
-    reached = further(task.settings)
+    quarantine = _quarantine_of(task.neighbours.quarantine) if task.neighbours.quarantine else None
+    unread_vbuckets: set[int] = set()
+    positions = further(task.settings)
     times = {"began": time.time()}
     try:
         names = logging.names if logging else SOURCE
-        batches = _with_times(read(task.settings, names, _wholes(task), _borrowed, unread, reached=reached), times)
+        batches = _with_times(
+            read(task.settings, names, _wholes(task), _borrowed, unread_vbuckets, reached=positions), times
+        )
         tapped = logging.tap(batches) if logging else batches
-        written = write(view.store, state, view.indexes, shape, task.portion, tapped, aside)
+        result = write(view.store, state, view.indexes, shape, task.portion, tapped, quarantine)
         if logging is not None:
-            logging.finish(written)
+            logging.finish(result)
     except BaseException:
         if logging is not None:
             logging.discard()
         # The next task must not find the rest of a stream that this one left in the middle.
         _hang_up(task.settings)
         raise
-    written.unread, written.reached = sorted(unread), reached_rows(reached)
-    if unread:
+    result.unread, result.reached = sorted(unread_vbuckets), reached_rows(positions)
+    if unread_vbuckets:
         _hang_up(task.settings)  # whom it asked may own these vbuckets no more
     failpoint("lake.files_written")
-    written.times = times | {"ended": time.time()}
-    return written
+    result.times = times | {"ended": time.time()}
+    return result
 
 
 def shape_of(state: TableState) -> TableShape:
@@ -234,10 +236,10 @@ def shape_of(state: TableState) -> TableShape:
     return form_of(state.fields).shape(state.fields, widenings_of(state))
 
 
-def _aside(where: tuple[str, str]) -> Aside:
-    view = view_of(*where)
+def _quarantine_of(table: tuple[str, str]) -> TaskQuarantine:
+    view = view_of(*table)
     state = view.log.state
-    return Aside(view.store, state, view.indexes, QuarantineShape(state.fields))
+    return TaskQuarantine(view.store, state, view.indexes, QuarantineShape(state.fields))
 
 
 def _with_times(batches: Iterator[Any], times: dict[str, float]) -> Iterator[Any]:
@@ -263,35 +265,35 @@ class _Logging:
         view = view_of(place, table)
         record = record_of(place, view.log.state)
         logged = Offset.from_json(record.end)
-        self._after = record.digest
-        self._back = [part for part in task.parts if part.rollback]
+        self._digest_before = record.digest
+        self._rollback_parts = [part for part in task.parts if part.rollback]
         # Of these the log has changes of a batch that never got into the table (changelog.py): they are not logged
         # twice.
-        again = {
+        rollback_vbuckets = {
             part.vbucket: part.start_seqno
             for part in task.parts
             if not part.rollback and logged.position(part.vbucket).seqno > part.start_seqno
         }
-        seen = known(view.store, view.log.state, again)
-        floors = {part.vbucket: part.start_seqno for part in self._back}
+        logged_seqnos = known(view.store, view.log.state, rollback_vbuckets)
+        floors = {part.vbucket: part.start_seqno for part in self._rollback_parts}
         state = view.log.state
         befores = has_befores(state)
-        self._writer = ChangeWriter(view.store, record.batch + 1, seen, floors, state.layout, befores=befores)
+        self._writer = ChangeWriter(view.store, record.batch + 1, logged_seqnos, floors, state.layout, befores=befores)
 
     def tap(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield batches unchanged, after logging them."""
-        if self._back:
+        if self._rollback_parts:
             # Above its floor a rollback row itself is no change of the vbucket: it is written first, as it is.
-            rows_ = RowMaker(self.names, "binary", "binary").rollbacks(self._back)
+            rows_ = RowMaker(self.names, "binary", "binary").rollbacks(self._rollback_parts)
             self._writer.take(rows_, always=True)
         for batch in batches:
             self._writer.take(batch)
             yield batch
 
-    def finish(self, written: TaskResult) -> None:
+    def finish(self, result: TaskResult) -> None:
         """Add the logged files to the task's result."""
-        written.changes = [file.to_add() for file in self._writer.close()]
-        written.changes_after = self._after
+        result.changes = [file.to_add() for file in self._writer.close()]
+        result.changes_after = self._digest_before
 
     def discard(self) -> None:
         """Remove the logged files."""
@@ -312,17 +314,17 @@ class _BorrowedClient:
 
 
 def _borrowed(settings: SourceSettings) -> Client:
-    who = _who(settings)
+    who = _client_key(settings)
     if who not in _kept.clients:
         _kept.clients[who] = connect(settings)
     return cast("Client", _BorrowedClient(_kept.clients[who]))
 
 
 def _hang_up(settings: SourceSettings) -> None:
-    client = _kept.clients.pop(_who(settings), None)
+    client = _kept.clients.pop(_client_key(settings), None)
     if client is not None:
         client.close()
 
 
-def _who(settings: SourceSettings) -> tuple[str, str | None, str | None]:
+def _client_key(settings: SourceSettings) -> tuple[str, str | None, str | None]:
     return settings.url, settings.user, settings.password

@@ -44,25 +44,25 @@ class TextRules:
         try:
             plain = value.decode()
         except UnicodeDecodeError as error:
-            return self._other("", f"not UTF-8: {error.reason} at byte {error.start}")
+            return self._unreadable("", f"not UTF-8: {error.reason} at byte {error.start}")
         try:
             content = parse(value)
             parts = list(self._texts_at(content))
         except (ValueError, RecursionError) as error:
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            return self._other(plain, f"not JSON: {reason}")
+            return self._unreadable(plain, f"not JSON: {reason}")
         return clean("\n".join(parts)), ""
 
-    def _other(self, plain: str, why: str) -> tuple[str, str]:
+    def _unreadable(self, plain: str, reason: str) -> tuple[str, str]:
         if self.others == "quarantine":
-            return "", why
+            return "", reason
         return (clean(plain), "") if self.others == "text" else ("", "")
 
     def _texts_at(self, content: Any) -> Iterator[str]:
         if not self.fields:
             yield from _strings(content)
         for path in self.fields:
-            for value in _at(content, path.split(".")):
+            for value in _values_at(content, path.split(".")):
                 yield from _strings(value)
 
 
@@ -86,11 +86,11 @@ def _strings(value: Any) -> Iterator[str]:
         yield value.digits
 
 
-def _at(value: Any, path: Sequence[str]) -> Iterator[Any]:
+def _values_at(value: Any, path: Sequence[str]) -> Iterator[Any]:
     if not path:
         yield value
     elif isinstance(value, list):
         for each in value:
-            yield from _at(each, path)
+            yield from _values_at(each, path)
     elif isinstance(value, dict) and path[0] in value:
-        yield from _at(value[path[0]], path[1:])
+        yield from _values_at(value[path[0]], path[1:])

@@ -78,18 +78,20 @@ class TransitionTask:
         limits = Limits(patience_seconds=self.patience_seconds)
         async with Mover(self.source, self.target, concurrency=self.concurrency, limits=limits) as mover:
             # One that fails must not end the mover under the others: they are in the midst of their hand-overs.
-            ended = await asyncio.gather(*map(mover.move, self.vbuckets), return_exceptions=True)
-        failed = [
+            outcomes = await asyncio.gather(*map(mover.move, self.vbuckets), return_exceptions=True)
+        errors = [
             _of_move(vb, each)
-            for vb, each in zip(self.vbuckets, ended, strict=True)
+            for vb, each in zip(self.vbuckets, outcomes, strict=True)
             if isinstance(each, HeadwaterError)
         ]
-        if bugs := [each for each in ended if isinstance(each, BaseException) and not isinstance(each, HeadwaterError)]:
+        if bugs := [
+            each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, HeadwaterError)
+        ]:
             raise bugs[0]
         failpoint("transition.moved")
         return {
-            "moved": [asdict(each) for each in ended if isinstance(each, Moved)],
-            "failed": [each.args for each in sorted(failed, key=lambda each: each.retriable)],
+            "moved": [asdict(each) for each in outcomes if isinstance(each, Moved)],
+            "failed": [each.args for each in sorted(errors, key=lambda each: each.retriable)],
         }
 
 
@@ -171,20 +173,22 @@ class TransitionNodes:
 
     Args:
         sources: the nodes that give vbuckets. targets: the nodes that take them.
-        wanted: the vbuckets to move; None for all that the sources own.
+        vbuckets: the vbuckets to move; None for all that the sources own.
 
     Raises:
         OptionError: no source, no target, or a node that is named twice.
     """
 
-    def __init__(self, sources: Sequence[Endpoint], targets: Sequence[Endpoint], wanted: Sequence[int] | None) -> None:
+    def __init__(
+        self, sources: Sequence[Endpoint], targets: Sequence[Endpoint], vbuckets: Sequence[int] | None
+    ) -> None:
         self.sources: list[Endpoint] = list(sources)
         self.targets: list[Endpoint] = list(targets)
-        self.wanted: frozenset[int] | None = None if wanted is None else frozenset(wanted)
+        self.wanted: frozenset[int] | None = None if vbuckets is None else frozenset(vbuckets)
         addresses = [each.address for each in (*sources, *targets)]
         if not sources or not targets or len(set(addresses)) < len(addresses):
-            given = ", ".join(map(str, addresses))
-            raise OptionError("nodes", given, "at least one that gives and one that takes, each named once")
+            names = ", ".join(map(str, addresses))
+            raise OptionError("nodes", names, "at least one that gives and one that takes, each named once")
 
     async def look(self) -> TransitionSurvey:
         """Request the states of the vbuckets from all nodes.
@@ -205,23 +209,27 @@ class TransitionNodes:
             states = [await node.states() for node in vbuckets]
         return self._survey(states[: len(self.sources)], states[len(self.sources) :])
 
-    def _survey(self, given: Sequence[dict[int, State]], taken: Sequence[dict[int, State]]) -> TransitionSurvey:
+    def _survey(
+        self, source_states: Sequence[dict[int, State]], target_states: Sequence[dict[int, State]]
+    ) -> TransitionSurvey:
         survey = TransitionSurvey()
-        there = {vb for states in (*given, *taken) for vb in states}  # a target has what has moved
-        if self.wanted and (beyond := sorted(self.wanted - there)):
-            raise OptionError("vbuckets", beyond[0], f"of these nodes, which have {min(there)} to {max(there)}")
-        for source, states in zip(self.sources, given, strict=True):
+        present = {vb for states in (*source_states, *target_states) for vb in states}  # a target has what has moved
+        if self.wanted and (beyond := sorted(self.wanted - present)):
+            raise OptionError("vbuckets", beyond[0], f"of these nodes, which have {min(present)} to {max(present)}")
+        for source, states in zip(self.sources, source_states, strict=True):
             for vb in filter(self.is_wanted, states):
-                owners = [at for at, there in enumerate(taken) if there.get(vb) is State.ACTIVE]
-                begun = [at for at, there in enumerate(taken) if there.get(vb) is State.PENDING]
+                owners = [at for at, present in enumerate(target_states) if present.get(vb) is State.ACTIVE]
+                pending_at = [at for at, present in enumerate(target_states) if present.get(vb) is State.PENDING]
                 if len(owners) + (states[vb] is State.ACTIVE) + (vb in survey.left) > 1:
                     raise OptionError("nodes", f"vbucket {vb} has two owners", "nodes of which one owns it")
                 if owners and states[vb] is State.DEAD:
                     survey.moved[vb] = NodePair(source, self.targets[owners[0]])
-                elif states[vb] is State.ACTIVE or (states[vb] is State.DEAD and begun):
+                elif states[vb] is State.ACTIVE or (states[vb] is State.DEAD and pending_at):
                     # A target with a pending copy goes on with it: another one would leave that half hand-over behind.
-                    survey.left[vb] = NodePair(source, self.targets[begun[0] if begun else vb % len(self.targets)])
-                elif states[vb] is State.DEAD and all(each.get(vb) is not State.ACTIVE for each in given):
+                    survey.left[vb] = NodePair(
+                        source, self.targets[pending_at[0] if pending_at else vb % len(self.targets)]
+                    )
+                elif states[vb] is State.DEAD and all(each.get(vb) is not State.ACTIVE for each in source_states):
                     survey.ownerless.add(vb)
         return survey
 
@@ -256,31 +264,38 @@ async def _refuse_strangers(sources: Sequence[NodeAdmin], targets: Sequence[Node
                 raise OptionError("nodes", error.problem, f"possible: {error.advice}") from None
 
 
-async def judged(pair: NodePair, moved: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[MoveError]]:
+async def judged(pair: NodePair, moves: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[MoveError]]:
     """Check both ends of moves; return the journal's rows, and the errors of those of which a target does not own the
     vbucket, or lacks some of its source's history.
     """
     source, target = pair.addresses
-    rows, refused = [], []
+    rows, errors = [], []
     async with await NodeAdmin.connect(pair.source) as old, await NodeAdmin.connect(pair.target) as new:
         # The old copy is dead and writes nothing more, so its seqno is the end of its history.
         highs, details = await new.seqnos(State.ACTIVE), await old.stats("vbucket-details")
-        for each in moved:
+        for each in moves:
             vb = each["vbucket"]
-            had, has = int(details.get(f"vb_{vb}:high_seqno", 0)), highs.get(vb, -1)
+            source_seqno, target_seqno = int(details.get(f"vb_{vb}:high_seqno", 0)), highs.get(vb, -1)
             branch, log = (await old.failover_log(vb))[0][0], await new.failover_log(vb)
             # The branch may have ended below that, and the rest of the seqnos belong to another one.
-            shared = BranchHistory(tuple(log), has).shared_with(branch) if log else 0
-            if min(has, shared) < had or branch not in dict(log) or await old.state(vb) is State.ACTIVE:
-                message = f"{target} has it up to seqno {has}, {source} had it up to {had} of branch {branch:016x}"
+            common_seqno = BranchHistory(tuple(log), target_seqno).shared_with(branch) if log else 0
+            if (
+                min(target_seqno, common_seqno) < source_seqno
+                or branch not in dict(log)
+                or await old.state(vb) is State.ACTIVE
+            ):
+                message = f"{target} has it up to seqno {target_seqno}"
+                message += f", {source} had it up to {source_seqno} of branch {branch:016x}"
                 problem = f"the new owner has not what the old one had: {message}"
-                refused.append(MoveError(vb, problem, "look at both nodes"))
+                errors.append(MoveError(vb, problem, "look at both nodes"))
                 continue
-            rows.append(each | {"source": source, "target": target, "high_seqno": had, "moved_at": time.time()})
-    return rows, refused
+            rows.append(
+                each | {"source": source, "target": target, "high_seqno": source_seqno, "moved_at": time.time()}
+            )
+    return rows, errors
 
 
-async def cleared(pair: NodePair, vbuckets: Iterable[int]) -> None:
+async def remove_dead_copies(pair: NodePair, vbuckets: Iterable[int]) -> None:
     """Remove the dead copies that old owners keep."""
     async with await NodeAdmin.connect(pair.source) as old:
         for vb in vbuckets:
@@ -300,7 +315,7 @@ class _Transition:
         job: Transition,
     ) -> None:
         self._nodes, self._journal, self._run, self._attempts, self._job = nodes, journal, run, attempts, job
-        self._refused: dict[int, MoveError] = {}  # of this attempt, by vbucket
+        self._refused_moves: dict[int, MoveError] = {}  # of this attempt, by vbucket
 
     def attempt(self) -> None:
         """Move vbuckets, batch by batch, until all are moved or the job is stopped.
@@ -310,34 +325,34 @@ class _Transition:
         Raises:
             MoveError: in the end, where there are such vbuckets, or some of which no node is the owner.
         """
-        self._refused = {}
+        self._refused_moves = {}
         survey = asyncio.run(self._nodes.look())
-        noted = {vb: ends for vb, ends in self._noted().items() if vb not in survey.left}
+        noted = {vb: ends for vb, ends in self._noted_moves().items() if vb not in survey.left}
         counts = self._attempts.progress
         counts.total = len(survey.left) + len(survey.moved.keys() | noted.keys())
         self._unnoted({vb: pair for vb, pair in survey.moved.items() if noted.get(vb) != pair.addresses})
         if self._job.delete:
             # Only what is noted: one that was refused a moment ago, and passes now, would go without a note.
-            self._clear({vb: pair for vb, pair in survey.moved.items() if vb not in self._refused})
-        while (left := self._remaining(survey)) and not self._attempts.stop():
-            counts.moved = self._moved(survey)
-            self._batch(left)
+            self._clear({vb: pair for vb, pair in survey.moved.items() if vb not in self._refused_moves})
+        while (pairs_by_vbucket := self._remaining(survey)) and not self._attempts.stop():
+            counts.moved = self._moved_count(survey)
+            self._batch(pairs_by_vbucket)
             survey = asyncio.run(self._nodes.look())
-        counts.moved = self._moved(survey)
-        if error := _joined(_without_owner(survey.ownerless), self._refused):
+        counts.moved = self._moved_count(survey)
+        if error := _joined(_without_owner(survey.ownerless), self._refused_moves):
             raise error
 
     def _remaining(self, survey: TransitionSurvey) -> dict[int, NodePair]:
         """Return what is to be moved; what was refused in this attempt would be moved again without end."""
-        return {vb: pair for vb, pair in survey.left.items() if vb not in self._refused}
+        return {vb: pair for vb, pair in survey.left.items() if vb not in self._refused_moves}
 
-    def _moved(self, survey: TransitionSurvey) -> int:
-        return self._attempts.progress.total - len(survey.left.keys() | self._refused.keys())
+    def _moved_count(self, survey: TransitionSurvey) -> int:
+        return self._attempts.progress.total - len(survey.left.keys() | self._refused_moves.keys())
 
-    def _judged(self, pair: NodePair, moved: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _judged(self, pair: NodePair, moves: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the journal's rows of the good moves; keep the errors of the others."""
-        rows, refused = asyncio.run(judged(pair, moved))
-        self._refused |= {error.vbucket: error for error in refused}
+        rows, errors = asyncio.run(judged(pair, moves))
+        self._refused_moves |= {error.vbucket: error for error in errors}
         return rows
 
     def _clear(self, noted: Mapping[int, NodePair]) -> None:
@@ -348,9 +363,9 @@ class _Transition:
         """
         for pair, vbuckets in by_pair(noted).items():
             rows = self._judged(pair, [{"vbucket": vb} for vb in vbuckets])
-            asyncio.run(cleared(pair, [row["vbucket"] for row in rows]))
+            asyncio.run(remove_dead_copies(pair, [row["vbucket"] for row in rows]))
 
-    def _noted(self) -> dict[int, tuple[str, str]]:
+    def _noted_moves(self) -> dict[int, tuple[str, str]]:
         """Return the nodes of each noted move, by vbucket.
 
         A journal may have moves of other transitions, whose nodes are not of this one; these are left out.
@@ -362,14 +377,14 @@ class _Transition:
             if self._nodes.is_wanted(row["vbucket"]) and row["source"] in sources and row["target"] in targets
         }
 
-    def _unnoted(self, moved: dict[int, NodePair]) -> None:
+    def _unnoted(self, pairs: dict[int, NodePair]) -> None:
         """Check and note moves that an earlier run finished but did not note; that run's measurements are lost."""
-        for pair, vbuckets in by_pair(moved).items():
-            unknown = [asdict(Moved(vb, 0, 0, 0.0, 0, 0.0)) for vb in vbuckets]
-            self._journal.note(self._judged(pair, unknown))
+        for pair, vbuckets in by_pair(pairs).items():
+            unmeasured = [asdict(Moved(vb, 0, 0, 0.0, 0, 0.0)) for vb in vbuckets]
+            self._journal.note(self._judged(pair, unmeasured))
 
-    def _batch(self, left: dict[int, NodePair]) -> None:
-        pairs = by_pair(left)
+    def _batch(self, pairs_by_vbucket: dict[int, NodePair]) -> None:
+        pairs = by_pair(pairs_by_vbucket)
         tasks = [
             TransitionTask(pair.source, pair.target, tuple(vbuckets[: self._job.at_once]), self._job.patience_seconds)
             for pair, vbuckets in pairs.items()
@@ -385,16 +400,16 @@ class _Transition:
             self._journal.note(noted)
             failpoint("transition.noted")
             if self._job.delete:
-                asyncio.run(cleared(pair, [row["vbucket"] for row in noted]))
+                asyncio.run(remove_dead_copies(pair, [row["vbucket"] for row in noted]))
             rows += noted
         self._attempts.watch.batch(time.monotonic() - began)
-        self._tell(rows)
-        failed = [MoveError(*each) for result in answers for each in result["failed"]]
-        worst = min(failed, key=lambda each: each.retriable, default=None)
-        if worst and (error := _joined(worst, self._refused)):
+        self._report_moves(rows)
+        errors = [MoveError(*each) for result in answers for each in result["failed"]]
+        worst = min(errors, key=lambda each: each.retriable, default=None)
+        if worst and (error := _joined(worst, self._refused_moves)):
             raise error
 
-    def _tell(self, rows: list[dict[str, Any]]) -> None:
+    def _report_moves(self, rows: list[dict[str, Any]]) -> None:
         counts = self._attempts.progress
         counts.batches, counts.latest = counts.batches + 1, rows
         counts.moved += len(rows)
@@ -413,14 +428,14 @@ def _without_owner(vbuckets: Collection[int]) -> MoveError | None:
     return MoveError(min(vbuckets), problem, f"{advice} ({len(vbuckets)} are so)")
 
 
-def _joined(error: MoveError | None, refused: Mapping[int, MoveError]) -> MoveError | None:
+def _joined(error: MoveError | None, errors: Mapping[int, MoveError]) -> MoveError | None:
     """Return one error for an error and those of refused vbuckets: neither hides the others."""
-    if not refused:
+    if not errors:
         return error
-    first = refused[min(refused)]
-    if len(refused) > 1:
-        numbers = ", ".join(map(str, sorted(refused)))
-        first = MoveError(first.vbucket, first.problem, f"{first.advice} ({len(refused)} are so: {numbers})")
+    first = errors[min(errors)]
+    if len(errors) > 1:
+        numbers = ", ".join(map(str, sorted(errors)))
+        first = MoveError(first.vbucket, first.problem, f"{first.advice} ({len(errors)} are so: {numbers})")
     if error is None:
         return first
     return MoveError(error.vbucket, error.problem, f"{error.advice}; {first}", error.retriable)
@@ -454,7 +469,9 @@ def work(job: Transition) -> TransitionProgress:
         if spark is None:
             pool = Workers(len(job.sources) * len(job.targets) if job.workers is None else job.workers)
             stack.callback(pool.close)
-        attempts.run(_Transition(nodes, journal, pool.run if spark is None else _on(spark), attempts, job).attempt)
+        attempts.run(
+            _Transition(nodes, journal, pool.run if spark is None else _runner_on(spark), attempts, job).attempt
+        )
     return attempts.progress
 
 
@@ -483,7 +500,7 @@ def _nodes(job: Transition) -> TransitionNodes:
     return TransitionNodes(ends(job.sources), ends(job.targets), job.vbuckets)
 
 
-def _on(spark: SparkSession) -> Callable[[Sequence[TransitionTask]], list[bytes]]:
+def _runner_on(spark: SparkSession) -> Callable[[Sequence[TransitionTask]], list[bytes]]:
     """Return a function that runs tasks on a session's executors, one each, and returns their answers."""
 
     def run(tasks: Sequence[TransitionTask]) -> list[bytes]:
@@ -500,8 +517,11 @@ def _answers(tasks: list[TransitionTask]) -> Callable[[Iterable[Any]], Iterator[
         import pyarrow as pa
 
         for batch in batches:
-            mine = batch.column("task").to_pylist()
-            columns: list[Any] = [pa.array(mine, pa.int32()), pa.array([tasks[number].answer() for number in mine])]
+            numbers = batch.column("task").to_pylist()
+            columns: list[Any] = [
+                pa.array(numbers, pa.int32()),
+                pa.array([tasks[number].answer() for number in numbers]),
+            ]
             yield pa.RecordBatch.from_arrays(columns, ["task", "answer"])
 
     return answers

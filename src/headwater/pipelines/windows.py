@@ -65,8 +65,8 @@ class WindowRules:
     by_collection: bool = False
 
     def __post_init__(self) -> None:
-        least = {"seconds": 1, "delay_seconds": 0, "depth": 1, "prefixes_max": 1, "hot": 0}
-        for name, number in least.items():
+        minimums = {"seconds": 1, "delay_seconds": 0, "depth": 1, "prefixes_max": 1, "hot": 0}
+        for name, number in minimums.items():
             if getattr(self, name) < number:
                 raise OptionError(name, getattr(self, name), f"a number of {number} or more")
         if not self.separator:
@@ -173,22 +173,22 @@ class Window:
     prefixes: dict[str, PrefixCounts] = field(default_factory=dict)
     hot: HotKeys | None = None
 
-    def of(self, prefix: str, most: int, whose: str = "") -> PrefixCounts:
+    def of(self, prefix: str, prefixes_max: int, collection: str = "") -> PrefixCounts:
         """Return the counts of a prefix, to be changed in place.
 
         Args:
-            most: the most prefixes of the window; the changes of further ones are counted together.
-            whose: the collection's part of the prefix, so that these are counted by collection; empty without
+            prefixes_max: the most prefixes of the window; the changes of further ones are counted together.
+            collection: the collection's part of the prefix, so that these are counted by collection; empty without
                 collections.
         """
-        if prefix not in self.prefixes and len(self.prefixes) >= most:
-            prefix = whose + OTHERS
+        if prefix not in self.prefixes and len(self.prefixes) >= prefixes_max:
+            prefix = collection + OTHERS
         return self.prefixes.setdefault(prefix, PrefixCounts())
 
-    def merge(self, other: Window, most: int, *, by_collection: bool = False) -> None:
+    def merge(self, other: Window, prefixes_max: int, *, by_collection: bool = False) -> None:
         """Add the counts of another window of the same time."""
         for prefix, counts in other.prefixes.items():
-            self.of(prefix, most, whose_of(prefix) if by_collection else "").add(counts)
+            self.of(prefix, prefixes_max, whose_of(prefix) if by_collection else "").add(counts)
         if other.hot is not None:
             self.hot = self.hot or HotKeys()
             self.hot.merge(other.hot)
@@ -199,10 +199,10 @@ class Window:
         return {"prefixes": prefixes, "hot": None if self.hot is None else self.hot.to_text()}
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Window:
+    def from_json(cls, content: Mapping[str, Any]) -> Window:
         """Read the result of `to_json`."""
-        prefixes = {prefix: PrefixCounts(*counts) for prefix, counts in saved["prefixes"].items()}
-        return cls(prefixes, None if saved["hot"] is None else HotKeys(saved["hot"]))
+        prefixes = {prefix: PrefixCounts(*counts) for prefix, counts in content["prefixes"].items()}
+        return cls(prefixes, None if content["hot"] is None else HotKeys(content["hot"]))
 
 
 @dataclass
@@ -235,14 +235,16 @@ class Windows:
         if "value" in batch.schema.names:
             sizes = pc.binary_length(batch.column("value")).to_pylist()
         latest = (time.time_ns() if now_ns is None else now_ns) + AHEAD_NS
-        whose: Iterable[str] = repeat("", batch.num_rows)
+        collections: Iterable[str] = repeat("", batch.num_rows)
         if rules.by_collection:
             paths = zip(batch.column("scope").to_pylist(), batch.column("collection").to_pylist(), strict=True)
-            whose = (f"{scope or UNKNOWN}.{collection or UNKNOWN}{BETWEEN}" for scope, collection in paths)
-        for of, event, key, clock, expiry, size in zip(whose, events, keys, cas, expiries, sizes, strict=True):
+            collections = (f"{scope or UNKNOWN}.{collection or UNKNOWN}{BETWEEN}" for scope, collection in paths)
+        for collection_path, event, key, clock, expiry, size in zip(
+            collections, events, keys, cas, expiries, sizes, strict=True
+        ):
             # A rollback row has no key: it is no change.
             if key is not None:
-                self._count(rules, (of, key), event, (clock & U64, latest), expiry, size or 0)
+                self._count(rules, (collection_path, key), event, (clock & U64, latest), expiry, size or 0)
 
     def _count(
         self,
@@ -253,14 +255,14 @@ class Windows:
         expiry: int,
         size: int,
     ) -> None:
-        (whose, key), (when, latest) = document, clock
+        (collection, key), (when, latest) = document, clock
         if not EARLIEST_NS <= when <= latest:
             self.unclocked += 1
             return
         self.newest_ns = max(self.newest_ns, when)
         name = key.decode("utf-8", "backslashreplace")
         window = self.open.setdefault(when - when % rules.length_ns, Window())
-        counts = window.of(whose + rules.prefix(name), rules.prefixes_max, whose)
+        counts = window.of(collection + rules.prefix(name), rules.prefixes_max, collection)
         counts.bytes += len(key) + size
         if event == "mutation":
             counts.stored += 1
@@ -272,18 +274,18 @@ class Windows:
             counts.expired += 1
         if rules.hot:
             window.hot = window.hot or HotKeys()
-            window.hot.add(whose + name)
+            window.hot.add(collection + name)
 
     def watermark_ns(self, rules: WindowRules) -> int:
         """Return the time before which windows are closed: `delay_seconds` before the newest change."""
         return self.newest_ns - rules.delay_seconds * NANOSECONDS
 
-    def merge(self, rules: WindowRules, others: Iterable[Windows]) -> None:
+    def merge(self, rules: WindowRules, results: Iterable[Windows]) -> None:
         """Add the counts of a batch's tasks; those for windows that are closed by now are late."""
         # The watermark of before this batch: its tasks read different vbuckets, and none of them makes the others'
         # changes late.
         closed = self.watermark_ns(rules)
-        for other in others:
+        for other in results:
             self.late, self.unclocked = self.late + other.late, self.unclocked + other.unclocked
             for start, window in other.open.items():
                 if start + rules.length_ns <= closed and start not in self.open:
@@ -297,19 +299,19 @@ class Windows:
     def close(self, rules: WindowRules, *, all_of_them: bool = False) -> list[tuple[int, Window]]:
         """Remove and return the windows before the watermark, or all, the oldest first."""
         mark = self.watermark_ns(rules)
-        done = [start for start in sorted(self.open) if all_of_them or start + rules.length_ns <= mark]
-        return [(start, self.open.pop(start)) for start in done]
+        closed = [start for start in sorted(self.open) if all_of_them or start + rules.length_ns <= mark]
+        return [(start, self.open.pop(start)) for start in closed]
 
     def to_json(self) -> dict[str, Any]:
         """Return the windows as JSON types."""
-        kept = {str(start): window.to_json() for start, window in sorted(self.open.items())}
-        return {"open": kept, "newest_ns": self.newest_ns, "late": self.late, "unclocked": self.unclocked}
+        windows = {str(start): window.to_json() for start, window in sorted(self.open.items())}
+        return {"open": windows, "newest_ns": self.newest_ns, "late": self.late, "unclocked": self.unclocked}
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Windows:
+    def from_json(cls, content: Mapping[str, Any]) -> Windows:
         """Read the result of `to_json`; {} gives no windows."""
-        kept = {int(start): Window.from_json(window) for start, window in saved.get("open", {}).items()}
-        return cls(kept, saved.get("newest_ns", 0), saved.get("late", 0), saved.get("unclocked", 0))
+        windows = {int(start): Window.from_json(window) for start, window in content.get("open", {}).items()}
+        return cls(windows, content.get("newest_ns", 0), content.get("late", 0), content.get("unclocked", 0))
 
 
 def whose_of(name: str) -> str:
@@ -323,9 +325,9 @@ def split(name: str, *, by_collection: bool) -> dict[str, str]:
     """
     if not by_collection:
         return {"": name}
-    path, _, rest = name.partition(BETWEEN)
+    path, _, key_text = name.partition(BETWEEN)
     scope, _, collection = path.partition(".")
-    return {"scope": scope, "collection": collection, "": rest}
+    return {"scope": scope, "collection": collection, "": key_text}
 
 
 def instant(nanoseconds: int) -> datetime:

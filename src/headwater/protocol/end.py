@@ -35,10 +35,10 @@ class PeerGone:
     waited_for: str = ""
 
     def __str__(self) -> str:
-        what = f" ({self.waited_for})" * bool(self.waited_for)
+        detail = f" ({self.waited_for})" * bool(self.waited_for)
         if self.silent_seconds is None:
-            return f"closed the connection{what}"
-        return f"has been silent for {self.silent_seconds:g} s{what}"
+            return f"closed the connection{detail}"
+        return f"has been silent for {self.silent_seconds:g} s{detail}"
 
 
 class End(Protocol[Event_co]):

@@ -261,11 +261,13 @@ def choose(allowed: Sequence[str], offered: Iterable[str]) -> str:
     Raises:
         OptionError: it offers none of them.
     """
-    known = set(offered)
+    offered_set = set(offered)
     for mechanism in allowed:
-        if mechanism in known:
+        if mechanism in offered_set:
             return mechanism
-    raise OptionError("mechanisms", ", ".join(allowed), f"among those the server offers: {', '.join(sorted(known))}")
+    raise OptionError(
+        "mechanisms", ", ".join(allowed), f"among those the server offers: {', '.join(sorted(offered_set))}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,11 +304,11 @@ def open_producer(opening: Opening) -> Conversation[frozenset[str]]:
         answer = yield dcp.Open(key=name, flags=opening.flags | optional).frame()
     if answer.status:
         raise refused(f'open the DCP connection "{opening.name}"', answer)
-    accepted = []
+    accepted_keys = []
     for key, value in opening.required + opening.optional:
         answer = yield dcp.Control(key=key.encode(), value=value.encode()).frame()
         if not answer.status:
-            accepted.append(key)
+            accepted_keys.append(key)
         elif (key, value) in opening.required:
             raise refused(f"control {key}={value}", answer)
-    return frozenset(accepted)
+    return frozenset(accepted_keys)

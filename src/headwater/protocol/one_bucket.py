@@ -15,23 +15,23 @@ from headwater.wire.manifest import CollectionsManifest, ManifestRefused
 __all__ = ["contradiction", "is_alike", "only_in", "why_not_from"]
 
 
-def contradiction(mine: CollectionsManifest, other: CollectionsManifest) -> str:
+def contradiction(first: CollectionsManifest, second: CollectionsManifest) -> str:
     """Return the reason why two manifests can't belong to one bucket's history; "" if they can.
 
     A manifest may be an older version of the other.
     """
-    ours, theirs = mine.by_id(), other.by_id()
-    for number in sorted(ours.keys() & theirs.keys()):
-        here, there = (".".join(each.name for each in names[number]) for names in (ours, theirs))
-        if here != there:
-            return f"{here} of the one and {there} of the other have the same id, {number:x}"
-    if mine.uid == other.uid:
+    first_ids, second_ids = first.by_id(), second.by_id()
+    for number in sorted(first_ids.keys() & second_ids.keys()):
+        first_name, second_name = (".".join(each.name for each in names[number]) for names in (first_ids, second_ids))
+        if first_name != second_name:
+            return f"{first_name} of the one and {second_name} of the other have the same id, {number:x}"
+    if first.uid == second.uid:
         # Without the flags of histories: a server that knows none, or leaves them out of its manifest, names the same
         # collections.
-        is_same = _collections(mine) == _collections(other)
-        return "" if is_same else f"both have a manifest {mine.uid:x}, and it is not the same"
+        is_same = _collections(first) == _collections(second)
+        return "" if is_same else f"both have a manifest {first.uid:x}, and it is not the same"
     # Manifests follow each other by uid, and one may simply not have reached the other node yet.
-    older, newer = sorted((mine, other), key=lambda each: each.uid)
+    older, newer = sorted((first, second), key=lambda each: each.uid)
     try:
         older.check_next(newer)
     except ManifestRefused as error:
@@ -39,11 +39,11 @@ def contradiction(mine: CollectionsManifest, other: CollectionsManifest) -> str:
     return ""
 
 
-def is_alike(mine: CollectionsManifest, other: CollectionsManifest) -> bool:
+def is_alike(first: CollectionsManifest, second: CollectionsManifest) -> bool:
     """Return True if two manifests have the same scopes and collections with the same history flags, whatever their
     uids.
     """
-    return _collections(mine) == _collections(other) and _flags(mine) == _flags(other)
+    return _collections(first) == _collections(second) and _flags(first) == _flags(second)
 
 
 def _collections(manifest: CollectionsManifest) -> object:
@@ -65,8 +65,8 @@ def why_not_from(source: CollectionsManifest, target: CollectionsManifest) -> st
         return ""
     if problem := contradiction(source, target):
         return problem
-    if target.uid > source.uid and (lost := only_in(source, target)):
-        return f"there the manifest is newer, and {lost} would be dropped with all documents"
+    if target.uid > source.uid and (missing_names := only_in(source, target)):
+        return f"there the manifest is newer, and {missing_names} would be dropped with all documents"
     return ""
 
 

@@ -64,14 +64,14 @@ class Scram:
         # A comma would end the attribute, an equals sign start an escape: RFC 5802 section 5.1.
         escaped = user.replace("=", "=3D").replace(",", "=2C")
         self._nonce = nonce
-        self._bare = f"n={escaped},r={nonce}"
+        self._client_first_bare = f"n={escaped},r={nonce}"
         self._header = "n,," if binding is None else f"p={binding.kind},,"
         self._channel = base64.b64encode(self._header.encode() + (b"" if binding is None else binding.data)).decode()
         self._signature = b""
 
     def first(self) -> bytes:
         """Return the message of SASL_AUTH; it begins with "n,," if the proof is not bound to a connection."""
-        return f"{self._header}{self._bare}".encode()
+        return f"{self._header}{self._client_first_bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
         """Return the message of SASL_STEP: the proof.
@@ -81,7 +81,7 @@ class Scram:
         """
         nonce, salt, iterations = self._read(challenge)
         without_proof = f"c={self._channel},r={nonce}"
-        auth_message = f"{self._bare},{challenge.decode()},{without_proof}".encode()
+        auth_message = f"{self._client_first_bare},{challenge.decode()},{without_proof}".encode()
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
         client_key = self._hmac(salted, b"Client Key")
         stored_key = hashlib.new(self._hash, client_key).digest()

@@ -30,9 +30,9 @@ def register(spark: SparkSession, *, first_line: bool = True) -> None:
     """
     from headwater.spark.source import DcpDataSource  # noqa: PLC0415 -- imports pyspark
 
-    known: dict[str, Any] = {"slots": slots(spark), "__module__": DcpDataSource.__module__}
+    attributes: dict[str, Any] = {"slots": slots(spark), "__module__": DcpDataSource.__module__}
     # A class of its own travels to Spark's processes by value, with its number; DcpDataSource would by name only.
-    spark.dataSource.register(type("RegisteredDcpDataSource", (DcpDataSource,), known))
+    spark.dataSource.register(type("RegisteredDcpDataSource", (DcpDataSource,), attributes))
     if first_line:
         show()
 

@@ -61,16 +61,18 @@ class Lag:
 
     @property
     def stands(self) -> float:
-        """1.0 if the time up to which nothing is missing stands still."""
+        """1.0 if the time up to which the reader lacks no change does not advance; 0.0 otherwise."""
         return float(bool(self.stands_for))
 
     def __str__(self) -> str:
-        lost = f"; {self.ownerless} vbuckets have no node, for {self.ownerless_seconds:.0f} s" if self.ownerless else ""
+        ownerless = (
+            f"; {self.ownerless} vbuckets have no node, for {self.ownerless_seconds:.0f} s" if self.ownerless else ""
+        )
         if not self.vbuckets:
-            return f"{self.query}: level{lost}"
-        named = ", ".join(f"vbucket {each.vbucket} by {each.changes:,}" for each in self.worst)
-        behind = f"{self.changes:,} changes and {self.seconds:.1f} s behind in {self.vbuckets} vbuckets"
-        return f"{self.query}: {behind}: {named}{lost}"
+            return f"{self.query}: level{ownerless}"
+        worst = ", ".join(f"vbucket {each.vbucket} by {each.changes:,}" for each in self.worst)
+        lag_text = f"{self.changes:,} changes and {self.seconds:.1f} s behind in {self.vbuckets} vbuckets"
+        return f"{self.query}: {lag_text}: {worst}{ownerless}"
 
 
 class LagMeter:
@@ -94,23 +96,23 @@ class LagMeter:
             OptionError: not offsets of this source.
         """
         now, read = self._clock(), Offset.from_json(end)
-        return sorted(self._behind(now, read, Offset.from_json(latest)), key=lambda each: (-each.changes, each.vbucket))
+        return sorted(self._lags(now, read, Offset.from_json(latest)), key=lambda each: (-each.changes, each.vbucket))
 
-    def _behind(self, now: float, read: Offset, there: Offset) -> Iterator[Behind]:
-        for vb, place in there.positions.items():
-            done = read.position(vb).seqno
-            seen = self._sightings.setdefault(vb, deque())
-            if seen and place.seqno < seen[-1][0]:
-                seen.clear()  # a failover took back what was seen
-            while seen and seen[0][0] <= done:
-                seen.popleft()
-            if place.seqno <= done:
+    def _lags(self, now: float, read: Offset, nodes_end: Offset) -> Iterator[Behind]:
+        for vb, place in nodes_end.positions.items():
+            seqno_read = read.position(vb).seqno
+            sightings = self._sightings.setdefault(vb, deque())
+            if sightings and place.seqno < sightings[-1][0]:
+                sightings.clear()  # a failover took back what was seen
+            while sightings and sightings[0][0] <= seqno_read:
+                sightings.popleft()
+            if place.seqno <= seqno_read:
                 continue
-            if not seen or place.seqno > seen[-1][0]:
-                if len(seen) == SEEN_MAX:
-                    seen.pop()
-                seen.append((place.seqno, now))
-            yield Behind(vb, place.seqno - done, now - seen[0][1])
+            if not sightings or place.seqno > sightings[-1][0]:
+                if len(sightings) == SEEN_MAX:
+                    sightings.pop()
+                sightings.append((place.seqno, now))
+            yield Behind(vb, place.seqno - seqno_read, now - sightings[0][1])
 
 
 def ownerless_entry(vbuckets: int, seconds: float) -> dict[str, Any]:
@@ -123,15 +125,15 @@ def complete_entry(until: int, problem: str) -> dict[str, Any]:
     return {"complete": {"until": until, "standsFor": problem}}
 
 
-def lag_of(query: str, behind: list[Behind], latest: Mapping[str, Any] | None = None) -> Lag:
+def lag_of(query: str, lags: list[Behind], latest: Mapping[str, Any] | None = None) -> Lag:
     """Return the lag of a query.
 
     Args:
         latest: the offset of the nodes' newest changes, which also names vbuckets that no node has; None if unknown.
     """
-    changes, seconds = sum(each.changes for each in behind), max((each.seconds for each in behind), default=0.0)
-    lost = (latest or {}).get("noNode", {})
-    without = int(lost.get("vbuckets", 0)), float(lost.get("seconds", 0.0))
+    changes, seconds = sum(each.changes for each in lags), max((each.seconds for each in lags), default=0.0)
+    ownerless = (latest or {}).get("noNode", {})
+    without = int(ownerless.get("vbuckets", 0)), float(ownerless.get("seconds", 0.0))
     complete = (latest or {}).get("complete", {})
     until, stands_for = int(complete.get("until", 0)) / NANOSECONDS, str(complete.get("standsFor", ""))
-    return Lag(query, changes, seconds, len(behind), tuple(behind[:WORST]), *without, until, stands_for)
+    return Lag(query, changes, seconds, len(lags), tuple(lags[:WORST]), *without, until, stands_for)

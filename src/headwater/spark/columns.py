@@ -94,13 +94,13 @@ class RowMaker:
         begins, uuids = branches(log)
         codes = [self._code(uuid) for uuid in uuids]
         self._bounds[part.vbucket], self._floors[part.vbucket] = last, above
-        known = np.array(begins, np.uint64)
+        branch_begins = np.array(begins, np.uint64)
         # A branch has the seqnos above its own beginning, up to that of the next: so the place before the first
         # beginning that is not below.
-        lowest, highest = np.searchsorted(known, np.array([part.start_seqno + 1, last], np.uint64)) - 1
+        lowest, highest = np.searchsorted(branch_begins, np.array([part.start_seqno + 1, last], np.uint64)) - 1
         lowest, highest = max(int(lowest), 0), max(int(highest), 0)
         self._codes[part.vbucket] = codes[lowest] if lowest == highest else -1
-        self._branches[part.vbucket] = _Branches(known, np.array(codes, np.int32))
+        self._branches[part.vbucket] = _Branches(branch_begins, np.array(codes, np.int32))
 
     def last_of(self, vbucket: int) -> int:
         """Return the highest seqno received of a vbucket, wanted or not."""
@@ -135,17 +135,17 @@ class RowMaker:
     def rollbacks(self, parts: Sequence[Range]) -> pa.RecordBatch:
         """Return the rows for lost branches: `seqno` is the seqno to return to, all columns of a document are null.
         `snapshot_end` is higher if deletions up to it were purged before they were read."""
-        kept = [part for part in parts if part.rollback]
-        seqnos = [_signed(part.start_seqno) for part in kept]
-        known: Mapping[str, list[Any]] = {
-            "vbucket": [part.vbucket for part in kept],
+        rollback_parts = [part for part in parts if part.rollback]
+        seqnos = [_signed(part.start_seqno) for part in rollback_parts]
+        values: Mapping[str, list[Any]] = {
+            "vbucket": [part.vbucket for part in rollback_parts],
             "seqno": seqnos,
-            "vb_uuid": [hex_uuid(part.vb_uuid) for part in kept],
-            "event": [ROLLBACK] * len(kept),
+            "vb_uuid": [hex_uuid(part.vb_uuid) for part in rollback_parts],
+            "event": [ROLLBACK] * len(rollback_parts),
             "snapshot_start": seqnos,
-            "snapshot_end": [_signed(max(part.start_seqno, part.purged)) for part in kept],
+            "snapshot_end": [_signed(max(part.start_seqno, part.purged)) for part in rollback_parts],
         }
-        arrays = [pa.array(known.get(kind.name, [None] * len(kept)), kind.type) for kind in self.schema]
+        arrays = [pa.array(values.get(kind.name, [None] * len(rollback_parts)), kind.type) for kind in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _column(self, name: str, records: pa.RecordBatch) -> Any:
@@ -204,10 +204,10 @@ class RowMaker:
         """Return the index in `uuids` of each row's branch, also where a vbucket's rows are of several branches."""
         codes: NDArray[np.int32] = self._codes[vbuckets]
         for vb in np.unique(vbuckets[codes < 0]):
-            mine, known = vbuckets == vb, self._branches[int(vb)]
-            places = np.searchsorted(known.begins, seqnos[mine]).astype(np.int64) - 1
+            is_of_vbucket, branches = vbuckets == vb, self._branches[int(vb)]
+            places = np.searchsorted(branches.begins, seqnos[is_of_vbucket]).astype(np.int64) - 1
             # A log may not reach back to the first change: what is older counts to its oldest branch.
-            codes[mine] = known.codes[np.maximum(places, 0)]
+            codes[is_of_vbucket] = branches.codes[np.maximum(places, 0)]
         return codes
 
     def _bytes(self, name: str, column: Any, records: pa.RecordBatch) -> Any:

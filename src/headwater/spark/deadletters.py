@@ -44,8 +44,8 @@ def located(place: str) -> str:
 def filesystem(place: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """Return the file system of a place, and its path there."""
     if "://" in place:
-        opened: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(place)
-        return opened
+        file_system: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(place)
+        return file_system
     return pyarrow.fs.LocalFileSystem(), place
 
 
@@ -70,14 +70,14 @@ class DeadLetters:
         self._open = f"{base}/_{name}-{uuid4().hex}.parquet"
         self._writer: Any = None
 
-    def add(self, refused: list[tuple[Row, StatusError | OptionError]]) -> None:
+    def add(self, refusals: list[tuple[Row, StatusError | OptionError]]) -> None:
         """Store rows with the reasons of their refusal."""
-        if not refused:
+        if not refusals:
             return
         if self._writer is None:
             self._files.create_dir(self._base, recursive=True)
             self._writer = pq.ParquetWriter(self._open, SCHEMA, filesystem=self._files)
-        records = [_record(row, error) for row, error in refused]
+        records = [_record(row, error) for row, error in refusals]
         self._writer.write_table(pa.Table.from_pylist(records, SCHEMA))
 
     def close(self) -> None:

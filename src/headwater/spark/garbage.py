@@ -21,11 +21,11 @@ def set_aside() -> None:
     number is bounded. Outside of a worker nothing happens.
     """
     if _is_worker():
-        _once()
+        _run_once()
 
 
 @cache
-def _once() -> None:
+def _run_once() -> None:
     gc.collect()
     gc.freeze()
 

@@ -110,18 +110,18 @@ def resume(
     # only the task, which then read nothing; so the start of that batch counts too, unless it was 0.
     if position.seqno < history.purge_seqno or 0 < position.snapshot_start < history.purge_seqno:
         return Resumption(0, lost=True, purged=history.purge_seqno)
-    shared = history.shared_with(position.vb_uuid) if position.vb_uuid else history.high_seqno
-    lost = position.seqno > shared
+    common_seqno = history.shared_with(position.vb_uuid) if position.vb_uuid else history.high_seqno
+    is_beyond = position.seqno > common_seqno
     # The history has not parted since: all up to E is held, whatever earlier points say.
-    if not lost and position.vb_uuid in (0, history.vb_uuid):
+    if not is_beyond and position.vb_uuid in (0, history.vb_uuid):
         return Resumption(position.seqno)
-    known = list(points)
+    candidates = list(points)
     if rolled_back:
-        known = [point for point in known if point.seqno >= position.seqno]
+        candidates = [point for point in candidates if point.seqno >= position.seqno]
     else:
-        known.append(Point(position.snapshot_start, position.snapshot_end))
-    seqno = max((point.seqno for point in known if point.observed <= shared), default=0)
-    return Resumption(seqno, lost or seqno == 0)
+        candidates.append(Point(position.snapshot_start, position.snapshot_end))
+    seqno = max((point.seqno for point in candidates if point.observed <= common_seqno), default=0)
+    return Resumption(seqno, is_beyond or seqno == 0)
 
 
 class HeldPoints:
@@ -141,14 +141,14 @@ class HeldPoints:
     def record(
         self,
         positions: Mapping[int, Position],
-        seen: Mapping[int, BranchHistory],
+        histories: Mapping[int, BranchHistory],
         rollbacks: frozenset[int] = frozenset(),
     ) -> None:
         """Add the ends of the last batch as points, and forget points that a failover made invalid.
 
         Args:
             positions: ends of the last batch.
-            seen: the nodes' histories, observed after it was read.
+            histories: the nodes' histories, observed after it was read.
             rollbacks: vbuckets in which it replaced a lost branch: earlier points are no longer valid for them.
         """
         # Spark asks many times for the same start: only the first time its points are those of before the rollback.
@@ -157,17 +157,17 @@ class HeldPoints:
                 self._replaced[vbucket] = positions[vbucket]
                 self._points.pop(vbucket, None)
         for vbucket, position in positions.items():
-            history = seen.get(vbucket)
+            history = histories.get(vbucket)
             if history is not None:
                 self._record(self._points.setdefault(vbucket, []), position, history)
 
     @staticmethod
     def _record(points: list[Point], position: Position, history: BranchHistory) -> None:
-        shared = history.shared_with(position.vb_uuid)
-        if history.vb_uuid != position.vb_uuid or position.seqno > shared:
+        common_seqno = history.shared_with(position.vb_uuid)
+        if history.vb_uuid != position.vb_uuid or position.seqno > common_seqno:
             # A point above the shared history would let a reader go on behind changes that the lost branch had left
             # out.
-            points[:] = [point for point in points if point.observed <= shared]
+            points[:] = [point for point in points if point.observed <= common_seqno]
         elif not points or points[-1].seqno < position.seqno:
             points.append(Point(position.seqno, history.high_seqno))
             del points[:-POINTS_MAX]

@@ -44,24 +44,24 @@ class LagListener(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:
         """Report the lag, if the query has a source of this kind."""
         progress = event.progress
-        behind: list[Behind] = []
-        known: Mapping[str, Any] | None = None
+        lags: list[Behind] = []
+        offset: Mapping[str, Any] | None = None
         for number, source in enumerate(progress.sources):
             meter = self._meters.setdefault((str(progress.id), number), LagMeter(self._clock))
             end, latest = _offset(source.endOffset), _offset(source.latestOffset)
             if end is not None and latest is not None:
-                known = latest if known is None or "noNode" in latest else known
-                behind += meter.measure(end, latest)
-        if known is not None:
-            self._report(lag_of(progress.name or str(progress.id), behind, known))
+                offset = latest if offset is None or "noNode" in latest else offset
+                lags += meter.measure(end, latest)
+        if offset is not None:
+            self._report(lag_of(progress.name or str(progress.id), lags, offset))
 
     def onQueryIdle(self, event: Any) -> None:
         """Do nothing: the last report still holds for an idle query."""
 
     def onQueryTerminated(self, event: Any) -> None:
         """Forget the query."""
-        for known in [known for known in self._meters if known[0] == str(event.id)]:
-            del self._meters[known]
+        for meter in [meter for meter in self._meters if meter[0] == str(event.id)]:
+            del self._meters[meter]
 
 
 class QueryListener(LagListener):
@@ -91,9 +91,9 @@ class QueryListener(LagListener):
 def _offset(text: Any) -> Mapping[str, Any] | None:
     """Return an offset of a progress report; None for that of another kind of source."""
     try:
-        written = json.loads(text) if isinstance(text, str) else text
-        written = json.loads(written) if isinstance(written, str) else written  # a text in JSON, under Spark Connect
-        Offset.from_json(written)
+        offset = json.loads(text) if isinstance(text, str) else text
+        offset = json.loads(offset) if isinstance(offset, str) else offset  # a text in JSON, under Spark Connect
+        Offset.from_json(offset)
     except (ValueError, TypeError, OptionError):
         return None
-    return written if isinstance(written, Mapping) else None
+    return offset if isinstance(offset, Mapping) else None

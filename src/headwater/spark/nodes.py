@@ -46,12 +46,12 @@ def patiently(
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    failed: Callable[[Exception], object] = lambda error: None,
+    on_failure: Callable[[Exception], object] = lambda error: None,
 ) -> T:
     """Return the result of `attempt`; retry failures that may pass, with growing pauses, for `patience_seconds`.
 
     Args:
-        failed: called with each failure before a retry.
+        on_failure: called with each failure before a retry.
 
     Raises:
         TransportError, StatusError: the last failure when the time is over, or at once one that will not pass.
@@ -63,7 +63,7 @@ def patiently(
         except (TransportError, StatusError) as error:
             if not error.retriable or clock() + pause > deadline:
                 raise
-            failed(error)
+            on_failure(error)
         sleep(pause)
         pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
@@ -80,13 +80,13 @@ def connect(settings: SourceSettings) -> Client:
     # A former owner that was cut off still answers, with an older map, and has what a failover took back.
     if connected.map.version >= settings.map_version or connected.look_for_newer_map().version >= settings.map_version:
         return connected
-    known = ".".join(map(str, settings.map_version))
-    problem = f"all nodes that answer have cluster map {connected.map.label}, and the batch was planned by {known}"
+    version = ".".join(map(str, settings.map_version))
+    problem = f"all nodes that answer have cluster map {connected.map.label}, and the batch was planned by {version}"
     connected.close()
     raise ConnectionLost(settings.url, problem)
 
 
-class Known(NamedTuple):
+class KnownNodes(NamedTuple):
     """The nodes as a planner knows them, for its tasks.
 
     Attributes:
@@ -136,7 +136,7 @@ class SourceNodes:
         self._client: Client | None = None
         self._logs: dict[int, FailoverLog] = {}
         self._histories: dict[int, BranchHistory] = {}
-        self._purged: dict[int, int] = {}
+        self._purge_seqnos: dict[int, int] = {}
         self._highs: dict[int, int] = {}
         self._whole_at = float("-inf")
         self._silence, self._lack = Remarks(clock), Remarks(clock)
@@ -149,7 +149,7 @@ class SourceNodes:
             client.close()
 
     def observe(
-        self, *, whole: bool = False, idle: bool = False, resting: Collection[int] = ()
+        self, *, all_owners: bool = False, idle: bool = False, resting: Collection[int] = ()
     ) -> dict[int, BranchHistory]:
         """Return the present histories of all wanted vbuckets that have an active node.
 
@@ -157,7 +157,7 @@ class SourceNodes:
         is unchanged, no failover happened in between, and the two belong together. Otherwise both are read again.
 
         Args:
-            whole: True to wait for a vbucket that no node owns at present, as for one that moves.
+            all_owners: True to wait for a vbucket that no node owns at present, as for one that moves.
             idle: True if the caller had read everything of the last observation. While no seqno changes, that
                 observation is returned again, for some seconds: one short answer of each node instead of the statistics
                 of every vbucket.
@@ -167,13 +167,13 @@ class SourceNodes:
         Raises:
             TransportError, StatusError: the nodes did not answer within the option `retrySeconds`.
         """
-        seen = patiently(
-            lambda: self._observe(whole, idle, resting),
+        histories = patiently(
+            lambda: self._observe(all_owners, idle, resting),
             self._settings.retry_seconds,
-            failed=lambda error: self._silence.waits(f"the nodes can't say how far they are: {error}"),
+            on_failure=lambda error: self._silence.waits(f"the nodes can't say how far they are: {error}"),
         )
         self._silence.is_over("the nodes say how far they are")
-        return seen
+        return histories
 
     def covered(self, start: Offset) -> Coverage | None:
         """Return the collections to read, by id, for a reader at `start`.
@@ -185,20 +185,20 @@ class SourceNodes:
         """
         if not self._settings.chooses and start.coverage is None:
             return None
-        return patiently(lambda: self._covered(start), self._settings.retry_seconds)
+        return patiently(lambda: self._coverage_of(start), self._settings.retry_seconds)
 
-    def _covered(self, start: Offset) -> Coverage | None:
+    def _coverage_of(self, start: Offset) -> Coverage | None:
         from headwater.client.collections import check_start, resolve, resolve_again
 
-        manifest, wanted = self._connected().manifest(), self._settings.collections
-        names = "all" if wanted == ("all",) else wanted
+        manifest, names_wanted = self._connected().manifest(), self._settings.collections
+        names = "all" if names_wanted == ("all",) else names_wanted
         coverage = None
         if self._settings.chooses:
-            again = resolve if start.coverage is None else partial(resolve_again, held=start.coverage)
-            coverage = again(manifest, names, self._settings.scope)
+            resolver = resolve if start.coverage is None else partial(resolve_again, saved=start.coverage)
+            coverage = resolver(manifest, names, self._settings.scope)
         # Bare seqnos that a user gave (`startingOffsets`) name no history, and are of whatever is chosen.
-        held = {vb: replace(at, coverage=start.coverage) for vb, at in start.positions.items() if at.vb_uuid}
-        check_start(held, coverage, manifest)
+        positions = {vb: replace(at, coverage=start.coverage) for vb, at in start.positions.items() if at.vb_uuid}
+        check_start(positions, coverage, manifest)
         if start.coverage is None or coverage is start.coverage:
             return coverage
         return start.coverage.within(manifest)
@@ -220,8 +220,8 @@ class SourceNodes:
         Raises:
             TransportError, StatusError: one of the nodes did not answer within the option `retrySeconds`.
         """
-        wanted = self._settings.vbuckets
-        return patiently(lambda: self._connected().newest_manifest(wanted), self._settings.retry_seconds)
+        numbers = self._settings.vbuckets
+        return patiently(lambda: self._connected().newest_manifest(numbers), self._settings.retry_seconds)
 
     def manifest_to_drop_by(self, absent: str, by_hand: str) -> CollectionsManifest:
         """Return the newest manifest of all nodes, which certainly has all collections of the bucket.
@@ -251,7 +251,7 @@ class SourceNodes:
         """
         return patiently(lambda: self._connected().seqnos(collection_id), self._settings.retry_seconds)
 
-    def known(self) -> Known:
+    def known(self) -> KnownNodes:
         """Return the known nodes and the map's version.
 
         A task may start when the node of the url is gone, or does not know of a failover yet: so a task gets all nodes,
@@ -262,12 +262,12 @@ class SourceNodes:
         """
         client = patiently(self._connected, self._settings.retry_seconds)
         if len(client.map.servers) < 2:
-            return Known(self._settings.url, client.map.version)
+            return KnownNodes(self._settings.url, client.map.version)
         from headwater.client.routing import parse
 
         target = parse(self._settings.url)
         nodes = dict.fromkeys((*client.map.servers, *target.seeds))
-        return Known(replace(target, seeds=tuple(nodes)).url, client.map.version)
+        return KnownNodes(replace(target, seeds=tuple(nodes)).url, client.map.version)
 
     def _connected(self) -> Client:
         if self._client is None:
@@ -277,27 +277,29 @@ class SourceNodes:
                 self._client.look_for_newer_map()
         return self._client
 
-    def _observe(self, whole: bool, idle: bool, resting: Collection[int]) -> dict[int, BranchHistory]:
+    def _observe(self, all_owners: bool, idle: bool, resting: Collection[int]) -> dict[int, BranchHistory]:
         client = self._connected()
         self.vbuckets = client.map.vbuckets
         while True:
-            held = self._hold_clocks(client)
+            clocks = self._hold_clocks(client)
             # The plain question is about the default collection alone (kv 3): changes of the others would stay unread.
-            highs = self._wanted(client.seqnos("all") if self._settings.chooses else client.seqnos())
+            highs = self._of_chosen_vbuckets(client.seqnos("all") if self._settings.chooses else client.seqnos())
             self._note_ownerless(client, highs)
-            if held is not None:
-                self.complete.look(held[0], highs, self._settings.vbuckets or range(client.map.vbuckets), held[1])
+            if clocks is not None:
+                self.complete.look(clocks[0], highs, self._settings.vbuckets or range(client.map.vbuckets), clocks[1])
             if idle and self._is_seen(highs):
                 return self._histories
-            if whole:
+            if all_owners:
                 self._check_whole(client, highs)
-            known, self._logs = self._logs, self._look(client, highs, resting)
-            if all(known.get(vb) == log for vb, log in self._logs.items()):
+            earlier_logs, self._logs = self._logs, self._read_logs(client, highs, resting)
+            if all(earlier_logs.get(vb) == log for vb, log in self._logs.items()):
                 self._highs, on_disk = highs, self._on_disk(client)
                 # A node tells the newest seqno that it still shows, which is less than the purge seqno where the newest
                 # change was a deletion. A reader that ended there would have to begin again, batch after batch.
                 self._histories = {
-                    vb: BranchHistory(log, max(highs[vb], self._purged[vb]), self._purged[vb], on_disk.get(vb))
+                    vb: BranchHistory(
+                        log, max(highs[vb], self._purge_seqnos[vb]), self._purge_seqnos[vb], on_disk.get(vb)
+                    )
                     for vb, log in self._logs.items()
                 }
                 return self._histories
@@ -310,26 +312,28 @@ class SourceNodes:
         now = self._clock()
         if self.complete.rests(now):
             return None
-        wanted = self.complete.wanted(now)
-        if not wanted:
+        clock_time = self.complete.wanted(now)
+        if not clock_time:
             # The first time: what is there to promise is known only now.
             first = client.hold_clocks()
             if first.problem or not first.is_promised:
                 return first, now
-            wanted = first.now
-        return client.hold_clocks(wanted), now
+            clock_time = first.now
+        return client.hold_clocks(clock_time), now
 
-    def _look(self, client: Client, highs: Mapping[int, int], resting: Collection[int]) -> dict[int, FailoverLog]:
+    def _read_logs(self, client: Client, highs: Mapping[int, int], resting: Collection[int]) -> dict[int, FailoverLog]:
         """Read failover logs and purge seqnos: of all vbuckets, or of those that do not rest.
 
         A vbucket that was just read needs both anew: the node may have sent the task back to 0, for a purge or a
         failover, so that the task read nothing, and a later look would not show that.
         """
-        rest = self._at_rest(highs, resting)
-        wanted = highs.keys() - rest
-        if rest and len(wanted) <= min(SINGLY_MAX, len(highs) // 4):
+        resting_vbuckets = self._at_rest(highs, resting)
+        unsettled = highs.keys() - resting_vbuckets
+        if resting_vbuckets and len(unsettled) <= min(SINGLY_MAX, len(highs) // 4):
             with suppress(StatusError):  # one has moved
-                return self._logs_of(client, highs, client.vbucket_stats(STATS, wanted) if wanted else {}, rest)
+                return self._logs_of(
+                    client, highs, client.vbucket_stats(STATS, unsettled) if unsettled else {}, resting_vbuckets
+                )
         # Before the questions: what changes between them has not been looked at.
         began = self._clock()
         logs = self._logs_of(client, highs, client.vbucket_stats(STATS), frozenset())
@@ -346,10 +350,10 @@ class SourceNodes:
         return frozenset(vb for vb in resting if vb in looked_at and highs.get(vb) == self._highs.get(vb))
 
     def _on_disk(self, client: Client) -> dict[int, int]:
-        wanted = self._settings.min_persisted
-        if wanted is None:
+        numbers = self._settings.min_persisted
+        if numbers is None:
             return {}
-        return client.persisted_seqnos({vb: log[0][0] for vb, log in self._logs.items()}, wanted)
+        return client.persisted_seqnos({vb: log[0][0] for vb, log in self._logs.items()}, numbers)
 
     def _is_seen(self, highs: Mapping[int, int]) -> bool:
         """Return True if no seqno has changed since the last observation, and all vbuckets were looked at recently."""
@@ -357,9 +361,9 @@ class SourceNodes:
         same = highs == self._highs and all(each.readable_seqno == each.high_seqno for each in self._histories.values())
         return same and self._clock() < self._whole_at + WHOLE_LOOK_SECONDS
 
-    def _wanted(self, highs: Mapping[int, int]) -> dict[int, int]:
-        wanted = self._settings.vbuckets
-        return {vb: high for vb, high in highs.items() if wanted is None or vb in wanted}
+    def _of_chosen_vbuckets(self, highs: Mapping[int, int]) -> dict[int, int]:
+        numbers = self._settings.vbuckets
+        return {vb: high for vb, high in highs.items() if numbers is None or vb in numbers}
 
     def _check_whole(self, client: Client, highs: Mapping[int, int]) -> None:
         """Check that all vbuckets have an owner: otherwise "up to now" would silently skip their history.
@@ -367,42 +371,47 @@ class SourceNodes:
         Raises:
             NotMyVbucket: a vbucket has none.
         """
-        wanted = self._settings.vbuckets or range(client.map.vbuckets)
-        lost = [vb for vb in wanted if vb not in highs]
-        if lost:
-            problem = f"{len(lost)} of {len(wanted)} vbuckets, the first is {lost[0]},"
+        numbers = self._settings.vbuckets or range(client.map.vbuckets)
+        ownerless = [vb for vb in numbers if vb not in highs]
+        if ownerless:
+            problem = f"{len(ownerless)} of {len(numbers)} vbuckets, the first is {ownerless[0]},"
             servers = client.map.servers
             alone = f", which names {servers[0]} alone: ask a node that knows who has them" if len(servers) == 1 else ""
             raise NotMyVbucket(f"{problem} have no active node in the cluster map {client.map.label}{alone}")
 
     def _note_ownerless(self, client: Client, highs: Mapping[int, int]) -> None:
         """Log vbuckets without a node: without a warning their job would seem to have no lag."""
-        wanted = self._settings.vbuckets or range(client.map.vbuckets)
-        lost = [] if len(highs) == len(wanted) else [vb for vb in wanted if vb not in highs]
-        if not lost:
+        numbers = self._settings.vbuckets or range(client.map.vbuckets)
+        ownerless = [] if len(highs) == len(numbers) else [vb for vb in numbers if vb not in highs]
+        if not ownerless:
             self.ownerless = Ownerless()
             self._lack.is_over("all vbuckets have a node")
             return
-        named = ", ".join(map(str, lost[:10])) + (", ..." if len(lost) > 10 else "")
-        problem = f"{len(lost)} of {len(wanted)} vbuckets have no node, and nothing of them is read: {named}"
-        self.ownerless = Ownerless(len(lost), self._lack.waits(problem))
+        numbers_text = ", ".join(map(str, ownerless[:10])) + (", ..." if len(ownerless) > 10 else "")
+        problem = (
+            f"{len(ownerless)} of {len(numbers)} vbuckets have no node, and nothing of them is read: {numbers_text}"
+        )
+        self.ownerless = Ownerless(len(ownerless), self._lack.waits(problem))
 
     def _logs_of(
-        self, client: Client, highs: Mapping[int, int], stats: Stats, rest: Collection[int]
+        self, client: Client, highs: Mapping[int, int], stats: Stats, resting_vbuckets: Collection[int]
     ) -> dict[int, FailoverLog]:
         """Read the failover logs, and take the purge seqnos from the statistics.
 
         Logs of vbuckets at rest, and those whose newest vb uuid is unchanged by the statistics, are not requested
         again.
         """
-        known = {
+        recorded = {
             vb: self._logs[vb]
             for vb in highs
-            if vb in rest or (vb in self._logs and stats.get(vb, {}).get("uuid") == str(self._logs[vb][0][0]))
+            if vb in resting_vbuckets
+            or (vb in self._logs and stats.get(vb, {}).get("uuid") == str(self._logs[vb][0][0]))
         }
-        logs = client.failover_logs(highs.keys() - known.keys()) if len(known) < len(highs) else {}
-        self._purged = {vb: self._purged[vb] if vb in rest else purge_seqno(stats, vb) for vb in highs}
-        return {vb: known[vb] if vb in known else tuple(logs[vb]) for vb in highs}
+        logs = client.failover_logs(highs.keys() - recorded.keys()) if len(recorded) < len(highs) else {}
+        self._purge_seqnos = {
+            vb: self._purge_seqnos[vb] if vb in resting_vbuckets else purge_seqno(stats, vb) for vb in highs
+        }
+        return {vb: recorded[vb] if vb in recorded else tuple(logs[vb]) for vb in highs}
 
 
 def purge_seqno(stats: Stats, vbucket: int) -> int:

@@ -64,36 +64,36 @@ class Offset:
         if self.latest:
             return {"v": VERSION, "latest": True}
         places = ((vb, self.positions[vb]) for vb in sorted(self.positions))
-        kept = {str(vb): _entry(place) for vb, place in places if not _untouched(place) or vb in self.rollbacks}
-        written: dict[str, Any] = {"v": VERSION, "vb": kept}
+        entries = {str(vb): _entry(place) for vb, place in places if not _untouched(place) or vb in self.rollbacks}
+        fields: dict[str, Any] = {"v": VERSION, "vb": entries}
         if self.rollbacks:
-            written["rollback"] = sorted(self.rollbacks)
+            fields["rollback"] = sorted(self.rollbacks)
         if self.losses:
-            written["dataLoss"] = {str(vb): self.losses[vb] for vb in sorted(self.losses)}
+            fields["dataLoss"] = {str(vb): self.losses[vb] for vb in sorted(self.losses)}
         if self.complete_until:
-            written["completeUntil"] = self.complete_until
+            fields["completeUntil"] = self.complete_until
         if self.coverage is not None:
-            written["collections"] = self.coverage.as_json()
-        return written
+            fields["collections"] = self.coverage.as_json()
+        return fields
 
     @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> Offset:
+    def from_json(cls, fields: Mapping[str, Any]) -> Offset:
         """Return the offset that `to_json` wrote, as Spark's checkpoint returns it.
 
         Raises:
             OptionError: not an offset of this source, or one of a later version.
         """
-        if not isinstance(written, Mapping) or written.get("v") != VERSION:
-            raise OptionError("offset", str(written), f"an offset of version {VERSION} of the dcp source")
-        if written.get("latest"):
+        if not isinstance(fields, Mapping) or fields.get("v") != VERSION:
+            raise OptionError("offset", str(fields), f"an offset of version {VERSION} of the dcp source")
+        if fields.get("latest"):
             return cls(latest=True)
-        rollbacks = frozenset(_vbucket("offset", vbucket) for vbucket in written.get("rollback", ()))
-        covered = written.get("collections")
+        rollbacks = frozenset(_vbucket("offset", vbucket) for vbucket in fields.get("rollback", ()))
+        covered = fields.get("collections")
         coverage = None if covered is None else Coverage.from_json(covered)
-        losses_read = written.get("dataLoss", {})
+        losses_read = fields.get("dataLoss", {})
         losses = {_vbucket("offset", vb): _u64("offset", seqno) for vb, seqno in losses_read.items()}
-        until = _u64("offset", written.get("completeUntil", 0))
-        positions = parse_positions("offset", written.get("vb"))
+        until = _u64("offset", fields.get("completeUntil", 0))
+        positions = parse_positions("offset", fields.get("vb"))
         return cls(positions, rollbacks, coverage=coverage, losses=losses, complete_until=until)
 
 

@@ -32,8 +32,10 @@ def _starting(text: str) -> Offset:
         return Offset()
     if word == "latest":
         return Offset(latest=True)
-    given = json.loads(text)
-    coverage = Coverage.from_json(given["collections"]) if isinstance(given, dict) and "collections" in given else None
+    content = json.loads(text)
+    coverage = (
+        Coverage.from_json(content["collections"]) if isinstance(content, dict) and "collections" in content else None
+    )
     return Offset(_json_positions("startingOffsets", text), coverage=coverage)
 
 
@@ -57,9 +59,9 @@ def _collection(text: str) -> str:
 
 
 def _json_positions(option: str, text: str) -> dict[int, Position]:
-    given = json.loads(text)
+    content = json.loads(text)
     # An offset copied from a checkpoint or a progress report will do as well.
-    return parse_positions(option, given["vb"] if isinstance(given, dict) and "vb" in given else given)
+    return parse_positions(option, content["vb"] if isinstance(content, dict) and "vb" in content else content)
 
 
 _POSITIONS = 'JSON such as {"0": 120, "7": ["00a1b2c3d4e5f607", 9]} (vbucket: seqno, or vb uuid and seqno)'

@@ -52,56 +52,56 @@ class Range:
         return self.end_seqno - self.start_seqno + VBUCKET_COST
 
 
-def newest(seen: Mapping[int, BranchHistory]) -> Offset:
+def newest(histories: Mapping[int, BranchHistory]) -> Offset:
     """Return the offset at the end of every vbucket's history, where a `latest` start begins."""
-    return Offset({vb: _complete(vb, history) for vb, history in sorted(seen.items()) if history.high_seqno})
+    return Offset({vb: _complete(vb, history) for vb, history in sorted(histories.items()) if history.high_seqno})
 
 
 def plan(
     start: Offset,
-    seen: Mapping[int, BranchHistory],
+    histories: Mapping[int, BranchHistory],
     *,
-    held: HeldPoints | None = None,
+    held_points: HeldPoints | None = None,
     changes_max: int | None = None,
     targets: Mapping[int, int] | None = None,
 ) -> Offset:
     """Return the end of the batch that starts at `start`; `start` itself if there is nothing to do.
 
     Args:
-        start: the end of the batch before. That batch must have been read when `seen` was observed.
-        seen: the nodes' histories, by vbucket. Vbuckets of `start` that are missing keep their position.
-        held: further points to return to, if any are remembered.
+        start: the end of the batch before. That batch must have been read when `histories` was observed.
+        histories: the nodes' histories, by vbucket. Vbuckets of `start` that are missing keep their position.
+        held_points: further points to return to, if any are remembered.
         changes_max: the most changes. A replacement of a lost branch is not cut: it comes in addition.
         targets: seqnos to stop at, by vbucket (a vbucket missing here gets nothing new); None for no bound.
     """
-    moves = {vb: _move(start, seen[vb], held, vb, targets) for vb in sorted(seen)}
-    left = None if changes_max is None else changes_max - sum(move.owed for move in moves.values())
-    grants = share_out({vb: move.backlog for vb, move in moves.items()}, left)
+    moves = {vb: _move(start, histories[vb], held_points, vb, targets) for vb in sorted(histories)}
+    room = None if changes_max is None else changes_max - sum(move.owed for move in moves.values())
+    grants = share_out({vb: move.backlog for vb, move in moves.items()}, room)
     ends = {vb: move.floor + grants[vb] for vb, move in moves.items()}
     if not any(moves[vb].lost or ends[vb] > moves[vb].start for vb in moves):
         return start
     positions = dict(start.positions)
     for vb, move in moves.items():
-        positions[vb] = _end(start, move, ends[vb], seen[vb], vb)
-    lost = frozenset(vb for vb, move in moves.items() if move.lost)
+        positions[vb] = _end(start, move, ends[vb], histories[vb], vb)
+    rolled_back = frozenset(vb for vb, move in moves.items() if move.lost)
     losses = {vb: move.purged for vb, move in moves.items() if move.purged}
-    return Offset({vb: positions[vb] for vb in sorted(positions)}, lost, coverage=start.coverage, losses=losses)
+    return Offset({vb: positions[vb] for vb in sorted(positions)}, rolled_back, coverage=start.coverage, losses=losses)
 
 
-def settled(end: Offset, seen: Mapping[int, BranchHistory]) -> Offset:
+def settled(end: Offset, histories: Mapping[int, BranchHistory]) -> Offset:
     """Return the offset in which each vbucket at the end of its history is marked as complete; `end` itself if all are.
 
     Args:
         end: the end of a batch.
-        seen: as observed after it was read.
+        histories: as observed after it was read.
     """
-    calm = {
+    settled_positions = {
         vb: _complete(vb, history)
-        for vb, history in seen.items()
+        for vb, history in histories.items()
         if (place := end.position(vb)).seqno and (place.seqno, place.vb_uuid) == (history.high_seqno, history.vb_uuid)
     }
-    positions = dict(end.positions) | calm
-    if not end.rollbacks - calm.keys() and positions != end.positions:
+    positions = dict(end.positions) | settled_positions
+    if not end.rollbacks - settled_positions.keys() and positions != end.positions:
         return Offset({vb: positions[vb] for vb in sorted(positions)}, coverage=end.coverage)
     return end
 
@@ -124,10 +124,10 @@ class _Move:
 
 
 def _move(
-    start: Offset, history: BranchHistory, held: HeldPoints | None, vb: int, targets: Mapping[int, int] | None
+    start: Offset, history: BranchHistory, held_points: HeldPoints | None, vb: int, targets: Mapping[int, int] | None
 ) -> _Move:
     position = start.position(vb)
-    points = held.of(vb) if held else ()
+    points = held_points.of(vb) if held_points else ()
     going: Resumption = resume(position, history, points, rolled_back=vb in start.rollbacks)
     # What was delivered once is replaced in the batch that takes it back, or a table would lack it for a while.
     floor = max(going.seqno, min(position.seqno, history.high_seqno))
@@ -161,11 +161,11 @@ def share_out(backlogs: Mapping[int, int], limit: int | None) -> dict[int, int]:
     if limit is None:
         return dict(backlogs)
     shares: dict[int, int] = {}
-    remaining, waiting = max(limit, 0), len(backlogs)
+    remaining, remaining_vbuckets = max(limit, 0), len(backlogs)
     for backlog, vb in sorted((backlog, vb) for vb, backlog in backlogs.items()):
-        shares[vb] = min(backlog, remaining // waiting)
+        shares[vb] = min(backlog, remaining // remaining_vbuckets)
         remaining -= shares[vb]
-        waiting -= 1
+        remaining_vbuckets -= 1
     return shares
 
 
@@ -183,8 +183,8 @@ def _range(vb: int, start: Offset, end: Offset) -> Range | None:
         return None  # not moved; its snapshot start tells of an earlier batch
     if after.seqno == after.snapshot_start and not rollback:
         return None  # idle; only its history got a new name, or was found complete
-    purged = end.losses.get(vb, 0)
-    return Range(vb, after.vb_uuid, after.snapshot_start, after.seqno, after.snapshot_end, rollback, purged)
+    purge_seqno = end.losses.get(vb, 0)
+    return Range(vb, after.vb_uuid, after.snapshot_start, after.seqno, after.snapshot_end, rollback, purge_seqno)
 
 
 def pack(parts: Iterable[Range], partitions: int) -> list[Sequence[Range]]:

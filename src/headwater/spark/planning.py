@@ -60,13 +60,13 @@ def check_fits(start: Offset, vbuckets: int, url: str) -> None:
     """
     if start.positions and (highest := max(start.positions)) >= vbuckets:
         advice = f"a bucket with vbucket {highest}, at which the read begins: it has {vbuckets} vbuckets"
-        anew = "begin anew, in another place, with an empty checkpoint"
+        remedy = "begin anew, in another place, with an empty checkpoint"
         raise OptionError(
-            "url", url, f"{advice}. Name its own in startingOffsets; if another one was read before, {anew}"
+            "url", url, f"{advice}. Name its own in startingOffsets; if another one was read before, {remedy}"
         )
 
 
-def check_ends(ends: Mapping[int, int], seen: Mapping[int, BranchHistory], vbuckets: int) -> None:
+def check_ends(ends: Mapping[int, int], histories: Mapping[int, BranchHistory], vbuckets: int) -> None:
     """Check that each vbucket has reached its end: the rows up to a later end would be taken for complete.
 
     Raises:
@@ -75,8 +75,8 @@ def check_ends(ends: Mapping[int, int], seen: Mapping[int, BranchHistory], vbuck
     for vbucket, seqno in ends.items():
         if vbucket >= vbuckets:
             raise OptionError("endingOffsets", str(vbucket), f"a vbucket of this bucket: it has {vbuckets}")
-        if vbucket in seen and seqno > seen[vbucket].readable_seqno:
-            problem = f"a seqno that vbucket {vbucket} has come to: it is at {seen[vbucket].readable_seqno}"
+        if vbucket in histories and seqno > histories[vbucket].readable_seqno:
+            problem = f"a seqno that vbucket {vbucket} has come to: it is at {histories[vbucket].readable_seqno}"
             raise OptionError("endingOffsets", str(seqno), f"{problem}. latest, or no such option, reads what there is")
 
 
@@ -110,11 +110,11 @@ class Planning:
         self._histories: dict[int, BranchHistory] = {}
         self._observed_at = float("-inf")
         self._start: dict[str, Any] | None = None
-        self._at: Offset | None = None
+        self._offset: Offset | None = None
         self._calm_since = float("inf")
         self._idle = False
         self._coverage: tuple[Coverage | None] | None = None
-        self._begun: Offset | None = None
+        self._start_offset: Offset | None = None
         self._further = FURTHER_MAX
 
     def close(self) -> None:
@@ -123,11 +123,11 @@ class Planning:
 
     def look_again(self) -> None:
         """Drop the last observation, so that the next plan requests a new one from the nodes."""
-        self._observed_at, self._idle, self._at = float("-inf"), False, None
+        self._observed_at, self._idle, self._offset = float("-inf"), False, None
 
     def aim(self) -> None:
         """Set the goal of this run: the bucket's present end."""
-        self._observe(whole=True)
+        self._observe(all_owners=True)
         self.targets = {vb: history.readable_seqno for vb, history in self._histories.items()}
 
     def latest(self, start: dict[str, Any], changes_max: int | None) -> dict[str, Any]:
@@ -143,67 +143,73 @@ class Planning:
             # A run to the end is over when nothing is left; what nobody has at the moment is left, too. And a start at
             # the newest needs a place in each vbucket: one without would be read from its beginning, once it has one.
             at = Offset.from_json(start)
-            whole = self.targets is not None or at.latest
-            resting = () if whole else self._resting(at)
-            self._observe(whole=whole, idle=self._idle and start == self._start, resting=resting)
-            self._at = at
+            all_owners = self.targets is not None or at.latest
+            resting = () if all_owners else self._resting_vbuckets(at)
+            self._observe(all_owners=all_owners, idle=self._idle and start == self._start, resting=resting)
+            self._offset = at
             self._calm_since = self._calm_since if start == self._start else float("inf")
             self._start = start
-        begun = self._covered_offset(Offset.from_json(start))
-        self._report_complete(begun)
-        check_fits(begun, self.nodes.vbuckets, self.settings.url)
-        if begun.latest:
-            return self._complete(replace(newest(self._histories), coverage=begun.coverage), begun).to_json()
-        self._begun = self._begun or begun
-        self.held.record(begun.positions, self._histories, begun.rollbacks)
-        end = plan(begun, self._histories, held=self.held, changes_max=changes_max, targets=self.targets)
-        if end is begun and self._goes_further(begun):
-            end = plan(begun, self._histories, held=self.held, changes_max=changes_max, targets=self.targets)
-        self._idle = end is begun
-        if end is begun:
-            calm = settled(begun, self._histories) if self._settles() else begun
-            known = self._complete(calm, begun)
-            return start if calm is begun and not self._tells(begun, known) else known.to_json()
-        check_loss(begun, end, fails=self.settings.fail_on_data_loss)
-        check(self.settings.rollback_policy, begun, end)
-        return self._complete(end, begun).to_json()
+        start_offset = self._covered_offset(Offset.from_json(start))
+        self._report_complete(start_offset)
+        check_fits(start_offset, self.nodes.vbuckets, self.settings.url)
+        if start_offset.latest:
+            return self._complete(
+                replace(newest(self._histories), coverage=start_offset.coverage), start_offset
+            ).to_json()
+        self._start_offset = self._start_offset or start_offset
+        self.held.record(start_offset.positions, self._histories, start_offset.rollbacks)
+        end = plan(start_offset, self._histories, held_points=self.held, changes_max=changes_max, targets=self.targets)
+        if end is start_offset and self._goes_further(start_offset):
+            end = plan(
+                start_offset, self._histories, held_points=self.held, changes_max=changes_max, targets=self.targets
+            )
+        self._idle = end is start_offset
+        if end is start_offset:
+            settled_offset = settled(start_offset, self._histories) if self._settles() else start_offset
+            end_offset = self._complete(settled_offset, start_offset)
+            return (
+                start
+                if settled_offset is start_offset and not self._tells(start_offset, end_offset)
+                else end_offset.to_json()
+            )
+        check_loss(start_offset, end, fails=self.settings.fail_on_data_loss)
+        check(self.settings.rollback_policy, start_offset, end)
+        return self._complete(end, start_offset).to_json()
 
-    def _complete(self, end: Offset, begun: Offset) -> Offset:
-        """Return an offset with the time up to which nothing is missing in it, which is not below that of `begun`."""
+    def _complete(self, end: Offset, start_offset: Offset) -> Offset:
+        """Return an offset with the time until which it lacks no change: that of `start_offset` or a later one."""
         seqnos = {vb: position.seqno for vb, position in end.positions.items() if self._is_on_log(vb, position)}
-        return replace(end, complete_until=self.nodes.complete.until(seqnos, begun.complete_until))
+        return replace(end, complete_until=self.nodes.complete.until(seqnos, start_offset.complete_until))
 
     def _is_on_log(self, vb: int, position: Position) -> bool:
         """Return True if a position is in the history that the node has: another branch's seqno says nothing of it."""
         history = self._histories.get(vb)
         return history is not None and any(entry[0] == position.vb_uuid for entry in history.log)
 
-    def _tells(self, begun: Offset, known: Offset) -> bool:
+    def _tells(self, start_offset: Offset, end: Offset) -> bool:
         """Return True if the offset of a job with a record of its own moves on for the time alone, now and then:
         whoever reads the table sees that it is fresh though nothing changes.
         """
-        return self._settle and known.complete_until >= begun.complete_until + round(TELL_SECONDS * NANOSECONDS)
+        return self._settle and end.complete_until >= start_offset.complete_until + round(TELL_SECONDS * NANOSECONDS)
 
-    def _report_complete(self, begun: Offset) -> None:
-        """Add to the report the time up to which a reader at `begun` has everything."""
+    def _report_complete(self, start_offset: Offset) -> None:
+        """Add to the report the time up to which a reader at `start_offset` has everything."""
         if self.reported is not None:
-            until, complete = self._complete(begun, begun).complete_until, self.nodes.complete
+            until, complete = self._complete(start_offset, start_offset).complete_until, self.nodes.complete
             self.reported = self.reported | complete_entry(until, complete.problem)
 
-    def _resting(self, start: Offset) -> set[int]:
-        """Return the vbuckets of which the reader had everything at the last observation, and has read nothing
-        since.
-        """
-        if self._at is None:
+    def _resting_vbuckets(self, start: Offset) -> set[int]:
+        """Return the vbuckets that the reader had read to their end at the last observation, and has not read since."""
+        if self._offset is None:
             return set()
-        last, now = self._at.positions, start.positions
+        last, now = self._offset.positions, start.positions
         return {
             vb
             for vb, history in self._histories.items()
             if (at := now.get(vb)) is not None and at == last.get(vb) and at.seqno == history.high_seqno
         }
 
-    def _goes_further(self, begun: Offset) -> bool:
+    def _goes_further(self, start_offset: Offset) -> bool:
         """Move the goal of a run that has reached it, if there were writes while it read; return True if the goal was
         moved.
 
@@ -211,16 +217,17 @@ class Planning:
         that existed all the time would be missing. Its replacement is read now, not by a daily job's next run. A run's
         goal moves a limited number of times.
         """
-        if self.targets is None or self._begun is None or not self._further:
+        if self.targets is None or self._start_offset is None or not self._further:
             return False
-        moved = {
+        new_targets = {
             vb: history.readable_seqno
             for vb, history in self._histories.items()
-            if self._begun.position(vb) != begun.position(vb) and begun.position(vb).seqno < history.readable_seqno
+            if self._start_offset.position(vb) != start_offset.position(vb)
+            and start_offset.position(vb).seqno < history.readable_seqno
         }
-        self._further -= bool(moved)
-        self.targets |= moved
-        return bool(moved)
+        self._further -= bool(new_targets)
+        self.targets |= new_targets
+        return bool(new_targets)
 
     def _covered_offset(self, start: Offset) -> Offset:
         """Return an offset with the collections to read, by id; for a start without positions, those that the names
@@ -235,10 +242,10 @@ class Planning:
 
     def _settles(self) -> bool:
         self._calm_since = min(self._calm_since, self._observed_at)
-        calm = self._observed_at - self._calm_since
-        return self._settle and (self.targets is not None or calm >= SETTLE_SECONDS)
+        calm_seconds = self._observed_at - self._calm_since
+        return self._settle and (self.targets is not None or calm_seconds >= SETTLE_SECONDS)
 
-    def _observe(self, *, whole: bool = False, idle: bool = False, resting: Collection[int] = ()) -> None:
-        self._histories = self.nodes.observe(whole=whole, idle=idle, resting=resting)
+    def _observe(self, *, all_owners: bool = False, idle: bool = False, resting: Collection[int] = ()) -> None:
+        self._histories = self.nodes.observe(all_owners=all_owners, idle=idle, resting=resting)
         self._observed_at = time.monotonic()
         self.reported = newest(self._histories).to_json() | ownerless_entry(*self.nodes.ownerless)

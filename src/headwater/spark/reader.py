@@ -47,11 +47,11 @@ def read(
     connect: Callable[[SourceSettings], Client] = connect,
     unread: set[int] | None = None,
     *,
-    purged: dict[int, int] | None = None,
+    purge_seqnos: dict[int, int] | None = None,
     dropped: set[int] | None = None,
     reached: dict[int, tuple[int, int]] | None = None,
     had: Mapping[int, Position] | None = None,
-    kept: dict[int, int] | None = None,
+    kept_seqnos: dict[int, int] | None = None,
 ) -> Iterator[Any]:
     """Yield the rows of one Spark partition as Arrow batches; rollback rows first.
 
@@ -64,7 +64,7 @@ def read(
             were purged meanwhile. None: the planner repairs these, and the task repairs the case that the planner can't
             see: a vbucket whose reading began at 0, and broke off below a later purge seqno, comes again behind a
             rollback row to 0.
-        purged: filled with those of `unread` of which deletions were purged: vbucket to the purge seqno.
+        purge_seqnos: filled with those of `unread` of which deletions were purged: vbucket to the purge seqno.
         dropped: filled with the ids of collections whose end the streams reported. Their documents are gone without
             deletions.
         reached: filled with the vbuckets whose node could no longer show the state at the end of the range and sent a
@@ -72,8 +72,8 @@ def read(
             a range are left out, and with them documents that were replaced above it.
         had: by vbucket, the position up to which the reader has all rows: rows that a replay brings again are left out,
             as far as the history of that position still stands. None: all rows are wanted.
-        kept: vbuckets of which all rows are wanted in spite of `had`; filled with the seqno up to which the history of
-            that position still stands, before the first row of the vbucket is yielded.
+        kept_seqnos: vbuckets of which all rows are wanted in spite of `had`; filled with the seqno up to which the
+            history of that position still stands, before the first row of the vbucket is yielded.
 
     Raises:
         TransportError, StatusError: there was no progress for `retrySeconds`.
@@ -85,9 +85,9 @@ def read(
     task = _Task(settings, maker, parts)
     task.begins_again = unread is None
     task.unread = set() if unread is None else unread
-    task.purged = {} if purged is None else purged
+    task.purged = {} if purge_seqnos is None else purge_seqnos
     task.dropped = set() if dropped is None else dropped
-    task.reached, task.had, task.kept = reached, had or {}, {} if kept is None else kept
+    task.reached, task.had, task.kept = reached, had or {}, {} if kept_seqnos is None else kept_seqnos
     if any(part.rollback for part in parts):
         yield task.maker.rollbacks(parts)
     if not task.pending:
@@ -96,8 +96,8 @@ def read(
         while task.pending:
             try:
                 yield from task.drain(client)
-            except RollbackRequired as refused:
-                yield from task.give_up(client, refused)
+            except RollbackRequired as rollback:
+                yield from task.give_up(client, rollback)
         task.check_dropped(client)
 
 
@@ -117,7 +117,7 @@ class _Task:
         self.pending = {part.vbucket: part for part in parts if part.end_seqno > part.start_seqno}
         self.positions = {vb: replace(claim(part), coverage=settings.coverage) for vb, part in self.pending.items()}
         self.logs: dict[int, Any] = {}
-        self._planned = {vb: part.end_seqno for vb, part in self.pending.items()}
+        self._planned_ends = {vb: part.end_seqno for vb, part in self.pending.items()}
         self.begins_again = True
         self.unread: set[int] = set()
         self.purged: dict[int, int] = {}
@@ -167,17 +167,24 @@ class _Task:
                     marker.vbucket,
                     marker.end_seqno,
                 )
-        self.dropped.update(gone for _, event in batch.collection_events if (gone := _dropped(event)) is not None)
+        self.dropped.update(
+            collection_id for _, event in batch.collection_events if (collection_id := _dropped_id(event)) is not None
+        )
         if batch.records.num_rows:
             rows = self.maker.rows(batch.records)
             if rows.num_rows:
                 yield rows
 
     def _note_ends(self, batch: ChangeBatch) -> None:
-        for ended in batch.ended:
-            vb = ended.vbucket
+        for end in batch.ended:
+            vb = end.vbucket
             part = self.pending.pop(vb, None)
-            if part is None or self.reached is None or vb in self.unread or self.maker.last_of(vb) <= self._planned[vb]:
+            if (
+                part is None
+                or self.reached is None
+                or vb in self.unread
+                or self.maker.last_of(vb) <= self._planned_ends[vb]
+            ):
                 continue
             # A stream ends with a whole snapshot, which is a state; not so one that was asked for again behind the end,
             # after a connection broke.
@@ -194,29 +201,29 @@ class _Task:
         for vb, log in logs.items():
             if log is not self.logs.get(vb) and vb in self.pending:
                 part = self.pending[vb]
-                shared = _shared(part.vb_uuid, log)
+                common_seqno = _common_seqno(part.vb_uuid, log)
                 # Rows behind the range are wanted only while all of the range is this node's history: together they are
                 # one state.
-                goes_on = self.reached is not None and shared >= part.end_seqno
-                last = U64_MAX if goes_on else min(part.end_seqno, shared)
-                had = self.had.get(vb, Position.beginning(vb))
-                above = min(had.seqno, _shared(had.vb_uuid, log))
+                goes_on = self.reached is not None and common_seqno >= part.end_seqno
+                last = U64_MAX if goes_on else min(part.end_seqno, common_seqno)
+                position = self.had.get(vb, Position.beginning(vb))
+                above = min(position.seqno, _common_seqno(position.vb_uuid, log))
                 if vb in self.kept:
                     self.kept[vb], above = above, 0
                 self.maker.expect(part, log, last, above)
-                if shared < part.end_seqno:
+                if common_seqno < part.end_seqno:
                     self.unread.add(vb)
         self.logs = logs
 
     def _abandon_unreachable(self) -> bool:
-        known = [(vb, part, self.logs[vb]) for vb, part in self.pending.items() if vb in self.logs]
+        pending_parts = [(vb, part, self.logs[vb]) for vb, part in self.pending.items() if vb in self.logs]
         # The owner's history has not what the range was planned for, so no stream will ever bring it.
-        lost = [vb for vb, part, log in known if _shared(part.vb_uuid, log) < part.end_seqno]
-        for vb in lost:
+        unreachable = [vb for vb, part, log in pending_parts if _common_seqno(part.vb_uuid, log) < part.end_seqno]
+        for vb in unreachable:
             del self.pending[vb]
-        return bool(lost)
+        return bool(unreachable)
 
-    def give_up(self, client: Client, refused: RollbackRequired) -> Iterator[Any]:
+    def give_up(self, client: Client, rollback: RollbackRequired) -> Iterator[Any]:
         """Handle a vbucket whose stream was refused with a rollback.
 
         If the planner can see the reason, the vbucket is left to it (`unread`). If only this task can, the vbucket
@@ -225,21 +232,21 @@ class _Task:
         Raises:
             RollbackRequired: the node still refuses after that time. DataLoss: the options forbid to begin again.
         """
-        part, place = self.pending[refused.vbucket], self.positions[refused.vbucket]
+        part, place = self.pending[rollback.vbucket], self.positions[rollback.vbucket]
         log = tuple(client.failover_log(part.vbucket))
-        parted = _shared(part.vb_uuid, log) < max(part.snapshot_end, part.end_seqno)
-        purged = purge_seqno(client.vbucket_stats(STATS), part.vbucket)
-        if purged > place.seqno and not parted and part.start_seqno == 0 and self.begins_again:
-            yield self._begin_again(replace(part, rollback=True, purged=purged), place.seqno)
-        elif parted or purged > place.seqno:
+        is_other_branch = _common_seqno(part.vb_uuid, log) < max(part.snapshot_end, part.end_seqno)
+        purge = purge_seqno(client.vbucket_stats(STATS), part.vbucket)
+        if purge > place.seqno and not is_other_branch and part.start_seqno == 0 and self.begins_again:
+            yield self._begin_again(replace(part, rollback=True, purged=purge), place.seqno)
+        elif is_other_branch or purge > place.seqno:
             del self.pending[part.vbucket]
             self.unread.add(part.vbucket)
-            self.purged |= {} if parted else {part.vbucket: purged}
-        elif place.snapshot_start < place.seqno == purged:
+            self.purged |= {} if is_other_branch else {part.vbucket: purge}
+        elif place.snapshot_start < place.seqno == purge:
             # Old servers compare the purge seqno with the snapshot's start, which a claim has one below its seqno.
             self.positions[part.vbucket] = replace(place, snapshot_start=place.seqno)
         else:
-            self._doubt(refused)
+            self._doubt(rollback)
 
     def _begin_again(self, part: Range, seqno: int) -> Any:
         """Set a vbucket back to 0 and return its rollback row: rows up to `seqno` were yielded, and some may be of
@@ -273,20 +280,20 @@ class _Task:
         if any(map(manifest.has, self.dropped)):
             raise ConnectionLost(self.settings.url, "a collection is there that was not shown for a while")
 
-    def _doubt(self, refused: RollbackRequired) -> None:
+    def _doubt(self, rollback: RollbackRequired) -> None:
         """Wait DOUBT_SECONDS before the next request: a node that has just lost the vbucket may have refused by its own
         old log.
 
         Raises:
             RollbackRequired: the refusals have lasted for `retrySeconds`.
         """
-        began = self._refused_at.setdefault(refused.vbucket, time.monotonic())
-        if time.monotonic() - began >= self.settings.retry_seconds:
-            raise refused
+        refused_at = self._refused_at.setdefault(rollback.vbucket, time.monotonic())
+        if time.monotonic() - refused_at >= self.settings.retry_seconds:
+            raise rollback
         time.sleep(DOUBT_SECONDS)
 
 
-def _dropped(event: CollectionEvent) -> int | None:
+def _dropped_id(event: CollectionEvent) -> int | None:
     from headwater.client import CollectionDropped  # noqa: PLC0415 -- Spark loads the source in every session
 
     return event.collection_id if isinstance(event, CollectionDropped) else None
@@ -306,7 +313,7 @@ def claim(part: Range) -> Position:
     return ClaimedPosition(part.vbucket, part.vb_uuid, start, start - 1, max(part.snapshot_end, part.end_seqno))
 
 
-def _shared(vb_uuid: int, log: Any) -> int:
+def _common_seqno(vb_uuid: int, log: Any) -> int:
     """Return the last seqno that a failover log shares with a reader that last saw branch `vb_uuid`; U64_MAX without a
     bound.
 

@@ -23,25 +23,25 @@ class Remarks:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._since: float | None = None
-        self._said: float | None = None
+        self._since_at: float | None = None
+        self._remarked_at: float | None = None
 
-    def waits(self, what: str) -> float:
+    def waits(self, condition: str) -> float:
         """Note that the condition lasts, and log it if that is due; return the seconds since it began.
 
         Args:
-            what: the condition in words.
+            condition: the condition in words.
         """
         now = self._clock()
-        self._since = now if self._since is None else self._since
-        seconds = now - self._since
-        if seconds >= GRACE_SECONDS and (self._said is None or now >= self._said + REMARK_SECONDS):
-            self._said = now
-            log.warning("for %.0f s: %s", seconds, what)
+        self._since_at = now if self._since_at is None else self._since_at
+        seconds = now - self._since_at
+        if seconds >= GRACE_SECONDS and (self._remarked_at is None or now >= self._remarked_at + REMARK_SECONDS):
+            self._remarked_at = now
+            log.warning("for %.0f s: %s", seconds, condition)
         return seconds
 
-    def is_over(self, what: str) -> None:
+    def is_over(self, condition: str) -> None:
         """Note that the condition is over; log it if it was logged before."""
-        if self._said is not None and self._since is not None:
-            log.warning("after %.0f s: %s", self._clock() - self._since, what)
-        self._since = self._said = None
+        if self._remarked_at is not None and self._since_at is not None:
+            log.warning("after %.0f s: %s", self._clock() - self._since_at, condition)
+        self._since_at = self._remarked_at = None

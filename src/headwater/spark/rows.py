@@ -61,11 +61,11 @@ def check_columns(columns: Sequence[tuple[str, str]], *, with_meta: bool) -> tup
         if name in COLUMNS and kind not in COLUMNS[name][0]:
             raise OptionError("column", f"{name} {kind}", f"possible: {name} is {' or '.join(COLUMNS[name][0])}")
     tells_deletions = "event" in kinds or "deleted" in kinds
-    needed = ["key", *([] if tells_deletions else ["value"]), *(["cas", "rev_seqno"] if with_meta else [])]
-    for name in needed:
+    required = ["key", *([] if tells_deletions else ["value"]), *(["cas", "rev_seqno"] if with_meta else [])]
+    for name in required:
         if name not in kinds:
-            why = " with withMeta" if name in ("cas", "rev_seqno") else ""
-            raise OptionError("columns", ", ".join(kinds), f"enough: {name} is missing{why}")
+            reason = " with withMeta" if name in ("cas", "rev_seqno") else ""
+            raise OptionError("columns", ", ".join(kinds), f"enough: {name} is missing{reason}")
     if ("scope" in kinds) != ("collection" in kinds):
         raise OptionError("columns", ", ".join(kinds), "clear: scope and collection go together")
     if "event" in kinds and "deleted" in kinds:

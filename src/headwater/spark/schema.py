@@ -55,9 +55,9 @@ def types(
         collections: True if collections are chosen, which adds their columns.
         befores: True if changes come with the version that they replaced, which adds three columns.
     """
-    known = COLUMNS | (OF_COLLECTIONS if collections else {}) | (OF_BEFORES if befores else {})
-    chosen = {name: kind for name, (kind, _) in known.items()} | {"key": key_format, "value": value_format}
-    return chosen | ({"before": _struct(value_format)} if befores else {})
+    columns = COLUMNS | (OF_COLLECTIONS if collections else {}) | (OF_BEFORES if befores else {})
+    types_by_name = {name: kind for name, (kind, _) in columns.items()} | {"key": key_format, "value": value_format}
+    return types_by_name | ({"before": _struct(value_format)} if befores else {})
 
 
 def ddl(
@@ -69,7 +69,7 @@ def ddl(
 
 
 def choose(
-    wanted: Sequence[tuple[str, str]],
+    columns_wanted: Sequence[tuple[str, str]],
     key_format: str,
     value_format: str,
     *,
@@ -82,18 +82,18 @@ def choose(
     Python source. Without `value`, nodes do not even send the values.
 
     Args:
-        wanted: (name, type in Spark's spelling).
+        columns_wanted: (name, type in Spark's spelling).
         key_format, value_format: "binary" or "string".
         collections, befores: as for `types`.
 
     Raises:
         OptionError: an unknown column, or one of another type.
     """
-    ours = types(key_format, value_format, collections=collections, befores=befores)
-    ours |= {name: kind for name, (kind, _) in (ON_REQUEST if collections else {}).items()}
-    for name, kind in wanted:
-        if ours.get(name) != kind:
-            known = ddl(key_format, value_format, collections=collections, befores=befores)
-            allowed = f"a column of the dcp source: {known}"
+    our_columns = types(key_format, value_format, collections=collections, befores=befores)
+    our_columns |= {name: kind for name, (kind, _) in (ON_REQUEST if collections else {}).items()}
+    for name, kind in columns_wanted:
+        if our_columns.get(name) != kind:
+            columns = ddl(key_format, value_format, collections=collections, befores=befores)
+            allowed = f"a column of the dcp source: {columns}"
             raise OptionError("schema", f"{name} {kind}", allowed)
-    return tuple(name for name, _ in wanted)
+    return tuple(name for name, _ in columns_wanted)

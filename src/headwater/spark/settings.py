@@ -24,18 +24,18 @@ VIEW_INSTEAD = (
 )
 
 
-def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceSettings:
+def parse(user_options: Mapping[str, str], *, streaming: bool | None = None) -> SourceSettings:
     """Return the user's options, checked and typed.
 
     Args:
-        given: option names (any case) and texts, in Spark's form.
+        user_options: option names (any case) and texts, in Spark's form.
         streaming: True for `readStream`, False for `read`; some options fit only one of them. None: not known yet.
 
     Raises:
         OptionError: an unknown option, an invalid value, or an option that does not fit this kind of read.
     """
     values = {}
-    for option, text in _recognised(given, OPTIONS):
+    for option, text in _recognised(user_options, OPTIONS):
         if streaming is not None and option.uses == ("batch" if streaming else "streaming"):
             kind = "streaming" if streaming else "batch"
             raise OptionError(option.camel, text, f"for a {kind} read; only a {option.uses} read takes this option")
@@ -50,9 +50,11 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceS
     return settings
 
 
-def parse_write(given: Mapping[str, str]) -> WriteSettings:
+def parse_write(user_options: Mapping[str, str]) -> WriteSettings:
     """Return the user's options of a write, checked and typed; arguments and errors are those of `parse`."""
-    values = {option.field: option.parse(text, option.camel) for option, text in _recognised(given, WRITE_OPTIONS)}
+    values = {
+        option.field: option.parse(text, option.camel) for option, text in _recognised(user_options, WRITE_OPTIONS)
+    }
     _require_url(values, "save(url)")
     _split_login(values)
     return WriteSettings(**values)
@@ -73,8 +75,8 @@ def _require_url(values: Mapping[str, object], otherwise: str) -> None:
         raise OptionError("url", "", f"{OPTIONS[0].allowed}; give it as an option or as {otherwise}")
 
 
-def _recognised(given: Mapping[str, str], options: tuple[Option, ...]) -> Iterator[tuple[Option, str]]:
-    lowered = {name.lower(): text for name, text in given.items()}
+def _recognised(user_options: Mapping[str, str], options: tuple[Option, ...]) -> Iterator[tuple[Option, str]]:
+    lowered = {name.lower(): text for name, text in user_options.items()}
     by_name = {option.camel.lower(): option for option in options}
     if "path" in lowered:
         lowered.setdefault("url", lowered["path"])
@@ -85,6 +87,6 @@ def _recognised(given: Mapping[str, str], options: tuple[Option, ...]) -> Iterat
             yield by_name[name], text
         elif name not in SPARKS_OWN:
             names = [option.camel for option in options]
-            near, known = nearest(name, names), ", ".join(names)
+            near, choices = nearest(name, names), ", ".join(names)
             hint = f" (did you mean {near}?)" if near else ""
-            raise OptionError(name, text, f"known to the dcp source{hint}; its options are {known}")
+            raise OptionError(name, text, f"known to the dcp source{hint}; its options are {choices}")

@@ -21,7 +21,7 @@ from headwater.errors import HistoryChanged
 from headwater.protocol.dcp.coverage import Coverage
 from headwater.spark.brief import brief, brief_rows
 from headwater.spark.garbage import set_aside
-from headwater.spark.nodes import Known, SourceNodes
+from headwater.spark.nodes import KnownNodes, SourceNodes
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, pack, plan, ranges
 from headwater.spark.planning import Planning, check, check_ends, check_fits, check_loss
@@ -75,9 +75,9 @@ class DcpDataSource(DataSource):
 class DcpPartition(InputPartition):
     """The input of one task."""
 
-    def __init__(self, parts: Sequence[Range], known: Known, coverage: Coverage | None) -> None:
+    def __init__(self, parts: Sequence[Range], known: KnownNodes, coverage: Coverage | None) -> None:
         self.parts: tuple[Range, ...] = tuple(parts)
-        self.known: Known = known
+        self.known: KnownNodes = known
         self.coverage: Coverage | None = coverage
 
 
@@ -86,12 +86,14 @@ class _Reading:
 
     def __init__(self, settings: SourceSettings, schema: StructType, slots: int | None) -> None:
         self.settings = settings
-        wanted = [(column.name, column.dataType.simpleString()) for column in schema.fields]
+        column_types = [(column.name, column.dataType.simpleString()) for column in schema.fields]
         formats = settings.key_format, settings.value_format
-        self.names: tuple[str, ...] = choose(wanted, *formats, collections=settings.chooses, befores=settings.before)
+        self.names: tuple[str, ...] = choose(
+            column_types, *formats, collections=settings.chooses, befores=settings.before
+        )
         self.partitions_wanted: int = settings.partitions or slots or os.cpu_count() or 1
 
-    def packed(self, parts: Sequence[Range], known: Known, coverage: Coverage | None) -> Sequence[InputPartition]:
+    def packed(self, parts: Sequence[Range], known: KnownNodes, coverage: Coverage | None) -> Sequence[InputPartition]:
         """Return the partitions that read these ranges, about as many as there are slots.
 
         Args:
@@ -132,14 +134,14 @@ class DcpBatchReader(_Reading, DataSourceReader):
         nodes, start, ends = SourceNodes(self.settings), self.settings.starting_offsets, self.settings.ending_seqnos
         try:
             coverage = nodes.covered(start)
-            seen, known = nodes.observe(whole=True), nodes.known()
+            histories, known = nodes.observe(all_owners=True), nodes.known()
             check_fits(start, nodes.vbuckets, self.settings.url)
         finally:
             nodes.close()
         if ends is not None:
-            check_ends(ends, seen, nodes.vbuckets)
-            seen = {vb: history for vb, history in seen.items() if vb in ends}
-        end = plan(start, seen, targets=ends)
+            check_ends(ends, histories, nodes.vbuckets)
+            histories = {vb: history for vb, history in histories.items() if vb in ends}
+        end = plan(start, histories, targets=ends)
         check_loss(start, end, fails=self.settings.fail_on_data_loss)
         check(self.settings.rollback_policy, start, end)
         return self.packed([] if end is start else ranges(start, end), known, coverage)
@@ -153,11 +155,13 @@ class DcpBatchReader(_Reading, DataSourceReader):
         """
         from headwater.spark.reader import further, read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
 
-        unread, purged = set[int](), dict[int, int]()
-        reached = further(settings) if settings.ending_seqnos is None else None
-        yield from read(settings, self.names, parts, unread=unread, purged=purged, reached=reached)
-        if unread:
-            raise HistoryChanged(sorted(unread), purged)
+        unread_vbuckets, purge_seqnos = set[int](), dict[int, int]()
+        positions = further(settings) if settings.ending_seqnos is None else None
+        yield from read(
+            settings, self.names, parts, unread=unread_vbuckets, purge_seqnos=purge_seqnos, reached=positions
+        )
+        if unread_vbuckets:
+            raise HistoryChanged(sorted(unread_vbuckets), purge_seqnos)
 
 
 class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -60,7 +60,9 @@ class WriteCounts:
     refused: int = 0
 
     def __add__(self, other: WriteCounts) -> WriteCounts:
-        return WriteCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return WriteCounts(
+            *(own_count + other_count for own_count, other_count in zip(astuple(self), astuple(other), strict=True))
+        )
 
 
 def connect(settings: WriteSettings) -> Client:
@@ -110,17 +112,17 @@ def write(
         planned = client.map
         for batch in batches:
             for start in range(0, batch.num_rows, ROWS_PER_CALL):
-                wanted = list(rows(batch.slice(start, ROWS_PER_CALL), names))
-                written, refused = task.write(wanted)
+                part_rows = list(rows(batch.slice(start, ROWS_PER_CALL), names))
+                counts_, refusals = task.write(part_rows)
                 if not planned.is_same_bucket(client.map):  # each call goes to one; this one went to another
                     raise BucketMadeAnew(settings.url, *((each.uuid, each.vbuckets) for each in (planned, client.map)))
-                total += written
+                total += counts_
                 if letters is not None:
-                    letters.add(refused)
-                elif refused:
-                    row, error = refused[0]
+                    letters.add(refusals)
+                elif refusals:
+                    row, error = refusals[0]
                     key = row.key.encode() if isinstance(row.key, str) else row.key
-                    raise RowsRefused(len(refused), key, str(error))
+                    raise RowsRefused(len(refusals), key, str(error))
         if buckets is not None:
             buckets.add((client.map.uuid, client.map.vbuckets))
         if collections is not None:
@@ -145,23 +147,23 @@ class _Task:
         self.ids: dict[str, int] = {}
         self.client: Client | CollectionClient = client
 
-    def write(self, wanted: list[Row]) -> tuple[WriteCounts, Refused]:
+    def write(self, part_rows: list[Row]) -> tuple[WriteCounts, Refused]:
         """Write rows, each into its collection; return the counts and the rows that were refused permanently."""
         by_path: dict[str | None, list[Row]] = {}
-        for row in wanted:
+        for row in part_rows:
             by_path.setdefault(self.settings.collection or row.path, []).append(row)
         counts = WriteCounts()
-        refused: Refused = []
+        refusals: Refused = []
         for path, of_path in by_path.items():
             self.client = self._client if path is None else self._client.collection(path)
-            written, more = self._write(of_path)
-            counts, refused = counts + written, refused + more
-        return counts, refused
+            counts_, new_refusals = self._write(of_path)
+            counts, refusals = counts + counts_, refusals + new_refusals
+        return counts, refusals
 
-    def _write(self, wanted: list[Row]) -> tuple[WriteCounts, Refused]:
+    def _write(self, rows_: list[Row]) -> tuple[WriteCounts, Refused]:
         writes_of_rows: list[tuple[Row, Write | WriteWithMeta]] = []
-        refused: Refused = []
-        for row in wanted:
+        refusals: Refused = []
+        for row in rows_:
             try:
                 meta, force = self.settings.with_meta, self.settings.force
                 writes_of_rows.append((row, row.write_with_meta(force=force) if meta else row.write()))
@@ -169,14 +171,14 @@ class _Task:
                 # It is no refused document: among the dead letters, what it takes back would stay in the bucket.
                 if row.event == "rollback":
                     raise
-                refused.append((row, error))
+                refusals.append((row, error))
         # A connection that broke leaves open what was written: all of it is written again.
         writes = [write for _, write in writes_of_rows]
-        failed = patiently(lambda: self.client.write_many(writes), self.settings.retry_seconds)
+        errors = patiently(lambda: self.client.write_many(writes), self.settings.retry_seconds)
         self._check_collection()  # before anything reads from it: a read may look another id up
-        counts, more = self._count(writes_of_rows, failed)
-        counts.refused = len(refused) + len(more)
-        return counts, refused + more
+        counts, new_refusals = self._count(writes_of_rows, errors)
+        counts.refused = len(refusals) + len(new_refusals)
+        return counts, refusals + new_refusals
 
     def _check_collection(self) -> None:
         """Note the id of the collection that was written to.
@@ -191,27 +193,29 @@ class _Task:
         if isinstance(place, CollectionClient) and place.collection_id:
             check_ids(self.ids, {f"{place.scope}.{place.name}": place.collection_id})
 
-    def _count(self, writes: list[tuple[Row, Write | WriteWithMeta]], failed: Failed) -> tuple[WriteCounts, Refused]:
+    def _count(self, writes: list[tuple[Row, Write | WriteWithMeta]], errors: Failed) -> tuple[WriteCounts, Refused]:
         counts = WriteCounts()
-        refused: Refused = []
-        held = self._held([writes[place][0] for place, error in failed.items() if isinstance(error, KeyExists)])
+        refusals: Refused = []
+        present = self._stored_documents(
+            [writes[place][0] for place, error in errors.items() if isinstance(error, KeyExists)]
+        )
         for place, (row, _) in enumerate(writes):
-            error = failed.get(place)
+            error = errors.get(place)
             if error is None:
                 counts.deleted, counts.stored = counts.deleted + row.deletes, counts.stored + (not row.deletes)
             elif isinstance(error, KeyNotFound) and row.deletes:
                 counts.absent += 1
             elif isinstance(error, KeyExists) and self.settings.with_meta:
                 counts.behind += 1
-            elif isinstance(error, KeyExists) and not row.deletes and held.get(_bytes(row.key)) == _document(row):
+            elif isinstance(error, KeyExists) and not row.deletes and present.get(_bytes(row.key)) == _document(row):
                 counts.repeated += 1
             elif isinstance(error, REFUSED_ROWS):
-                refused.append((row, error))
+                refusals.append((row, error))
             else:
                 raise error
-        return counts, refused
+        return counts, refusals
 
-    def _held(self, met: list[Row]) -> dict[bytes, tuple[bytes, int]]:
+    def _stored_documents(self, met: list[Row]) -> dict[bytes, tuple[bytes, int]]:
         """Return the value and flags of the stored documents of rows whose CAS did not match, by key; {} with
         `withMeta`.
         """

@@ -61,7 +61,7 @@ class Embedded(Thread):
         self.ready: Event = Event()
         self._config, self._disk, self._clock = config, disk, clock
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._over: asyncio.Event
+        self._stop_event: asyncio.Event
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -75,13 +75,13 @@ class Embedded(Thread):
     def stop(self) -> None:
         """Stop the node in order; raise the error with which it ended, if there is one."""
         if self._loop is not None and self.is_alive():
-            self._loop.call_soon_threadsafe(self._over.set)
+            self._loop.call_soon_threadsafe(self._stop_event.set)
         self.join(START_SECONDS)
         if self.error is not None:
             raise self.error
 
     async def _serve(self) -> None:
-        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._stop_event = asyncio.get_running_loop(), asyncio.Event()
         self.store = Store.open(
             self._config.data,
             vbuckets=self._config.vbuckets,
@@ -100,7 +100,7 @@ class Embedded(Thread):
             committer.commit_now()
             _, self.port = self.server.listen()
             self.ready.set()
-            await self._over.wait()
+            await self._stop_event.wait()
             await self.server.close()
             clean = True
         finally:

@@ -105,7 +105,7 @@ class _File:
         self._disk = disk
         self._inode = inode
 
-    def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:
+    def write(self, buffers: Sequence[Buffer], offset: int, *, is_unread: bool = False) -> None:
         data, inode = b"".join(bytes(buffer) for buffer in buffers), self._inode
         error = self._disk.turn()
         if error:
@@ -142,8 +142,8 @@ class _File:
         return self._inode.reserved
 
     def data_end(self, offset: int) -> int:
-        written = np.flatnonzero(self._inode.memory[offset : self._inode.size])
-        return offset + (int(written[-1]) + 1 if len(written) else 0)
+        nonzero = np.flatnonzero(self._inode.memory[offset : self._inode.size])
+        return offset + (int(nonzero[-1]) + 1 if len(nonzero) else 0)
 
     def map(self) -> NDArray[np.uint8]:
         view = self._inode.memory[: self._inode.size]
@@ -215,8 +215,8 @@ class FaultyDisk:
     def take(self, inode: Content, end: int) -> None:
         """Reserve room for a file up to the offset `end`; OSError (ENOSPC) if there is none."""
         used = sum(each.reserved for each in self._names.values())
-        more = max(0, end - inode.reserved)
-        if more and self.capacity is not None and used + more > self.capacity:
+        new_bytes = max(0, end - inode.reserved)
+        if new_bytes and self.capacity is not None and used + new_bytes > self.capacity:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         inode.reserved = max(inode.reserved, end)
 
@@ -225,8 +225,8 @@ class FaultyDisk:
         after = FaultyDisk(self.capacity)
         states = [self._durable_names, *self._renames]
         # Any number of changes of names may have reached the disk, but only in order: so one of the states after each.
-        kept = states[random.randrange(len(states)) if 0 < lose < 1 else (0 if lose else -1)]
-        for path, inode in kept.items():
+        files = states[random.randrange(len(states)) if 0 < lose < 1 else (0 if lose else -1)]
+        for path, inode in files.items():
             after.put(path, inode.after_cut(random, lose))
         return after
 

@@ -70,11 +70,11 @@ class ForkServer:
         data = b""
         fds: list[int] = []
         while not data.endswith(b"\n"):
-            piece, more, _, _ = socket.recv_fds(self._control, PIECE_BYTES, FDS)
+            piece, new_fds, _, _ = socket.recv_fds(self._control, PIECE_BYTES, FDS)
             if not piece:
                 return None
             data += piece
-            fds += more
+            fds += new_fds
         return json.loads(data), fds
 
     def _fork(self, request: dict[str, Any], fds: list[int]) -> list[str] | None:

@@ -66,8 +66,8 @@ class Node:
         self.environment: dict[str, str] = environment or {}
         self._log = data.with_suffix(".log")
         self._process: Process | None = None
-        self._held: list[socket.socket] = []
-        weakref.finalize(self, _close, self._held)
+        self._held_sockets: list[socket.socket] = []
+        weakref.finalize(self, _close, self._held_sockets)
 
     def __repr__(self) -> str:
         return f"<Node {self.url}, {f'process {self.pid}' if self.is_running else 'not running'}>"
@@ -157,10 +157,10 @@ class Node:
         Returns: the copy's folder, which is removed with the node's own.
         """
         self.kill()
-        saved = self.data.with_name(f"saved-{sum(1 for _ in self.data.parent.glob('saved-*'))}")
-        shutil.copytree(self.data, saved)
+        copy = self.data.with_name(f"saved-{sum(1 for _ in self.data.parent.glob('saved-*'))}")
+        shutil.copytree(self.data, copy)
         self.start()
-        return saved
+        return copy
 
     def go_back(self, saved: Path) -> Node:
         """Restore the store of `save`: all later changes are lost, as after a failover to a replica that lacked them.
@@ -219,15 +219,15 @@ class Node:
         Linux lets two sockets with SO_REUSEADDR bind one port as long as one of them, this one, does not listen.
         """
         for port in filter(None, (self.port, self.tls_port, self.http_port)) if sys.platform == "linux" else ():
-            held = socket.socket()
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._held.append(held)
+            socket_ = socket.socket()
+            socket_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._held_sockets.append(socket_)
             with contextlib.suppress(OSError):  # somebody was quicker, or the node listens on another address
-                held.bind((self.host, port))
+                socket_.bind((self.host, port))
 
     def let_go(self) -> None:
         """Release the ports that are held for the next start."""
-        _close(self._held)
+        _close(self._held_sockets)
 
     def _ready_line(self, process: Process) -> str:
         """Return the line that the node prints once it listens."""
@@ -242,8 +242,8 @@ class Node:
                 process.kill()
                 status = process.wait()
                 self._forget()
-                why = "ended" if readable else f"was not ready after {READY_SECONDS:g} s"
-                raise NodeError(f"the node did not come up (status {status}): it {why}\n{self.log}")
+                reason = "ended" if readable else f"was not ready after {READY_SECONDS:g} s"
+                raise NodeError(f"the node did not come up (status {status}): it {reason}\n{self.log}")
             data += piece
         return data.decode()
 

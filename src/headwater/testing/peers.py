@@ -147,8 +147,8 @@ class Peer:
     def _persisted_answers(self, request: Frame) -> Iterator[Frame]:
         """Answer with format 0 for the newest branch, 1 for an older one, KEY_ENOENT for an unknown one (kv.md 2)."""
         query = ObserveSeqno.decode(request)
-        held = self.history(query.vbucket)
-        log, high = held.failover_log, held.high_seqno
+        history = self.history(query.vbucket)
+        log, high = history.failover_log, history.high_seqno
         ends = {uuid: end for (uuid, _), end in zip(log, [high, *(begins for _, begins in log)], strict=False)}
         on_disk = min(high, self.persisted.get(query.vbucket, high))
         if query.vb_uuid not in ends:
@@ -167,15 +167,15 @@ class Peer:
         yield response(request, value=ObserveSeqnoFailedOver(**fields, **older).frame().value)
 
     def _stream(self, request: Frame) -> Iterator[Frame]:
-        query, held = dcp.StreamRequest.decode(request), self.history(request.vbucket)
+        query, history = dcp.StreamRequest.decode(request), self.history(request.vbucket)
         if status := self.refuse.get(request.vbucket):
             yield response(request, status)
             return
         claim = Claim(query.start_seqno, query.end_seqno, query.vb_uuid, query.snap_start_seqno, query.snap_end_seqno)
-        match decide(claim, held.failover_log, held.high_seqno):
+        match decide(claim, history.failover_log, history.high_seqno):
             case Ok():
-                yield response(request, value=encode_log(held.failover_log))
-                yield from self._until_end(query, _stream_frames(query, held))
+                yield response(request, value=encode_log(history.failover_log))
+                yield from self._until_end(query, _stream_frames(query, history))
             case Rollback(seqno):
                 yield response(request, Status.ROLLBACK, value=dcp.StreamRollback(rollback_seqno=seqno).frame().value)
             case _:
@@ -190,12 +190,12 @@ class Peer:
             yield frame
 
 
-def _stream_frames(query: dcp.StreamRequest, held: History) -> Iterator[Frame]:
+def _stream_frames(query: dcp.StreamRequest, history: History) -> Iterator[Frame]:
     """Yield the history after the start seqno; the first marker begins at the requested snapshot start, if that is
     later.
     """
     vbucket, opaque = query.vbucket, query.opaque
-    for part in held.snapshots:
+    for part in history.snapshots:
         if part.end <= query.start_seqno or part.start > query.end_seqno:
             continue
         start = max(part.start, query.snap_start_seqno)
@@ -208,7 +208,7 @@ def _stream_frames(query: dcp.StreamRequest, held: History) -> Iterator[Frame]:
             for change in part.changes
             if _seqno(change) > query.start_seqno
         )
-    if held.high_seqno >= query.end_seqno or query.start_seqno == query.end_seqno:
+    if history.high_seqno >= query.end_seqno or query.start_seqno == query.end_seqno:
         yield dcp.StreamEnd(vbucket=vbucket, opaque=opaque, status=0).frame()
 
 

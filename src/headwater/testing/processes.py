@@ -115,16 +115,16 @@ class ForkServerProcess:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.loaded_with: Final = _read_while_loading(environment)
-        self._control, theirs = socket.socketpair()
+        self._control, child_socket = socket.socketpair()
         self._control.settimeout(ANSWER_SECONDS)
         self._has_answered = False
-        with theirs:
+        with child_socket:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
-                [sys.executable, "-m", "headwater.testing.forkserver", str(theirs.fileno())],
+                [sys.executable, "-m", "headwater.testing.forkserver", str(child_socket.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={**_without(environment, HANDLED), "OPENBLAS_NUM_THREADS": "1"},  # it may have no threads
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_socket.fileno()],
             )
 
     @property
@@ -152,8 +152,8 @@ class ForkServerProcess:
 
     def _ask(self, request: Mapping[str, object], fds: list[int]) -> int:
         data = json.dumps(request).encode() + b"\n"
-        sent = socket.send_fds(self._control, [data], fds)
-        self._control.sendall(data[sent:])
+        sent_bytes = socket.send_fds(self._control, [data], fds)
+        self._control.sendall(data[sent_bytes:])
         answer = b""
         while not answer.endswith(b"\n"):
             if not (piece := self._control.recv(4096)):
@@ -224,8 +224,8 @@ def _without(environment: Mapping[str, str], names: frozenset[str]) -> dict[str,
 
 
 def _read_while_loading(environment: Mapping[str, str]) -> dict[str, str]:
-    kept = _without(environment, HANDLED)
-    return {name: value for name, value in kept.items() if name.startswith(READ_WHILE_LOADING)}
+    variables = _without(environment, HANDLED)
+    return {name: value for name, value in variables.items() if name.startswith(READ_WHILE_LOADING)}
 
 
 fork_servers: Final = ForkServers()

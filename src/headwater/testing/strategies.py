@@ -80,10 +80,10 @@ def _fields(fields: Iterable[Field]) -> st.SearchStrategy[dict[str, Any]]:
 
 def _without_gaps(present: Iterable[Field], values: dict[str, Any]) -> dict[str, Any]:
     """Set every optional field at the section's end to None that follows a missing one; return `values`."""
-    gone = False
+    is_missing = False
     for each in present:
-        gone = gone or values[each.name] is None
-        values[each.name] = None if gone else values[each.name]
+        is_missing = is_missing or values[each.name] is None
+        values[each.name] = None if is_missing else values[each.name]
     return values
 
 

@@ -69,27 +69,27 @@ class TlsEngine:
         """Write plaintext to `room`, as many records as fit; return the number of bytes, 0 if there is none."""
         if not self.shake():
             return 0
-        taken, size, read = 0, len(room), self._object.read
+        count_read, size, read = 0, len(room), self._object.read
         try:
-            while taken < size:
-                count = read(size - taken, room[taken:])
+            while count_read < size:
+                count = read(size - count_read, room[count_read:])
                 if not count:
                     self.is_over = True
                     break
-                taken += int(count)
+                count_read += int(count)
         except ssl.SSLWantReadError:
             self.has_more = False
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):  # frames say their length: a cut end is seen by those
             self.has_more, self.is_over = False, True
         else:
             self.has_more = not self.is_over
-        return taken
+        return count_read
 
     def write(self, data: memoryview) -> None:
         """Encrypt all of `data`."""
-        done, size, write = 0, len(data), self._object.write
-        while done < size:
-            done += write(data[done:])
+        written, size, write = 0, len(data), self._object.write
+        while written < size:
+            written += write(data[written:])
 
     def data_to_send(self) -> bytes:
         """Return the bytes to send to the network, and forget them."""

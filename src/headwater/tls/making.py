@@ -60,8 +60,8 @@ class Authority:
         # It may sign certificates, and none of them another one: there are no CAs below it.
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(usage, critical=True)
-        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-        signed = builder.add_extension(own, critical=False).sign(key, _hash())
+        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        signed = builder.add_extension(identifier, critical=False).sign(key, _hash())
         _write_pair(Pair(folder / "ca.pem", folder / "ca.key"), [signed], key)
         return cls(signed, key)
 
@@ -80,9 +80,9 @@ class Authority:
             certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
             key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
         except (OSError, ValueError, TypeError) as error:
-            why = getattr(error, "strerror", None) or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             raise OptionError(
-                "dir", str(folder), f"a folder with ca.pem and ca.key ({why}); headwater tls ca makes them"
+                "dir", str(folder), f"a folder with ca.pem and ca.key ({reason}); headwater tls ca makes them"
             ) from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise OptionError("dir", str(folder), "a folder with a CA made by headwater tls ca (an EC key)")
@@ -181,14 +181,14 @@ def _write_pair(
 def _write(path: Path, mode: int, data: bytes, *, replace: bool) -> None:
     if path.exists() and not replace:
         raise OptionError("dir", str(path), "a new file: it is there already")
-    fresh = path.with_name(f".{path.name}.new")
+    new_file = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        new_file.unlink(missing_ok=True)
+        with os.fdopen(os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())  # or a power cut leaves an empty file under the name
-        fresh.replace(path)
+        new_file.replace(path)
     except OSError as error:
         raise OptionError("dir", str(path), f"a file that can be written ({error.strerror})") from None

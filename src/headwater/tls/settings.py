@@ -110,7 +110,7 @@ def load_trusted(context: ssl.SSLContext, file: str, option: str) -> None:
     try:
         context.load_verify_locations(cafile=file)
     except OSError as error:  # ssl.SSLError is one
-        raise OptionError(option, file, f"a PEM file of CA certificates ({_why(error)})") from None
+        raise OptionError(option, file, f"a PEM file of CA certificates ({_reason_of(error)})") from None
 
 
 def load_pair(context: ssl.SSLContext, certificate: str, key: str | None, options: tuple[str, str]) -> None:
@@ -124,10 +124,12 @@ def load_pair(context: ssl.SSLContext, certificate: str, key: str | None, option
     try:
         context.load_cert_chain(certificate, key, password=lambda: b"")  # without it, OpenSSL asks the terminal
     except (OSError, ValueError) as error:
-        named = certificate if key is None else f"{certificate}, {key}"
-        raise OptionError(options[0], named, f"a PEM certificate with its key, not encrypted ({_why(error)})") from None
+        files = certificate if key is None else f"{certificate}, {key}"
+        raise OptionError(
+            options[0], files, f"a PEM certificate with its key, not encrypted ({_reason_of(error)})"
+        ) from None
 
 
-def _why(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
     return str(reason).lower().replace("_", " ")

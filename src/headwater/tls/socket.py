@@ -98,10 +98,10 @@ class TlsSocket:
         """
         if not self.engine.has_more and not self._fill():
             raise BlockingIOError
-        taken = self._run_engine(lambda: self.engine.read_into(room))
-        if not taken and not self.engine.is_over:
+        count = self._run_engine(lambda: self.engine.read_into(room))
+        if not count and not self.engine.is_over:
             raise BlockingIOError
-        return taken
+        return count
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """Encrypt and send `data`; return the number of bytes accepted, some of which may be sent later.
@@ -123,10 +123,10 @@ class TlsSocket:
             if not self._unsent:
                 self._unsent = memoryview(self.engine.data_to_send())
             try:
-                sent = self._socket.send(self._unsent)
+                sent_bytes = self._socket.send(self._unsent)
             except (BlockingIOError, InterruptedError):
                 return False
-            self._unsent = self._unsent[sent:]
+            self._unsent = self._unsent[sent_bytes:]
         return True
 
     def close(self) -> None:

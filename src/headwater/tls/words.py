@@ -57,12 +57,12 @@ def next_step(code: int, host: str) -> str:
 def not_tls(data: bytes, other_port: int | None, *, is_server: bool) -> str:
     """Return the message for bytes that do not begin a handshake."""
     http = data.startswith(_HTTP)
-    what = "HTTP without TLS" if http else f"no TLS (its first byte is 0x{data[0]:02x})"
+    protocol = "HTTP without TLS" if http else f"no TLS (its first byte is 0x{data[0]:02x})"
     if not is_server:
-        return f"it speaks {what}: give the port on which it speaks TLS, or couchbase:// for this one"
+        return f"it speaks {protocol}: give the port on which it speaks TLS, or couchbase:// for this one"
     right = "https" if http else "couchbases"
-    other = "" if other_port is None else f", or port {other_port}, where no TLS is spoken"
-    return f"it speaks {what} on the port for TLS: {right}:// here{other}"
+    hint = "" if other_port is None else f", or port {other_port}, where no TLS is spoken"
+    return f"it speaks {protocol} on the port for TLS: {right}:// here{hint}"
 
 
 def hung_up(*, is_server: bool) -> str:

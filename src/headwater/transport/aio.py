@@ -45,17 +45,17 @@ class Waiters:
         with closing(steps):
             while True:
                 try:
-                    wanted = steps.send(answer)
+                    wait = steps.send(answer)
                 except StopIteration as stop:
                     result: Result = stop.value
                     return result
                 finally:
                     self.sweep()
                 answer = None
-                if isinstance(wanted, Resolve):
-                    answer = await resolve(wanted)
+                if isinstance(wait, Resolve):
+                    answer = await resolve(wait)
                 else:
-                    await self._wait(wanted)
+                    await self._wait(wait)
 
     def sweep(self) -> None:
         """Update the watched channels after a task has worked on them.

@@ -20,15 +20,15 @@ def run(steps: Steps[Result], clock: Clock = time.monotonic) -> Result:
     with closing(steps):
         while True:
             try:
-                wanted = steps.send(answer)
+                wait_ = steps.send(answer)
             except StopIteration as stop:
                 result: Result = stop.value
                 return result
-            if isinstance(wanted, Resolve):
-                answer = resolve(wanted)
+            if isinstance(wait_, Resolve):
+                answer = resolve(wait_)
             else:
                 answer = None
-                wait(wanted, clock)
+                wait(wait_, clock)
 
 
 def resolve(request: Resolve) -> list[SocketAddress] | OSError:

@@ -36,13 +36,13 @@ def refuse_itself(connected: socket.socket, address: object) -> None:
 
 
 def _socket(family: int) -> socket.socket:
-    opened = socket.socket(family, socket.SOCK_STREAM)
-    opened.setblocking(False)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    socket_ = socket.socket(family, socket.SOCK_STREAM)
+    socket_.setblocking(False)
+    socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    socket_.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        opened.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BUFFER_BYTES)
-    return opened
+        socket_.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BUFFER_BYTES)
+    return socket_
 
 
 class Channel:
@@ -64,14 +64,14 @@ class Channel:
         self._engine = engine
         self._outgoing: deque[memoryview] = deque()
         try:
-            opened = _socket(address[0])
+            socket_ = _socket(address[0])
         except OSError as error:  # too many files are open, or the system knows no IPv6
             raise self._error(error) from None
-        self._socket: socket.socket | TlsSocket = opened
-        code = opened.connect_ex(address[1])
+        self._socket: socket.socket | TlsSocket = socket_
+        code = socket_.connect_ex(address[1])
         self._connecting = code in {0, *_CONNECTING}
         if not self._connecting:
-            raise self._lost(OSError(code, os.strerror(code)))
+            raise self._connection_lost(OSError(code, os.strerror(code)))
 
     def fileno(self) -> int:
         """Return the descriptor to wait for; -1 if the channel is closed."""
@@ -95,7 +95,7 @@ class Channel:
         """
         if self._connecting and isinstance(self._socket, socket.socket):
             if code := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                raise self._lost(OSError(code, os.strerror(code)))
+                raise self._connection_lost(OSError(code, os.strerror(code)))
             try:
                 peer = self._socket.getpeername()
             except OSError:
@@ -103,7 +103,7 @@ class Channel:
             try:
                 refuse_itself(self._socket, peer)
             except OSError as error:
-                raise self._lost(error) from None
+                raise self._connection_lost(error) from None
             self._connecting = False
         if self._engine is None:
             return True
@@ -120,7 +120,7 @@ class Channel:
             self.close()
             raise
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._connection_lost(error) from None
 
     def receive_into(self, buffer: memoryview) -> int | None:
         """Receive available bytes; return their number, 0 if the peer closed the connection, None if there are none
@@ -134,7 +134,7 @@ class Channel:
             self.close()
             raise
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._connection_lost(error) from None
 
     def send(self, data: bytes) -> None:
         """Send as much as fits now, keep the rest for `flush`; `data` must not change afterwards."""
@@ -171,13 +171,13 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._connection_lost(error) from None
 
-    def _drop(self, sent: int) -> None:
-        if sent == len(self._outgoing[0]):
+    def _drop(self, sent_bytes: int) -> None:
+        if sent_bytes == len(self._outgoing[0]):
             self._outgoing.popleft()
         else:
-            self._outgoing[0] = self._outgoing[0][sent:]
+            self._outgoing[0] = self._outgoing[0][sent_bytes:]
 
     def close(self) -> None:
         """Close the connection; unsent bytes are dropped. May be called again."""
@@ -185,7 +185,7 @@ class Channel:
         with suppress(OSError):
             self._socket.close()
 
-    def _lost(self, error: OSError) -> ConnectionLost:
+    def _connection_lost(self, error: OSError) -> ConnectionLost:
         self.close()
         return self._error(error)
 

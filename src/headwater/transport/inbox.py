@@ -47,27 +47,27 @@ class Inbox:
         if self._start == self._end:
             self._start = self._end = 0
 
-    def fill(self, channel: Channel, needed: int = HEADER_BYTES) -> int | None:
+    def fill(self, channel: Channel, byte_count: int = HEADER_BYTES) -> int | None:
         """Receive available bytes after the unread ones; the result is that of `Channel.receive_into`.
 
         Args:
-            needed: size of the frame at the beginning of `unread`, so that the buffer can become large enough for it.
+            byte_count: size of the frame at the beginning of `unread`, so that the buffer becomes large enough.
         """
-        self._make_room(needed)
+        self._make_room(byte_count)
         count = channel.receive_into(self._buffer[self._end :])
         self._end += count or 0
         return count
 
-    def _make_room(self, needed: int) -> None:
-        unread, size = self._end - self._start, len(self._buffer)
-        if unread == size and size < min(needed, NEEDED_BYTES_MAX):
-            size = min(2 * size, max(needed, size), NEEDED_BYTES_MAX)
+    def _make_room(self, byte_count: int) -> None:
+        unread_bytes, size = self._end - self._start, len(self._buffer)
+        if unread_bytes == size and size < min(byte_count, NEEDED_BYTES_MAX):
+            size = min(2 * size, max(byte_count, size), NEEDED_BYTES_MAX)
         if self._start == 0 and size == len(self._buffer):
             return
         target = self._buffer if size == len(self._buffer) else _buffer(size)
         # The rest is less than a frame; when it is moved within one buffer, bytes() keeps the ranges from overlapping.
-        target[:unread] = bytes(self._buffer[self._start : self._end])
-        self._buffer, self._start, self._end = target, 0, unread
+        target[:unread_bytes] = bytes(self._buffer[self._start : self._end])
+        self._buffer, self._start, self._end = target, 0, unread_bytes
 
 
 def _buffer(size_bytes: int) -> memoryview:

@@ -46,13 +46,13 @@ class SetVbucketOld(Request, opcode=Opcode.SET_VBUCKET, privilege=ADMINISTER, va
 class SetVbucketOldest(Request, opcode=Opcode.SET_VBUCKET, privilege=ADMINISTER, cas=True, answer=Done):
     """Sets a vbucket's state, in the form of the oldest clients."""
 
-    state: u32 = about("vbucket.State", only=(1, 2, 3, 4), where=VALUE)
+    state: u32 = about("vbucket.State", only=(1, 2, 3, 4), place=VALUE)
 
 
 class GetVbucketResponse(Answer):
     """The vbucket's state."""
 
-    state: u32 = about("vbucket.State", only=(1, 2, 3, 4), where=VALUE)
+    state: u32 = about("vbucket.State", only=(1, 2, 3, 4), place=VALUE)
 
 
 class GetVbucket(Request, opcode=Opcode.GET_VBUCKET, privilege=MONITOR, answer=GetVbucketResponse):
@@ -67,7 +67,7 @@ class GetAllVbSeqnosResponse(Answer):
     """The high seqnos."""
 
     seqnos: Annotated[list[tuple[int, int]], RowsCodec((("vbucket", NUMBERS[16]), ("seqno", NUMBERS[64])))] = about(
-        "vbucket and its high seqno", where=VALUE
+        "vbucket and its high seqno", place=VALUE
     )
 
 
@@ -86,7 +86,7 @@ class HoldClockResponse(Answer):
     epoch: i64 = about("epoch of the cluster map that the node goes by")
     revision: i64 = about("revision of that map")
     exceptions: Annotated[list[tuple[int, int]], RowsCodec((("vbucket", NUMBERS[16]), ("cas", NUMBERS[64])))] = about(
-        "active vbuckets whose changes may have an older CAS, but none below this one", where=VALUE
+        "active vbuckets whose changes may have an older CAS, but none below this one", place=VALUE
     )
 
 
@@ -105,13 +105,13 @@ class SeqnoPersistence(Request, opcode=Opcode.SEQNO_PERSISTENCE, privilege=STREA
 class SeqnoPersistenceOld(Request, opcode=Opcode.SEQNO_PERSISTENCE, privilege=STREAM, answer=Done):
     """Waits until a seqno is on disk, in the form of old clients."""
 
-    seqno: u64 = about("the seqno", where=VALUE)
+    seqno: u64 = about("the seqno", place=VALUE)
 
 
 class GetFailoverLogResponse(Answer):
     """The failover log."""
 
-    failover_log: FailoverLog = about("(vb uuid, seqno) entries, newest first, at least one", where=VALUE)
+    failover_log: FailoverLog = about("(vb uuid, seqno) entries, newest first, at least one", place=VALUE)
 
 
 class GetFailoverLog(Request, opcode=Opcode.GET_FAILOVER_LOG, privilege=STREAM, answer=GetFailoverLogResponse):
@@ -121,7 +121,7 @@ class GetFailoverLog(Request, opcode=Opcode.GET_FAILOVER_LOG, privilege=STREAM, 
 class GetKeysResponse(Answer):
     """The keys; the public text says lengths have 4 bytes, which is wrong (erratum P10)."""
 
-    keys: Annotated[list[bytes], RowsCodec((("key", Prefixed()),))] = about("the keys, sorted", where=VALUE)
+    keys: Annotated[list[bytes], RowsCodec((("key", Prefixed()),))] = about("the keys, sorted", place=VALUE)
 
 
 class GetKeys(Request, opcode=Opcode.GET_KEYS, privilege=READ, key=REQUIRED, answer=GetKeysResponse):

@@ -26,13 +26,13 @@ Features = Annotated[list[int], RowsCodec((("feature", NUMBERS[16]),))]
 class HelloResponse(Answer):
     """The features switched on."""
 
-    features: Features = about("feature codes granted", where=VALUE)
+    features: Features = about("feature codes granted", place=VALUE)
 
 
 class Hello(Request, opcode=Opcode.HELLO, privilege=NONE, key=OPTIONAL, answer=HelloResponse):
     """Asks for features; the key names the client. Switches off all features granted before."""
 
-    features: Features = about("feature codes asked for", where=VALUE)
+    features: Features = about("feature codes asked for", place=VALUE)
 
 
 class SaslListMechsResponse(Answer, value=OPTIONAL):
@@ -157,7 +157,7 @@ class GetErrorMapResponse(Answer, value=REQUIRED):
 class GetErrorMap(Request, opcode=Opcode.GET_ERROR_MAP, privilege=NONE, answer=GetErrorMapResponse):
     """Asks for the meaning of the statuses."""
 
-    version: u16 = about("highest version understood", where=VALUE)
+    version: u16 = about("highest version understood", place=VALUE)
 
 
 # --------------------------------------------------------------------------- small ones

@@ -176,8 +176,8 @@ class ClusterMap:
         if address not in self.servers:
             return [], []
         index = self.servers.index(address)
-        owned = [vb for vb, chain in enumerate(self.chains) if chain[0] == index]
-        return owned, [vb for vb, chain in enumerate(self.chains) if index in chain[1:]]
+        owned_vbuckets = [vb for vb, chain in enumerate(self.chains) if chain[0] == index]
+        return owned_vbuckets, [vb for vb, chain in enumerate(self.chains) if index in chain[1:]]
 
     @property
     def unknown(self) -> list[int]:
@@ -232,20 +232,20 @@ class ClusterMap:
         """Return the next map, with these members. Removed nodes leave their chains; vbuckets of theirs have no
         owner.
         """
-        kept = tuple(servers)
-        place = {old: kept.index(address) for old, address in enumerate(self.servers) if address in kept}
+        members = tuple(servers)
+        place = {old: members.index(address) for old, address in enumerate(self.servers) if address in members}
         chains = tuple(
             (place.get(chain[0], NOBODY), *(place[index] for index in chain[1:] if index in place))
             for chain in self.chains
         )
-        return self._next(servers=kept, chains=chains)
+        return self._next(servers=members, chains=chains)
 
     def with_tls(self, ports: Mapping[Address, int], *, encrypted: bool | None = None) -> ClusterMap:
         """Return the next map, with these TLS ports; `encrypted` True if nodes use TLS with each other, None for no
         change.
         """
-        known = {server: ports[server] for server in self.servers if server in ports}
-        return self._next(tls_ports=known, encrypted=self.encrypted if encrypted is None else encrypted)
+        tls_ports = {server: ports[server] for server in self.servers if server in ports}
+        return self._next(tls_ports=tls_ports, encrypted=self.encrypted if encrypted is None else encrypted)
 
     def with_groups(self, groups: Mapping[Address, str]) -> ClusterMap:
         """Return the next map, with these failure domains; nodes missing in `groups` have none."""
@@ -356,12 +356,12 @@ class ClusterMap:
                 tls_ports=_tls_ports(content, servers),
                 groups=_groups(content, servers),
                 encrypted=content.get("clusterEncryption", False) is True,
-                needed=_needed(content.get("neededSeqnos", {}), len(_rows(table))),
-                this=_this(content, len(servers)),
+                needed=_needed_seqnos(content.get("neededSeqnos", {}), len(_rows(table))),
+                this=_own_index(content, len(servers)),
                 text=bytes(text),
             )
-        except KeyError as missing:
-            problem = f"it has no {missing.args[0]}"
+        except KeyError as key_error:
+            problem = f"it has no {key_error.args[0]}"
         except (ValueError, TypeError, AttributeError, IndexError) as error:
             problem = f"it can not be read: {error}"
         raise RemoteProtocolError(f"cluster map{f' of {source}' if source else ''}: {problem}")
@@ -385,9 +385,9 @@ def newest_addresses(content: Mapping[str, Any], source: Address | None) -> tupl
     if source is None:
         raise ValueError("nobody knows where it came from")
     names = _bounded(content["vBucketServerMap"].get("serverList", ()))
-    listed, extended = _bounded(content.get("nodes", ())), _bounded(content.get("nodesExt", ()))
+    node_entries, extended = _bounded(content.get("nodes", ())), _bounded(content.get("nodesExt", ()))
     # Nodes that are no members of the bucket yet come last in nodesExt (kv.md 1.4): the map counts the others.
-    count = max(len(listed), len(names)) or len(extended)
+    count = max(len(node_entries), len(names)) or len(extended)
     if count == 1 and _is_source(extended):
         return (source,)
     addresses = []
@@ -411,14 +411,14 @@ def tls_addresses(content: Mapping[str, Any], source: Address | None) -> tuple[A
     if addresses == (source,) and _is_source(extended):
         return addresses
     ports = [_tls_port(entry) for entry in extended[: len(addresses)]] + [None] * (len(addresses) - len(extended))
-    silent = [address for address, port in zip(addresses, ports, strict=True) if port is None]
-    if silent:
-        raise ValueError(f"it names no port of {silent[0].host} for TLS")
+    without_port = [address for address, port in zip(addresses, ports, strict=True) if port is None]
+    if without_port:
+        raise ValueError(f"it names no port of {without_port[0].host} for TLS")
     return tuple(Address(address.host, port or 0) for address, port in zip(addresses, ports, strict=True))
 
 
 def _tls_ports(content: Mapping[str, Any], servers: tuple[Address, ...]) -> dict[Address, int]:
-    """Return the TLS ports in a map, by node address; entry i of nodesExt belongs to server i, as in `_this`."""
+    """Return the TLS ports in a map, by node address; entry i of nodesExt belongs to server i, as in `_own_index`."""
     entries = zip(servers, _bounded(content.get("nodesExt", ())), strict=False)
     return {server: port for server, entry in entries if (port := _tls_port(entry)) is not None}
 
@@ -429,8 +429,8 @@ def _groups(content: Mapping[str, Any], servers: tuple[Address, ...]) -> dict[Ad
     A value that is no text is ignored, so that the rest of the map stays readable.
     """
     entries = zip(servers, _bounded(content.get("nodesExt", ())), strict=False)
-    named = ((server, entry.get("serverGroup")) for server, entry in entries)
-    return {server: group for server, group in named if isinstance(group, str) and group}
+    groups = ((server, entry.get("serverGroup")) for server, entry in entries)
+    return {server: group for server, group in groups if isinstance(group, str) and group}
 
 
 def _tls_port(entry: Mapping[str, Any]) -> int | None:
@@ -489,7 +489,7 @@ def _extended_entry(server: Address, tls_port: int | None, group: str | None, *,
     return {**entry, "thisNode": True} if is_this else entry
 
 
-def _this(content: Mapping[str, Any], servers: int) -> int | None:
+def _own_index(content: Mapping[str, Any], servers: int) -> int | None:
     """Return the position of the entry with `thisNode`; None if there is none, or its node has no vbuckets.
 
     "nodesExt[i] corresponds to serverList[i]" and is longer (kv.md 1.4).
@@ -541,11 +541,11 @@ def _chain(vbucket: int, row: Any) -> Chain:
         raise ValueError(f"vbucket {vbucket} has the chain {row}, a list of nodes belongs there")
     if not _WHOLE.issuperset(map(type, row)):
         row = [_number(index) for index in row]  # which tells what else is there
-    head, *rest = row
-    return (head, *(index for index in rest if index != NOBODY)) if NOBODY in rest else tuple(row)
+    head, *replicas = row
+    return (head, *(index for index in replicas if index != NOBODY)) if NOBODY in replicas else tuple(row)
 
 
-def _needed(content: Any, vbuckets: int) -> dict[int, int]:
+def _needed_seqnos(content: Any, vbuckets: int) -> dict[int, int]:
     """Return the seqnos that copies need to be promoted, by vbucket."""
     if not isinstance(content, dict) or len(content) > vbuckets:
         raise ValueError("neededSeqnos has no seqno for each of some vbuckets")
@@ -563,10 +563,10 @@ _ROWS_TO_COME: Final = '"vBucketMap":null'
 
 def _problem(chain: Chain, servers: int) -> str | None:
     """Return the problem of a chain, for people; None if it is valid."""
-    named = [index for index in chain if index != NOBODY]
-    if not chain or NOBODY in chain[1:] or len(set(named)) != len(named):
+    indexes = [index for index in chain if index != NOBODY]
+    if not chain or NOBODY in chain[1:] or len(set(indexes)) != len(indexes):
         return ": a node twice, or a hole"
-    if not all(0 <= index < servers for index in named):
+    if not all(0 <= index < servers for index in indexes):
         return f" with {servers} nodes"
     return None
 

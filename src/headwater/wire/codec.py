@@ -137,14 +137,14 @@ class _Around:
     slow path.
     """
 
-    def __init__(self, before: str, behind: str) -> None:
-        self._at = len(before)
+    def __init__(self, before: str, after: str) -> None:
+        self._text_index = len(before)
         self._head = Struct(f">{before}H")
-        self._tail = Struct(f">{behind}")
+        self._tail = Struct(f">{after}")
 
     def write(self, rows: Iterable[Any]) -> bytes:
         """Return the rows one after the other."""
-        at, head, tail, pieces = self._at, self._head.pack, self._tail.pack, list[bytes]()
+        at, head, tail, pieces = self._text_index, self._head.pack, self._tail.pack, list[bytes]()
         for row in rows:
             text = row[at]
             pieces += head(*row[:at], len(text)), text, tail(*row[at + 1 :])
@@ -157,8 +157,8 @@ class _Around:
             *before, length = head.unpack_from(data, at)
             text = at + head.size
             at = text + length
-            behind = tail.unpack_from(data, at)  # an error as well where the text before it is not all there
-            rows.append((*before, data[text:at], *behind))
+            after = tail.unpack_from(data, at)  # an error as well where the text before it is not all there
+            rows.append((*before, data[text:at], *after))
             at += tail.size
         return rows
 
@@ -177,10 +177,10 @@ class RowsCodec:
 
     def __post_init__(self) -> None:
         codes = "".join(_row_code(codec) for _, codec in self.columns)
-        before, text, behind = codes.partition("s")
-        is_known = not set(codes) & {"?"} and "s" not in behind
+        before, text, after = codes.partition("s")
+        is_known = not set(codes) & {"?"} and "s" not in after
         object.__setattr__(self, "struct", Struct(f">{codes}") if is_known and not text else None)
-        object.__setattr__(self, "around", _Around(before, behind) if is_known and text else None)
+        object.__setattr__(self, "around", _Around(before, after) if is_known and text else None)
 
     def write(self, value: Any) -> bytes:
         """Return the rows one after the other."""

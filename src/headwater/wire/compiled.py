@@ -63,7 +63,7 @@ class _Source:
         self._defaults = defaults
         self._layout = cls.layout
         self._extras = extras
-        self._behind = _behind(cls.layout)
+        self._fixed_value = _fixed_value(cls.layout)
         self.names: dict[str, Any] = {
             "StructError": struct.error,
             "cls": cls,
@@ -72,9 +72,9 @@ class _Source:
         }
         if self._layout.body is not None:
             self.names |= {"read_body": self._layout.body.read, "write_body": self._layout.body.write}
-        self._alone = _alone(cls.layout)
-        if self._alone is not None:
-            self.names |= {"read_body": self._alone.codec.read, "write_body": self._alone.codec.write}
+        self._only_value = _only_value(cls.layout)
+        if self._only_value is not None:
+            self.names |= {"read_body": self._only_value.codec.read, "write_body": self._only_value.codec.write}
 
     def _misplaced(self) -> list[str]:
         """Return the conditions, in source, for a key or value that is forbidden but present, or required but
@@ -90,10 +90,11 @@ class _Source:
         yield "    key, value = values['key'], values['value']"
         yield from _leaving("    ", [*self._misplaced(), *(["value"] if self._layout.body else [])])
         yield "    try:"
-        if self._layout.body is not None and self._behind is None:
-            yield f"        value = write_body(values{'' if self._alone is None else f'[{self._alone.name!r}]'})"
-        for number, (gone, shape) in enumerate(self._extras.chosen.items()):
-            absent = dict(zip(self._extras.optional, gone, strict=True))
+        if self._layout.body is not None and self._fixed_value is None:
+            part = "" if self._only_value is None else f"[{self._only_value.name!r}]"
+            yield f"        value = write_body(values{part})"
+        for number, (absent_names, shape) in enumerate(self._extras.chosen.items()):
+            absent = dict(zip(self._extras.optional, absent_names, strict=True))
             tests = [f"values[{name!r}] is {'' if is_gone else 'not '}None" for name, is_gone in absent.items()]
             yield f"        {'el' * bool(number)}if {' and '.join(tests) or True}:"
             yield from self._packing(number, shape)
@@ -105,16 +106,16 @@ class _Source:
 
     def _packing(self, number: int, shape: Shape) -> Iterator[str]:
         """Yield the lines that encode header and numbers of one form."""
-        shapes = [shape] if self._behind is None else [shape, self._behind]
+        shapes = [shape] if self._fixed_value is None else [shape, self._fixed_value]
         fields = [each for part in shapes for each in part.fields]
         codes = "".join(part.struct.format.removeprefix(">") for part in shapes)
         self.names[f"pack_{number}"] = Struct(HEADER.format + codes).pack
         third = "status" if self._layout.is_response else "vbucket"
-        own = "".join(f", values[{each.name!r}]" for each in fields)
+        own_names = "".join(f", values[{each.name!r}]" for each in fields)
         yield from _leaving("            ", _disallowed(fields, "values[{!r}]"))
         yield f"            size = {sum(part.struct.size for part in shapes)} + len(key) + len(value)"
         yield f"            head = pack_{number}({int(self._layout.magic)}, opcode, len(key), {shape.struct.size}, "
-        yield f"                values['datatype'], values[{third!r}], size, opaque, values['cas']{own})"
+        yield f"                values['datatype'], values[{third!r}], size, opaque, values['cas']{own_names})"
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -134,8 +135,8 @@ class _Source:
         yield "    else:"
         yield "        return None"
         yield from self._reading_body()
-        unread = self._layout.body is not None and self._behind is None and self._alone is None
-        yield from _making(self._values(), ["**body"] if unread else [])
+        has_body = self._layout.body is not None and self._fixed_value is None and self._only_value is None
+        yield from _making(self._values(), ["**body"] if has_body else [])
 
     def reading_plain(self) -> Iterator[str]:
         """Yield the lines of `read_plain` and `write_plain`, which convert header and numbers with one struct."""
@@ -148,8 +149,8 @@ class _Source:
         self.names |= {"unpack_plain": Struct(">6sHIIQ" + codes).unpack_from, "begin_plain": begin}
         self.names["pack_plain"] = Struct(HEADER.format + codes).pack
         yield from _leaving("    ", [f"len(data) - offset < {HEADER_BYTES + size}"])
-        own = "".join(f", of_{name}" for name in plain.names)
-        yield f"    begin, vbucket, size, opaque, cas{own} = unpack_plain(data, offset)"
+        own_names = "".join(f", of_{name}" for name in plain.names)
+        yield f"    begin, vbucket, size, opaque, cas{own_names} = unpack_plain(data, offset)"
         yield from _leaving("    ", ["begin != begin_plain", f"size != {size}", "cas"])
         values = {"vbucket": "vbucket", "opaque": "opaque"} | {name: f"of_{name}" for name in plain.names}
         yield from _making({name: f"default_{name}" for name in self._defaults} | values)
@@ -172,20 +173,20 @@ class _Source:
             yield f"frame.vbucket != {int(layout.status)}"
 
     def _reading_body(self) -> Iterator[str]:
-        if self._behind is not None:
-            self.names["unpack_behind"] = self._behind.struct.unpack
-            yield from _leaving("    ", [f"len(value) != {self._behind.struct.size}"])
-            yield f"    {_targets(self._behind.fields)} = unpack_behind(value)"
-            yield from _leaving("    ", _disallowed(self._behind.fields, "of_{}"))
+        if self._fixed_value is not None:
+            self.names["unpack_behind"] = self._fixed_value.struct.unpack
+            yield from _leaving("    ", [f"len(value) != {self._fixed_value.struct.size}"])
+            yield f"    {_targets(self._fixed_value.fields)} = unpack_behind(value)"
+            yield from _leaving("    ", _disallowed(self._fixed_value.fields, "of_{}"))
         elif self._layout.body is not None:
             yield "    try:"
-            if self._alone is not None:
-                yield f"        of_{self._alone.name}, end = read_body(value, 0)"
+            if self._only_value is not None:
+                yield f"        of_{self._only_value.name}, end = read_body(value, 0)"
             else:
                 yield f"        body = read_body(value, {self._flags()})"
             yield "    except ValueError:"
             yield "        return None"
-            yield from _leaving("    ", ["end != len(value)"] if self._alone is not None else [])
+            yield from _leaving("    ", ["end != len(value)"] if self._only_value is not None else [])
 
     def _flags(self) -> str:
         return "of_flags or 0" if "flags" in {each.name for each in self._extras.fields} else "0"
@@ -201,12 +202,12 @@ class _Source:
             values |= {"status": "frame.vbucket"} | ({} if layout.opcodes else {"opcode": "frame.opcode"})
         else:
             values |= {"vbucket": "frame.vbucket", "quiet": f"frame.opcode == {int(layout.quiet)}"}
-        behind = self._behind.fields if self._behind is not None else ()
-        alone = () if self._alone is None else (self._alone,)
-        return values | {each.name: f"of_{each.name}" for each in (*self._extras.fields, *behind, *alone)}
+        trailing = self._fixed_value.fields if self._fixed_value is not None else ()
+        alone = () if self._only_value is None else (self._only_value,)
+        return values | {each.name: f"of_{each.name}" for each in (*self._extras.fields, *trailing, *alone)}
 
 
-def _behind(layout: Layout) -> Shape | None:
+def _fixed_value(layout: Layout) -> Shape | None:
     """Return the fields of the value, if they follow the extras directly and have one fixed form."""
     body = layout.body
     if not isinstance(body, Fixed) or len(body.shapes) != 1 or not layout.key.refuses(b"?"):
@@ -215,7 +216,7 @@ def _behind(layout: Layout) -> Shape | None:
     return shape if shape.packs else None
 
 
-def _alone(layout: Layout) -> Field | None:
+def _only_value(layout: Layout) -> Field | None:
     """Return the only field of the value, whatever its form, such as a list of rows."""
     if not isinstance(layout.body, Running) or len(layout.body.fields) != 1:
         return None
@@ -235,18 +236,20 @@ def _wrong(name: str, presence: Presence) -> Iterator[str]:
         yield f"not {name}"
 
 
-def _making(values: Mapping[str, str], others: Iterable[str] = ()) -> Iterator[str]:
+def _making(values: Mapping[str, str], more_entries: Iterable[str] = ()) -> Iterator[str]:
     """Yield the source lines that return a message with these values."""
     yield "    message = new(cls)"
     yield "    fill(message, '__dict__', {"
-    yield from (f"        {entry}," for entry in (*(f"{name!r}: {value}" for name, value in values.items()), *others))
+    yield from (
+        f"        {entry}," for entry in (*(f"{name!r}: {value}" for name, value in values.items()), *more_entries)
+    )
     yield "    })"
     yield "    return message"
 
 
-def _disallowed(fields: Iterable[Field], named: str) -> Iterator[str]:
+def _disallowed(fields: Iterable[Field], pattern: str) -> Iterator[str]:
     """Return the conditions, in source, for field values that belong to another version of the message."""
-    return (f"{named.format(each.name)} not in {each.only!r}" for each in fields if each.only)
+    return (f"{pattern.format(each.name)} not in {each.only!r}" for each in fields if each.only)
 
 
 def _leaving(indent: str, conditions: Iterable[str]) -> Iterator[str]:

@@ -126,13 +126,13 @@ class CloseStream(Request, opcode=Opcode.DCP_CLOSE_STREAM, privilege=STREAM, ans
 class StreamResponse(Response, opcode=Opcode.DCP_STREAM_REQ):
     """The stream is open; the vbucket's failover log follows."""
 
-    failover_log: FailoverLog = about("(vb uuid, seqno) entries, newest first, at least one", where=VALUE)
+    failover_log: FailoverLog = about("(vb uuid, seqno) entries, newest first, at least one", place=VALUE)
 
 
 class StreamRollback(Response, opcode=Opcode.DCP_STREAM_REQ, status=Status.ROLLBACK):
     """The histories differ: the consumer must drop the changes after `rollback_seqno`, then send the request again."""
 
-    rollback_seqno: u64 = about("the last seqno both ends share", where=VALUE)
+    rollback_seqno: u64 = about("the last seqno both ends share", place=VALUE)
 
 
 class StreamRequest(
@@ -162,7 +162,7 @@ class StreamRequest(
 class GetFailoverLogResponse(Response, opcode=Opcode.DCP_GET_FAILOVER_LOG):
     """The vbucket's failover log."""
 
-    failover_log: FailoverLog = about("(vb uuid, seqno) entries, newest first, at least one", where=VALUE)
+    failover_log: FailoverLog = about("(vb uuid, seqno) entries, newest first, at least one", place=VALUE)
 
 
 class GetFailoverLog(Request, opcode=Opcode.DCP_GET_FAILOVER_LOG, privilege=STREAM, answer=GetFailoverLogResponse):
@@ -190,19 +190,19 @@ class SnapshotMarkerV2(Request, opcode=Opcode.DCP_SNAPSHOT_MARKER, privilege=REP
     """Announces a snapshot, V2.0; numbers that are absent are 0."""
 
     version: u8 = about("0", default=0, only=(0,))
-    start_seqno: u64 = about("the state before the snapshot, or its first seqno", where=VALUE)
-    end_seqno: u64 = about("last seqno of the snapshot", where=VALUE)
-    flags: u32 = about("SnapshotFlag bits", where=VALUE)
-    max_visible_seqno: u64 = about("highest seqno in it that is neither prepare nor abort", where=VALUE)
-    high_completed_seqno: u64 = about("highest prepare that is committed or aborted; valid with DISK", where=VALUE)
+    start_seqno: u64 = about("the state before the snapshot, or its first seqno", place=VALUE)
+    end_seqno: u64 = about("last seqno of the snapshot", place=VALUE)
+    flags: u32 = about("SnapshotFlag bits", place=VALUE)
+    max_visible_seqno: u64 = about("highest seqno in it that is neither prepare nor abort", place=VALUE)
+    high_completed_seqno: u64 = about("highest prepare that is committed or aborted; valid with DISK", place=VALUE)
 
 
 class SnapshotMarkerV22(SnapshotMarkerV2):
     """Announces a snapshot, V2.2 (control max_marker_version=2.2)."""
 
     version: u8 = about("2; version 1 does not exist", default=2, only=(2,))
-    purge_seqno: u64 = about("highest tombstone seqno that was purged", where=VALUE)
-    high_prepared_seqno: u64 = about("highest prepare persisted in a complete snapshot", where=VALUE)
+    purge_seqno: u64 = about("highest tombstone seqno that was purged", place=VALUE)
+    high_prepared_seqno: u64 = about("highest prepare persisted in a complete snapshot", place=VALUE)
 
 
 # --------------------------------------------------------------------------- changes
@@ -273,7 +273,7 @@ class BufferAck(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT, privilege=STR
 class BufferAckInValue(Request, opcode=Opcode.DCP_BUFFER_ACKNOWLEDGEMENT, privilege=STREAM, answer=Done):
     """BufferAck in the form of the document's example: no extras, number in the value. Accept both, send BufferAck."""
 
-    acked_bytes: u32 = about("as in BufferAck", where=VALUE)
+    acked_bytes: u32 = about("as in BufferAck", place=VALUE)
 
 
 class Control(Request, opcode=Opcode.DCP_CONTROL, privilege=STREAM, key=REQUIRED, value=REQUIRED, answer=Done):
@@ -292,10 +292,10 @@ class SystemEvent(Request, opcode=Opcode.DCP_SYSTEM_EVENT, privilege=REPLICATE, 
     by_seqno: u64 = about("place of this event in the vbucket's history")
     event: u32 = about("0 create collection, 1 drop collection, 3 create scope, 4 drop scope", only=(0, 1, 3, 4))
     version: u8 = about("0, or 1 with a maximum time to live", only=(0, 1))
-    manifest_uid: u64 = about("manifest this event completes (the one before it, if more events follow)", where=VALUE)
-    scope_id: u32 = about("the scope", where=VALUE)
-    collection_id: u32 | None = about("the collection, in events 0 and 1", default=None, where=VALUE)
-    max_ttl: u32 | None = about("seconds, in version 1", default=None, where=VALUE)
+    manifest_uid: u64 = about("manifest this event completes (the one before it, if more events follow)", place=VALUE)
+    scope_id: u32 = about("the scope", place=VALUE)
+    collection_id: u32 | None = about("the collection, in events 0 and 1", default=None, place=VALUE)
+    max_ttl: u32 | None = about("seconds, in version 1", default=None, place=VALUE)
 
 
 class SystemEventV2(Request, opcode=Opcode.DCP_SYSTEM_EVENT, privilege=REPLICATE, key=OPTIONAL, value=OPTIONAL):
@@ -354,7 +354,7 @@ class OsoSnapshot(Request, opcode=Opcode.DCP_OSO_SNAPSHOT, privilege=REPLICATE):
 class CacheTransfer(Request, opcode=Opcode.DCP_CACHE_TRANSFER, privilege=REPLICATE):
     """Documents the producer has in memory, ahead of the stream. Source: DCP, commands/cache-transfer.md."""
 
-    items: CacheItems = about("the documents, in any order", where=VALUE)
+    items: CacheItems = about("the documents, in any order", place=VALUE)
 
 
 class CacheTransferEnd(Request, opcode=Opcode.DCP_CACHE_TRANSFER_END, privilege=REPLICATE):

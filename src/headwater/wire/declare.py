@@ -52,7 +52,7 @@ def about(
     text: str,
     *,
     default: Any = dataclasses.MISSING,
-    where: FieldPlace = EXTRAS,
+    place: FieldPlace = EXTRAS,
     only: tuple[int, ...] = (),
     when: int = 0,
 ) -> Any:
@@ -61,11 +61,11 @@ def about(
     Args:
         text: meaning, with units; printed in the reference.
         default: None for a field that may be absent (annotate it `u32 | None`).
-        where: EXTRAS, or VALUE.
+        place: EXTRAS, or VALUE.
         only: values of this version of the message; other values belong to another class.
         when: the bit of the message's flags that makes the field present.
     """
-    return dataclasses.field(default=default, metadata={"about": text, "place": where, "only": only, "when": when})
+    return dataclasses.field(default=default, metadata={"about": text, "place": place, "only": only, "when": when})
 
 
 def measured(text: str, *, init: Literal[False] = False) -> Any:
@@ -208,13 +208,13 @@ class Layout:
 
 def _own_fields(cls: type) -> list[Field]:
     """Return the fields declared with `about` or `measured` in a class body, in order."""
-    declared = []
+    fields = []
     for name, hint in inspect.get_annotations(cls, eval_str=True).items():
         specifier = cls.__dict__.get(name)
         if isinstance(specifier, dataclasses.Field) and "about" in specifier.metadata:
             codec, optional = _codec_of(hint)
-            declared.append(Field(name, codec, optional=optional, **specifier.metadata))
-    return declared
+            fields.append(Field(name, codec, optional=optional, **specifier.metadata))
+    return fields
 
 
 def _codec_of(hint: Any) -> tuple[Codec, bool]:
@@ -326,7 +326,7 @@ class Declared:
 
     def _wrong(self, arguments: Set[str]) -> str:
         wrong = (("missing field", self._arguments - arguments), ("unknown field", arguments - self._arguments))
-        return "; ".join(f"{what} {', '.join(map(repr, sorted(names)))}" for what, names in wrong if names)
+        return "; ".join(f"{problem} {', '.join(map(repr, sorted(names)))}" for problem, names in wrong if names)
 
     def __post_init__(self) -> None:
         """Set the fields that are computed from others."""

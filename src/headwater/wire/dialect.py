@@ -41,8 +41,8 @@ class Dialect(Enum):
 def messages(module: ModuleType) -> Iterator[type[Message]]:
     """Yield the message classes of a module, in their order."""
     for kind in vars(module).values():
-        here = isinstance(kind, type) and issubclass(kind, Message) and kind.__module__ == module.__name__
-        if here and (kind.layout.opcodes or issubclass(kind, Answer)):
+        is_message = isinstance(kind, type) and issubclass(kind, Message) and kind.__module__ == module.__name__
+        if is_message and (kind.layout.opcodes or issubclass(kind, Answer)):
             yield kind
 
 
@@ -109,8 +109,8 @@ def answers_of(request: type[Message]) -> Iterator[type[Message]]:
 def _refusal(frame: Frame, problems: list[BadMessage]) -> BadMessage:
     """Return one error, from those of all classes, for a frame that no class accepted."""
     if not problems:
-        known = frame.opcode in RETIRED or frame.opcode in Opcode.__members__.values()
-        status = Status.NOT_SUPPORTED if known else Status.UNKNOWN_COMMAND
+        is_known = frame.opcode in RETIRED or frame.opcode in Opcode.__members__.values()
+        status = Status.NOT_SUPPORTED if is_known else Status.UNKNOWN_COMMAND
         kind = "response" if frame.is_response else "request"
         return BadMessage(name_of(frame.opcode), frame.opcode, f"no such {kind} in this dialect", status)
     if len(problems) == 1:

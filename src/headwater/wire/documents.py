@@ -136,7 +136,7 @@ class Prepend(Append, opcode=Opcode.PREPEND, quiet=Opcode.PREPENDQ):
 class IncrementResponse(Stored):
     """The value of the counter after the change."""
 
-    counter: u64 = about("the number now", where=VALUE)
+    counter: u64 = about("the number now", place=VALUE)
 
 
 class Increment(

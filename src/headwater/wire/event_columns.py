@@ -76,12 +76,12 @@ EVENT_COLUMNS: Final = (
 SHOWN: Final = tuple(column.name for column in EVENT_COLUMNS if column.is_shown)
 
 
-def _place(column: EventColumn) -> tuple[bool, int, bool]:
+def _sort_key(column: EventColumn) -> tuple[bool, int, bool]:
     names = [each.name for each in EVENT_COLUMNS]
     return column.batch == "binary", names.index(column.before or column.name), not column.before
 
 
-BATCH: Final = {each.name: each.batch for each in sorted(EVENT_COLUMNS, key=_place) if each.batch}
+BATCH: Final = {each.name: each.batch for each in sorted(EVENT_COLUMNS, key=_sort_key) if each.batch}
 """Column -> type in a batch: those of one size first."""
 
 BEFORE: Final = {

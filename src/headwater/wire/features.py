@@ -76,5 +76,5 @@ PREREQUISITES: dict[int, frozenset[Feature]] = {
 
 def missing_prerequisites(requested: Iterable[int]) -> dict[int, frozenset[Feature]]:
     """Return the features that can't be granted, each with the features that the request lacks for it."""
-    wanted = set(requested)
-    return {code: PREREQUISITES[code] - wanted for code in wanted if PREREQUISITES.get(code, frozenset()) - wanted}
+    codes = set(requested)
+    return {code: PREREQUISITES[code] - codes for code in codes if PREREQUISITES.get(code, frozenset()) - codes}

@@ -32,8 +32,8 @@ class FlatTable:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = self._read(_U32, 0)
-        vtable = self._at - self._read(_I32, self._at)
+        self._table_offset = self._read(_U32, 0)
+        vtable = self._table_offset - self._read(_I32, self._table_offset)
         size = self._read(_U16, vtable)
         if size < 4 or size % 2 or vtable + size > len(data):
             raise ValueError(f"a vtable of {size} bytes at {vtable} in {len(data)}")
@@ -48,14 +48,14 @@ class FlatTable:
     def number(self, field: int, size: int, default: int = 0) -> int:
         """Return an unsigned number of 1, 4 or 8 bytes; `default` if the field is absent."""
         place = self._fields[field] if field < len(self._fields) else 0
-        return self._read(_NUMBERS[size], self._at + place) if place else default
+        return self._read(_NUMBERS[size], self._table_offset + place) if place else default
 
     def text(self, field: int) -> bytes | None:
         """Return a text's bytes; None if the field is absent."""
         place = self._fields[field] if field < len(self._fields) else 0
         if not place:
             return None
-        at = self._at + place
+        at = self._table_offset + place
         at += self._read(_U32, at)
         end = at + 4 + self._read(_U32, at)
         if end > len(self._data):
@@ -75,11 +75,11 @@ def flat_table(fields: Mapping[int, FlatNumber | bytes]) -> bytes:
 
     A number of 0 is left out, as readers take it for the default of each field here.
     """
-    written = {
+    fields_ = {
         number: each for number, each in sorted(fields.items()) if not isinstance(each, FlatNumber) or each.value
     }
-    places, size = _places(written)
-    count = max(written, default=-1) + 1
+    places, size = _places(fields_)
+    count = max(fields_, default=-1) + 1
     vtable_bytes = 4 + 2 * count
     vtable_at = _U32.size
     table_at = _aligned(vtable_at + vtable_bytes, 8)
@@ -87,7 +87,7 @@ def flat_table(fields: Mapping[int, FlatNumber | bytes]) -> bytes:
     _U32.pack_into(buffer, 0, table_at)
     struct.pack_into(f"<{2 + count}H", buffer, vtable_at, vtable_bytes, size, *(places.get(n, 0) for n in range(count)))
     _I32.pack_into(buffer, table_at, table_at - vtable_at)
-    for number, each in written.items():
+    for number, each in fields_.items():
         at = table_at + places[number]
         if isinstance(each, FlatNumber):
             _NUMBERS[each.size].pack_into(buffer, at, each.value)

@@ -111,8 +111,8 @@ def _encode_object(info: FrameInfo) -> bytes:
     if not 0 <= info.id <= _NIBBLE_MAX or len(info.data) > _NIBBLE_MAX:
         raise LocalProtocolError(f"frame info {info.id} with {len(info.data)} bytes: both go up to {_NIBBLE_MAX}")
     halves = [min(info.id, _ESCAPE), min(len(info.data), _ESCAPE)]
-    more = [number - _ESCAPE for number in (info.id, len(info.data)) if number >= _ESCAPE]
-    return bytes([halves[0] << 4 | halves[1], *more]) + info.data
+    length_bytes = [number - _ESCAPE for number in (info.id, len(info.data)) if number >= _ESCAPE]
+    return bytes([halves[0] << 4 | halves[1], *length_bytes]) + info.data
 
 
 def decode_framing(framing: bytes) -> list[FrameInfo]:

@@ -189,8 +189,8 @@ class Message(Declared):
             self.__dict__["engine_len"] = len(self.__dict__["engine_specific"])
 
     def __repr__(self) -> str:
-        shown = (f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default)
-        return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+        set_fields = (f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default)
+        return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in set_fields)})"
 
 
 class Request(Message, magic=Magic.CLIENT_REQUEST):
@@ -214,8 +214,8 @@ class Request(Message, magic=Magic.CLIENT_REQUEST):
         data = short.write_plain(vbucket, opaque, numbers)
         if data is not None:
             return data
-        own: dict[str, Any] = dict(zip((each.name for each in cls.layout.fields), numbers, strict=True))
-        return cls(vbucket=vbucket, opaque=opaque, **own).encode()
+        own_fields: dict[str, Any] = dict(zip((each.name for each in cls.layout.fields), numbers, strict=True))
+        return cls(vbucket=vbucket, opaque=opaque, **own_fields).encode()
 
     @classmethod
     def read_plain(cls, data: bytes | bytearray | memoryview, offset: int) -> Self | None:

@@ -48,10 +48,10 @@ def decode(data: bytes) -> tuple[int, int]:
 
 def split_key(key: bytes) -> tuple[int, bytes]:
     """Return collection id and logical key of a key on a connection with Collections."""
-    collection, taken = decode(key)
-    if taken == len(key):
+    collection, id_bytes = decode(key)
+    if id_bytes == len(key):
         raise RemoteProtocolError(f"key {key.hex()}: no logical key after the collection id")
-    return collection, key[taken:]
+    return collection, key[id_bytes:]
 
 
 def join_key(collection: int, logical: bytes) -> bytes:

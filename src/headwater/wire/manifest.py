@@ -187,17 +187,17 @@ class CollectionsManifest:
 
     @classmethod
     def decode(
-        cls, data: bytes, *, is_whole: bool = True, most: int | None = None, flags: HistoryFlags | None = None
+        cls, data: bytes, *, is_whole: bool = True, count_max: int | None = None, flags: HistoryFlags | None = None
     ) -> CollectionsManifest:
         """Read a manifest from JSON.
 
         Args:
             is_whole: True for a manifest that a client sets; False for the part that a user may see.
-            most: largest number of scopes, and of collections; None for no limit.
+            count_max: largest number of scopes, and of collections; None for no limit.
             flags: the history of collections that the text says nothing of; None if all have one.
 
         Raises:
-            ManifestRefused: not a manifest, more than `most`, or a broken rule for single manifests.
+            ManifestRefused: not a manifest, more than `count_max`, or a broken rule for single manifests.
         """
         try:
             content = read_json(data)
@@ -205,8 +205,8 @@ class CollectionsManifest:
             raise ManifestRefused(f"the manifest is not JSON: {error}") from None
         if not isinstance(content, dict) or not isinstance(content.get("scopes"), list):
             raise ManifestRefused('a manifest is {"uid": "hex", "scopes": [...]}')
-        if most is not None:
-            _check_counts(content["scopes"], most)
+        if count_max is not None:
+            _check_counts(content["scopes"], count_max)
         scopes = tuple(_read_scope(each, flags or HistoryFlags()) for each in content["scopes"])
         new = cls(parse_uid(content.get("uid"), "the manifest", UID_MAX), scopes)
         new.check(is_whole=is_whole)
@@ -245,8 +245,8 @@ class CollectionsManifest:
         """
         if name == DEFAULT:
             raise ManifestRefused("Deleting the _default scope is not allowed")
-        gone = self._scope(name)
-        return CollectionsManifest(self.uid + 1, tuple(each for each in self.scopes if each != gone))
+        dropped_scope = self._scope(name)
+        return CollectionsManifest(self.uid + 1, tuple(each for each in self.scopes if each != dropped_scope))
 
     def with_collection(
         self, scope: str, name: str, max_ttl: int | None, number: int, *, history: bool = True
@@ -256,8 +256,8 @@ class CollectionsManifest:
         parent = self._scope(scope)
         if self.collection(scope, name):
             raise ManifestRefused(f'Collection with name "{name}" in scope "{scope}" already exists')
-        added = Collection(number, name, read_max_ttl(max_ttl, name), history)
-        return self._with(replace(parent, collections=(*parent.collections, added)))
+        new = Collection(number, name, read_max_ttl(max_ttl, name), history)
+        return self._with(replace(parent, collections=(*parent.collections, new)))
 
     def without_collection(self, scope: str, name: str) -> CollectionsManifest:
         """Return the next manifest, without a collection."""
@@ -268,19 +268,19 @@ class CollectionsManifest:
         """Return the next manifest, with this history flag of a collection; this manifest if it has that flag
         already.
         """
-        parent, known = self._collection(scope, name)
-        if known.history == history:
+        parent, collection = self._collection(scope, name)
+        if collection.history == history:
             return self
-        changed = replace(known, history=history)
+        changed = replace(collection, history=history)
         return self._with(
-            replace(parent, collections=tuple(changed if each is known else each for each in parent.collections))
+            replace(parent, collections=tuple(changed if each is collection else each for each in parent.collections))
         )
 
     def _collection(self, scope: str, name: str) -> tuple[Scope, Collection]:
-        parent, known = self._scope(scope), self.collection(scope, name)
-        if known is None:
+        parent, collection = self._scope(scope), self.collection(scope, name)
+        if collection is None:
             raise NoSuchName(f'Collection with name "{name}" in scope "{scope}" is not found')
-        return parent, known
+        return parent, collection
 
     def _scope(self, name: str) -> Scope:
         scope = self.scope(name)
@@ -298,12 +298,12 @@ class CollectionsManifest:
         # "Uid not greater (and not identical): ERANGE" (kv.md 4).
         if following.uid < self.uid or (following.uid == self.uid and following != self):
             raise ManifestRefused(f"manifest {following.uid:x} is not newer than {self.uid:x}", stale=True)
-        mine, theirs = self.by_id(), following.by_id()
-        for number in mine.keys() & theirs.keys():
-            if (mine[number][0].id, mine[number][1].identity) != (theirs[number][0].id, theirs[number][1].identity):
-                name = f"{mine[number][0].name}.{mine[number][1].name}"
+        present, new = self.by_id(), following.by_id()
+        for number in present.keys() & new.keys():
+            if (present[number][0].id, present[number][1].identity) != (new[number][0].id, new[number][1].identity):
+                name = f"{present[number][0].name}.{present[number][1].name}"
                 raise ManifestRefused(f"collection {number:x}, {name}, may not become another", breaks=True)
-        if 0 in theirs and 0 not in mine:
+        if 0 in new and 0 not in present:
             raise ManifestRefused("collection _default was dropped and never comes back", breaks=True)
         names = {each.id: each.name for each in following.scopes}
         for scope in self.scopes:
@@ -314,14 +314,14 @@ class CollectionsManifest:
         """Return the events of the steps to another manifest, in the order of kv.md 4; only the last has the
         new uid.
         """
-        mine, theirs = self.by_id(), following.by_id()
+        present, new = self.by_id(), following.by_id()
         my_scopes, their_scopes = {each.id for each in self.scopes}, {each.id for each in following.scopes}
         # Drops come first, then scopes, then collections, then dropped scopes: each event finds what it needs (kv.md
         # 4).
         events = [
             ManifestEvent(EventKind.DROP_COLLECTION, self.uid, scope.id, collection.id)
             for scope, collection in self.each_collection()
-            if collection.id not in theirs
+            if collection.id not in new
         ]
         events += [
             ManifestEvent(EventKind.CREATE_SCOPE, self.uid, scope.id, name=scope.name)
@@ -331,12 +331,12 @@ class CollectionsManifest:
         events += [
             _event_of(EventKind.CREATE_COLLECTION, self.uid, scope, collection)
             for scope, collection in following.each_collection()
-            if collection.id not in mine
+            if collection.id not in present
         ]
         events += [
             _event_of(EventKind.MODIFY_COLLECTION, self.uid, scope, collection)
             for scope, collection in following.each_collection()
-            if collection.id in mine and mine[collection.id][1].history != collection.history
+            if collection.id in present and present[collection.id][1].history != collection.history
         ]
         events += [
             ManifestEvent(EventKind.DROP_SCOPE, self.uid, scope.id)
@@ -406,22 +406,22 @@ EMPTY: Final = CollectionsManifest(0, (Scope(0, DEFAULT, (Collection(0, DEFAULT)
 """The manifest of a bucket whose collections were never changed."""
 
 
-def _event_of(kind: EventKind, uid: int, scope: Scope, of: Collection) -> ManifestEvent:
-    return ManifestEvent(kind, uid, scope.id, of.id, of.name, of.max_ttl, of.history)
+def _event_of(kind: EventKind, uid: int, scope: Scope, collection: Collection) -> ManifestEvent:
+    return ManifestEvent(kind, uid, scope.id, collection.id, collection.name, collection.max_ttl, collection.history)
 
 
-def parse_uid(text: object, what: str, most: int = ID_MAX) -> int:
-    """Return the number of a hexadecimal uid; ManifestRefused if the text is none, or is above `most`."""
-    if not isinstance(text, str) or not re.fullmatch(r"[0-9a-fA-F]{1,16}", text) or int(text, 16) > most:
-        raise ManifestRefused(f"{what}: uid {text!r} is not a hex number of at most {most:x}")
+def parse_uid(text: object, kind: str, uid_max: int = ID_MAX) -> int:
+    """Return the number of a hexadecimal uid; ManifestRefused if the text is none, or is above `uid_max`."""
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9a-fA-F]{1,16}", text) or int(text, 16) > uid_max:
+        raise ManifestRefused(f"{kind}: uid {text!r} is not a hex number of at most {uid_max:x}")
     return int(text, 16)
 
 
-def check_name(name: object, what: str) -> str:
+def check_name(name: object, kind: str) -> str:
     """Return the name of a new scope or collection unchanged; ManifestRefused if it is invalid."""
     if not isinstance(name, str) or len(name) > NAME_MAX or not NAME_PATTERN.fullmatch(name):
         allowed = f"1 to {NAME_MAX} of A-Z a-z 0-9 _ - %, not beginning with _ or %"
-        raise ManifestRefused(f"{name!r} can't name a {what}: {allowed}")
+        raise ManifestRefused(f"{name!r} can't name a {kind}: {allowed}")
     return name
 
 
@@ -473,18 +473,18 @@ def read_max_ttl(seconds: object, name: str) -> int | None:
     return seconds or None
 
 
-def _unlike(names: Iterable[str | int], what: str) -> None:
-    seen: set[str | int] = set()
+def _unlike(names: Iterable[str | int], kind: str) -> None:
+    names_before: set[str | int] = set()
     for name in names:
-        if name in seen:
-            shown = f"{name:x}" if isinstance(name, int) else name
-            raise ManifestRefused(f"several {what} {shown}")
-        seen.add(name)
+        if name in names_before:
+            text = f"{name:x}" if isinstance(name, int) else name
+            raise ManifestRefused(f"several {kind} {text}")
+        names_before.add(name)
 
 
-def _check_counts(scopes: list[Any], most: int) -> None:
-    """Raise ManifestRefused for more than `most` scopes or collections, before any of them is read."""
+def _check_counts(scopes: list[Any], count_max: int) -> None:
+    """Raise ManifestRefused for more than `count_max` scopes or collections, before any of them is read."""
     lists = [each.get("collections") for each in scopes if isinstance(each, dict)]
     collections = sum(len(each) for each in lists if isinstance(each, list))
-    if max(collections, len(scopes)) > most:
-        raise ManifestRefused(f"{collections} collections in {len(scopes)} scopes; {most} of each are allowed")
+    if max(collections, len(scopes)) > count_max:
+        raise ManifestRefused(f"{collections} collections in {len(scopes)} scopes; {count_max} of each are allowed")

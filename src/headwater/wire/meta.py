@@ -101,33 +101,33 @@ class ObserveResponse(Answer):
 
     states: Annotated[
         list[tuple[int, bytes, int, int]], RowsCodec((*_KEY, ("state", NUMBERS[8]), ("cas", NUMBERS[64])))
-    ] = about("state: 0 in memory, 1 persisted, 0x80 not found, 0x81 deleted but not yet persisted", where=VALUE)
+    ] = about("state: 0 in memory, 1 persisted, 0x80 not found, 0x81 deleted but not yet persisted", place=VALUE)
 
 
 class Observe(Request, opcode=Opcode.OBSERVE, privilege=READ, answer=ObserveResponse):
     """Asks for the states of keys: found, persisted, deleted."""
 
     keys: Annotated[list[tuple[int, bytes]], RowsCodec(_KEY, rows_min=1)] = about(
-        "vbucket and key, at least one", where=VALUE
+        "vbucket and key, at least one", place=VALUE
     )
 
 
 class ObserveSeqnoResponse(Answer):
     """The progress of persistence; the requested vb uuid is the vbucket's newest one."""
 
-    format: u8 = about("0", default=0, only=(0,), where=VALUE)
-    vbucket: u16 = about("the vbucket", where=VALUE)
-    vb_uuid: u64 = about("its history", where=VALUE)
-    persisted_seqno: u64 = about("highest seqno on disk", where=VALUE)
-    current_seqno: u64 = about("highest seqno", where=VALUE)
+    format: u8 = about("0", default=0, only=(0,), place=VALUE)
+    vbucket: u16 = about("the vbucket", place=VALUE)
+    vb_uuid: u64 = about("its history", place=VALUE)
+    persisted_seqno: u64 = about("highest seqno on disk", place=VALUE)
+    current_seqno: u64 = about("highest seqno", place=VALUE)
 
 
 class ObserveSeqnoFailedOver(ObserveSeqnoResponse):
     """The progress of persistence; the requested vb uuid is an older one."""
 
-    format: u8 = about("1", default=1, only=(1,), where=VALUE)
-    old_vb_uuid: u64 = about("the history asked for", where=VALUE)
-    last_received_seqno: u64 = about("last seqno known of that history", where=VALUE)
+    format: u8 = about("1", default=1, only=(1,), place=VALUE)
+    old_vb_uuid: u64 = about("the history asked for", place=VALUE)
+    last_received_seqno: u64 = about("last seqno known of that history", place=VALUE)
 
 
 class ObserveSeqno(
@@ -135,4 +135,4 @@ class ObserveSeqno(
 ):
     """Asks for the progress of persistence of a vbucket."""
 
-    vb_uuid: u64 = about("the history the client knows", where=VALUE)
+    vb_uuid: u64 = about("the history the client knows", place=VALUE)

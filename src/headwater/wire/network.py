@@ -39,10 +39,10 @@ def as_seen_from(content: Mapping[str, Any], source: Address, network: str = AUT
     entries = content.get("nodesExt", ())
     if not any("alternateAddresses" in entry for entry in entries) and network in (AUTO, DEFAULT):
         return content
-    chosen = _network_of(entries, source) if network == AUTO else network
-    if chosen == DEFAULT:
+    name = _network_of(entries, source) if network == AUTO else network
+    if name == DEFAULT:
         return content
-    return {**content, "nodesExt": [_in_network(entry, chosen) for entry in entries]}
+    return {**content, "nodesExt": [_in_network(entry, name) for entry in entries]}
 
 
 def _network_of(entries: Any, source: Address) -> str:
@@ -64,9 +64,9 @@ def _network_of(entries: Any, source: Address) -> str:
 def _in_network(entry: Mapping[str, Any], network: str) -> dict[str, Any]:
     alternates = dict(_alternates(entry))
     if network not in alternates:
-        known = ", ".join(sorted({DEFAULT, *alternates}))
+        choices = ", ".join(sorted({DEFAULT, *alternates}))
         raise ValueError(
-            f'{entry.get("hostname", "a node")} has no address in the network "{network}", but in: {known}'
+            f'{entry.get("hostname", "a node")} has no address in the network "{network}", but in: {choices}'
         )
     alternate = alternates[network]
     ports = alternate.get("ports") or entry.get("services", {})

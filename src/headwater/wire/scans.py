@@ -22,8 +22,8 @@ _METADATA = Struct(">IIQQB")
 class RangeScanCreated(Answer):
     """The scan's id, 16 bytes."""
 
-    scan_high: u64 = about("the name, its first half", where=VALUE)
-    scan_low: u64 = about("and its second", where=VALUE)
+    scan_high: u64 = about("the name, its first half", place=VALUE)
+    scan_low: u64 = about("and its second", place=VALUE)
 
 
 class RangeScanCreate(

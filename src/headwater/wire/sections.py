@@ -146,15 +146,15 @@ class Running:
 
     def write(self, values: Mapping[str, Any]) -> bytes:
         """Return the section's bytes."""
-        flags, present, ended = values.get("flags") or 0, [], False
+        flags, present, has_ended = values.get("flags") or 0, [], False
         for each in self.fields:
             value, expected = values[each.name], not each.when or bool(flags & each.when)
-            missing = expected and value is None and isinstance(each.codec, Tail)
-            if (value is not None) != expected and not missing:
+            is_missing = expected and value is None and isinstance(each.codec, Tail)
+            if (value is not None) != expected and not is_missing:
                 raise ValueError(f"{each.name} must be given exactly when flag 0x{each.when:x} is set")
-            if ended and value is not None:
+            if has_ended and value is not None:
                 raise ValueError(f"{each.name} can't follow a field that is missing")
-            ended |= missing
+            has_ended |= is_missing
             if expected:
                 present.append(_write(each, value))
         return b"".join(present)
@@ -196,9 +196,9 @@ def _shape(place: FieldPlace, fields: Sequence[Field], length: int) -> Shape:
     spare = length - sum(_size(each) for each in fields if not each.optional)
     # Fewest optional fields first, so a length that several choices make is the older version's.
     for count in range(len(optional) + 1):
-        for chosen in combinations(optional, count):
-            if sum(_size(each) for each in chosen) == spare:
-                return Shape(tuple(each for each in fields if not each.optional or each in chosen))
+        for choice in combinations(optional, count):
+            if sum(_size(each) for each in choice) == spare:
+                return Shape(tuple(each for each in fields if not each.optional or each in choice))
     raise TypeError(f"no choice of fields makes {length} bytes of {place}")
 
 

@@ -73,9 +73,9 @@ class Specs:
 
     def write(self, value: Any) -> bytes:
         """Return the specs one after the other."""
-        return b"".join(map(self._written, value))
+        return b"".join(map(self._encoded, value))
 
-    def _written(self, spec: Any) -> bytes:
+    def _encoded(self, spec: Any) -> bytes:
         opcode, flags, *parts = spec
         lengths = NUMBERS[16].write(len(parts[0]))
         if self.has_value:
@@ -117,10 +117,10 @@ class Results:
     def write(self, value: Any) -> bytes:
         """Return the results one after the other."""
         if self.indexed:
-            return b"".join(map(self._written, value))
+            return b"".join(map(self._encoded, value))
         return b"".join([_RESULT.pack(status, len(part)) + part for status, part in value])
 
-    def _written(self, result: Any) -> bytes:
+    def _encoded(self, result: Any) -> bytes:
         *numbers, part = result
         return _RESULT_WITH_INDEX.pack(*numbers, len(part)) + bytes(part)
 
@@ -173,7 +173,7 @@ class SubdocGetCount(SubdocLookup, opcode=Opcode.SUBDOC_GET_COUNT, answer=Subdoc
 class SubdocMultiLookupResponse(Answer, status=ANY_STATUS):
     """The values at the paths, in their order."""
 
-    results: Annotated[list[tuple[int, bytes]], Results(indexed=False)] = about("status and value", where=VALUE)
+    results: Annotated[list[tuple[int, bytes]], Results(indexed=False)] = about("status and value", place=VALUE)
 
 
 class SubdocMultiLookup(
@@ -187,7 +187,7 @@ class SubdocMultiLookup(
     """Asks for up to 16 paths; the opcode of one is SUBDOC_GET, _EXISTS, _GET_COUNT, or GET for the whole body."""
 
     doc_flags: u8 | None = about("DocumentFlag bits", default=None)
-    specs: Annotated[list[LookupSpec], Specs(has_value=False)] = about("the paths", where=VALUE)
+    specs: Annotated[list[LookupSpec], Specs(has_value=False)] = about("the paths", place=VALUE)
 
 
 # --------------------------------------------------------------------------- changing
@@ -200,14 +200,14 @@ class SubdocStored(Stored, status=ANY_STATUS, value=OPTIONAL):
 class SubdocMultiStored(Stored, status=ANY_STATUS):
     """The document was changed; each path with a result has an entry."""
 
-    results: Annotated[list[tuple[int, int, bytes]], Results(indexed=True)] = about("sums of counters", where=VALUE)
+    results: Annotated[list[tuple[int, int, bytes]], Results(indexed=True)] = about("sums of counters", place=VALUE)
 
 
 class SubdocPathFailure(Answer, status=Status.SUBDOC_MULTI_PATH_FAILURE):
     """The document was not changed, because one of several paths could not be changed."""
 
-    index: u8 = about("which path, from 0", where=VALUE)
-    path_status: u16 = about("why", where=VALUE)
+    index: u8 = about("which path, from 0", place=VALUE)
+    path_status: u16 = about("why", place=VALUE)
 
 
 class SubdocMutation(
@@ -273,4 +273,4 @@ class SubdocMultiMutation(
 
     expiration: u32 | None = about("when the document runs out", default=None)
     doc_flags: u8 | None = about("DocumentFlag bits", default=None)
-    specs: Annotated[list[MutationSpec], Specs(has_value=True)] = about("paths and values", where=VALUE)
+    specs: Annotated[list[MutationSpec], Specs(has_value=True)] = about("paths and values", place=VALUE)

@@ -89,14 +89,14 @@ class _Options(Request, privilege=STREAM, beyond=_TAKES_OVER):
     """The option values of a TAP_CONNECT, in the order of the flags' bits; they follow the key (erratum T10)."""
 
     backfill_age: u64 | None = about(
-        "changes since, Unix seconds; a future time: no backfill", default=None, where=VALUE, when=0x01
+        "changes since, Unix seconds; a future time: no backfill", default=None, place=VALUE, when=0x01
     )
-    vbuckets: Vbuckets | None = about("only these vbuckets; none listed: all", default=None, where=VALUE, when=0x04)
+    vbuckets: Vbuckets | None = about("only these vbuckets; none listed: all", default=None, place=VALUE, when=0x04)
     checkpoints: MaybeCheckpoints | None = about(
-        "for each vbucket the last checkpoint the client has closed", default=None, where=VALUE, when=0x40
+        "for each vbucket the last checkpoint the client has closed", default=None, place=VALUE, when=0x40
     )
     closed_checkpoints_only: MaybeFlag | None = about(
-        "1: closed checkpoints only", default=None, where=VALUE, when=0x80
+        "1: closed checkpoints only", default=None, place=VALUE, when=0x80
     )
 
 
@@ -125,7 +125,7 @@ class _Item(Request, answer=Acknowledged, privilege=REPLICATE):
     flags: u16 = about("MessageFlag bits", default=0)
     ttl: u8 = about("hops left; 0 is not applied", default=255)
     reserved: u24 = about("0", default=0)
-    engine_specific: Annotated[bytes, Rest()] = about("the engine-private section", default=b"", where=ENGINE)
+    engine_specific: Annotated[bytes, Rest()] = about("the engine-private section", default=b"", place=ENGINE)
 
 
 class Mutation(_Item, opcode=Opcode.TAP_MUTATION, key=REQUIRED, value=OPTIONAL, cas=True):
@@ -186,7 +186,7 @@ class CheckpointStart(_Item, opcode=Opcode.TAP_CHECKPOINT_START, key=OPTIONAL, e
 
     item_flags: u32 | None = about("0; absent in the later public text's form", default=None)
     item_expiration: u32 | None = about("0", default=None)
-    checkpoint_id: u64 = about("which", where=VALUE)
+    checkpoint_id: u64 = about("which", place=VALUE)
 
     @property
     def deleted_rev(self) -> int:
@@ -207,7 +207,7 @@ class ChangeFilter(Request, opcode=Opcode.CHANGE_VB_FILTER, privilege=ADMINISTER
     Retired.
     """
 
-    checkpoints: Checkpoints = about("the vbuckets and where to begin in each", where=VALUE)
+    checkpoints: Checkpoints = about("the vbuckets and where to begin in each", place=VALUE)
 
 
 def asks_for_answer(frame: Frame) -> bool:

@@ -86,9 +86,12 @@ class UserList:
 
     def merged(self, other: UserList) -> UserList:
         """Return the two lists merged, with this list's cluster."""
-        mine = self.entries
-        both = {name: each.newer_of(mine[name]) if name in mine else each for name, each in other.entries.items()}
-        return replace(self, entries={**mine, **both})
+        own_entries = self.entries
+        both = {
+            name: each.newer_of(own_entries[name]) if name in own_entries else each
+            for name, each in other.entries.items()
+        }
+        return replace(self, entries={**own_entries, **both})
 
     def changes_since(self, before: UserList) -> Iterator[str]:
         """Yield a line for each user that changed, for people: "added user 'ann': read, write[orders]"."""
@@ -120,9 +123,9 @@ class UserList:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON of the list."""
-        removed = {name: each.revision for name, each in sorted(self.entries.items()) if each.is_removed}
+        removed_users = {name: each.revision for name, each in sorted(self.entries.items()) if each.is_removed}
         users = {name: each.as_json() for name, each in self.users.items()}
-        return {"cluster": self.cluster, "users": users, "removed": removed}
+        return {"cluster": self.cluster, "users": users, "removed": removed_users}
 
     def encode(self) -> bytes:
         """Return the list as text; equal lists give equal texts."""
@@ -188,8 +191,8 @@ def _revision(number: Any) -> int:
 
 
 def _verifier(fields: Any) -> Verifier:
-    salt, iterations, stored, server = fields
-    texts = (salt, stored, server)
+    salt, iterations, stored_key, server = fields
+    texts = (salt, stored_key, server)
     if not all(isinstance(each, str) for each in texts) or type(iterations) is not int or not 0 < iterations < 1 << 31:
         raise UserListRefused("a verifier that is none")
-    return salt, iterations, stored, server
+    return salt, iterations, stored_key, server

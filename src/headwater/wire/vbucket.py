@@ -56,7 +56,7 @@ def vbucket_set(text: str, count: int = VBUCKETS_MAX) -> tuple[int, ...]:
     Raises:
         OptionError: a part that is neither a vbucket nor a range of them, or one outside 0 to count - 1.
     """
-    named: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
@@ -66,5 +66,5 @@ def vbucket_set(text: str, count: int = VBUCKETS_MAX) -> tuple[int, ...]:
             raise OptionError(
                 "vbuckets", text, f"a vbucket list such as 0-511,700, of 0 to {count - 1}: {part!r} is none"
             )
-        named.update(range(first, last + 1))
-    return tuple(sorted(named))
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))

@@ -60,13 +60,13 @@ def _length(value: bytes | memoryview, at: int, end: int) -> int:
 
 
 def _pair(data: bytes) -> tuple[str, bytes]:
-    key, zero, rest = data.partition(b"\0")
-    if not zero or rest[-1:] != b"\0" or b"\0" in rest[:-1]:
+    key, zero, value = data.partition(b"\0")
+    if not zero or value[-1:] != b"\0" or b"\0" in value[:-1]:
         raise RemoteProtocolError(f"extended attribute of {len(data)} bytes: key and value must each end with a 0")
     if not 1 <= len(key) <= XATTR_KEY_BYTES_MAX:
         raise RemoteProtocolError(f"extended attribute key of {len(key)} bytes, expected 1 to {XATTR_KEY_BYTES_MAX}")
     try:
-        return key.decode(), rest[:-1]
+        return key.decode(), value[:-1]
     except UnicodeDecodeError:
         raise RemoteProtocolError(f"extended attribute key {key.hex()} is not UTF-8") from None
 
@@ -93,5 +93,5 @@ def only_system(value: Value) -> bytes:
 
 def join_system(pairs: Mapping[str, bytes]) -> bytes:
     """Return the section of the system attributes among `pairs`, empty if there are none; avoids a second `split`."""
-    kept = {key: text for key, text in pairs.items() if key.startswith("_")}
-    return join(kept) if kept else b""
+    system_pairs = {key: text for key, text in pairs.items() if key.startswith("_")}
+    return join(system_pairs) if system_pairs else b""

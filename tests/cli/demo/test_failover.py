@@ -11,7 +11,7 @@ import pytest
 from headwater.cli.demo import command
 from headwater.cli.demo.command import StoryName
 from headwater.cli.demo.contents import TableFormat
-from headwater.cli.demo.failover import ADDED, DELETED, OVERWRITTEN, Undone, show, undone
+from headwater.cli.demo.failover import ADDED, DELETED, OVERWRITTEN, RolledBackRows, show, undone
 from headwater.cli.extras import advice
 from tests.battery import few_of
 
@@ -43,7 +43,7 @@ def test_a_library_that_is_missing_is_told_before_anything_is_begun(monkeypatch:
 
 def test_each_kind_of_row_that_was_undone_is_told() -> None:
     found = undone({b"a": b"lost", b"b": b"1", b"c": b"1"}, {b"b": b"2", b"c": b"1", b"d": b"1"})
-    assert found == Undone((b"a",), ((b"b", b"1", b"2"),), (b"d",))
+    assert found == RolledBackRows((b"a",), ((b"b", b"1", b"2"),), (b"d",))
     assert show(found) == [
         *("  1 row only the lost branch had", "    a"),
         *("  1 row it had overwritten", "    b: 1 is 2 again"),

@@ -184,7 +184,7 @@ def test_a_batch_between_the_drop_and_the_forgotten_name_brings_no_table_back(
     monkeypatch.setattr(catalogs, "drop", dropped)
     entry.leave_catalog(table.log)
     assert entry.catalog_of(anew(table).log.state) is None, "the other's commit took the version"
-    assert catalogs._loaded(catalog, NAMED) is None
+    assert catalogs._loaded_table(catalog, NAMED) is None
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -212,14 +212,14 @@ def test_who_registers_a_table_that_has_left_meanwhile_drops_it_again(
     monkeypatch.setattr(type(catalog), "register_table", registered)
     with pytest.raises(TableAway) if moved else nullcontext():
         table.take(("a", 0, 2, "two"))
-    assert catalogs._loaded(catalog, NAMED) is None
+    assert catalogs._loaded_table(catalog, NAMED) is None
 
 
 def test_a_process_that_dies_before_the_name_is_forgotten_is_gone_on_with(table: Table, catalog: Catalog) -> None:
     table.take(("a", 0, 1, "one"))
     with armed("iceberg.left_catalog=eio"), pytest.raises(OSError, match="injected"):
         entry.leave_catalog(table.log)
-    assert catalogs._loaded(catalog, NAMED) is None
+    assert catalogs._loaded_table(catalog, NAMED) is None
     entry.leave_catalog(anew(table).log)
     assert entry.catalog_of(anew(table).log.state) is None
 

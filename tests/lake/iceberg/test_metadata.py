@@ -29,7 +29,7 @@ def snapshot(number: int, first: int = 0, rows: int = 0) -> dict[str, Any]:
 
 
 def grown(count: int, each_ms: int = 1000) -> Metadata:
-    table = metadata.with_schema(metadata.begun(TABLE, PLACE), FIELDS, 1)
+    table = metadata.with_schema(metadata.new_metadata(TABLE, PLACE), FIELDS, 1)
     for number in range(1, count + 1):
         before = f"{PLACE}/metadata/v{number - 1}.metadata.json" if number > 1 else None
         table = metadata.with_snapshot(table, snapshot(number, 5 * number - 5, 5), each_ms * number, before)
@@ -47,9 +47,9 @@ def test_a_file_is_read_by_pyiceberg_and_by_us() -> None:
 
 
 def test_a_table_without_a_snapshot_says_none() -> None:
-    content = metadata.encode(metadata.begun(TABLE, PLACE))
+    content = metadata.encode(metadata.new_metadata(TABLE, PLACE))
     assert "current-snapshot-id" not in json.loads(content)
-    assert metadata.decode(content) == metadata.begun(TABLE, PLACE)
+    assert metadata.decode(content) == metadata.new_metadata(TABLE, PLACE)
     assert metadata.version_of(metadata.decode(content)) is None
 
 
@@ -113,10 +113,10 @@ def test_what_is_another_table_is_begun_anew(other: dict[str, Any]) -> None:
 
 
 def test_a_table_that_is_begun_anew_gives_no_number_twice() -> None:
-    anew = metadata.begun_anew(grown(3) | {"location": "file:///elsewhere"}, TABLE, PLACE)
+    anew = metadata.renewed_metadata(grown(3) | {"location": "file:///elsewhere"}, TABLE, PLACE)
     assert (anew["last-sequence-number"], anew["next-row-id"], anew["last-column-id"]) == (3, 15, 1)
     assert (anew["snapshots"], anew["refs"], anew["location"]) == ([], {}, PLACE)
-    assert metadata.begun_anew(grown(3), "another", PLACE) == metadata.begun("another", PLACE)
+    assert metadata.renewed_metadata(grown(3), "another", PLACE) == metadata.new_metadata("another", PLACE)
 
 
 @pytest.mark.parametrize(

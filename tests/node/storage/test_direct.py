@@ -30,7 +30,7 @@ def test_any_mixture_of_both_ways_leaves_what_was_written_last(
         buffers = [bytes([number]) * first, memoryview(bytes([100 + number]) * second)]
         if look:
             assert int(mapped[offset]) == expected[offset]  # its page is in the cache now
-        file.write(buffers, offset, unread=unread)
+        file.write(buffers, offset, is_unread=unread)
         expected[offset : offset + first + second] = b"".join(buffers)
         assert np.array_equal(mapped, np.frombuffer(expected, np.uint8))
     file.sync()

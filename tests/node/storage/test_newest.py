@@ -120,7 +120,7 @@ class NewestMachine(RuleBasedStateMachine):
     def open_a_view(self) -> None:
         numbers = shown([0, 9])
         if self.store.index.is_mixed(VB):
-            with self.store.view(VB, shown=numbers) as view:
+            with self.store.view(VB, choice=numbers) as view:
                 assert (view.end_seqno, view.nothing) == (by_looking(self.store, numbers), view.end_seqno == 0)
 
 
@@ -173,7 +173,7 @@ def test_a_row_is_looked_at_once_however_often_somebody_asks(monkeypatch: pytest
     for _ in range(3):
         assert store.newest_seqno(VB, shown([0])) == 1
     assert looked == [1, 1, 1], "rows from where the look back began to the one that it found"
-    with store.view(VB, shown=shown([0])) as view:
+    with store.view(VB, choice=shown([0])) as view:
         assert view.end_seqno == 1
     assert looked == [1, 1, 1, 1]
     store.close()

@@ -57,8 +57,8 @@ def addresses(nodes: Sequence[str]) -> "tuple[list[Address], Place]":
     from headwater.client.routing import parse
 
     targets = [parse(node) for node in nodes]
-    if named := [target for target in targets if target.user is not None]:
-        raise OptionError("node", named[0].url, "without a name and a password here: --user and --password-file")
+    if with_user := [target for target in targets if target.user is not None]:
+        raise OptionError("node", with_user[0].url, "without a name and a password here: --user and --password-file")
     buckets = {target.bucket for target in targets}
     if len(buckets) > 1:
         raise typer.BadParameter(f"the nodes name different buckets: {', '.join(sorted(buckets))}.")
@@ -132,7 +132,7 @@ async def _run(
     try:
         patient = {} if answer_seconds is None else {"timeout_seconds": answer_seconds}
         async with Members(place.bucket, user, password, tls=place.tls, **patient) as members:
-            result = await _waiting(work(members, stop), members, answer_seconds)
+            result = await _run_reporting(work(members, stop), members, answer_seconds)
     except asyncio.CancelledError:
         if stop.signals:
             raise Stopped(stop.signals[0]) from None
@@ -146,7 +146,7 @@ async def _run(
     return result
 
 
-async def _waiting(work: Awaitable[Result], members: "Members", seconds: float | None) -> Result:
+async def _run_reporting(work: Awaitable[Result], members: "Members", seconds: float | None) -> Result:
     """Run the work; with `seconds`, name the nodes that it waits for meanwhile."""
     if seconds is None:
         return await work
@@ -166,10 +166,10 @@ async def _tell_of_waiting(members: "Members", seconds: float) -> None:
 
 async def _end_the_others() -> None:
     """End the other requests after one has failed: their own errors are no news, and asyncio would print them."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for each in others:
+    other_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in other_tasks:
         each.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.gather(*other_tasks, return_exceptions=True)
 
 
 def agreed(plan: WorkPlan, show: Callable[[WorkPlan], None], question: str, *, dry_run: bool, yes: bool) -> bool:

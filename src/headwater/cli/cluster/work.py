@@ -44,14 +44,14 @@ class WorkCommand(CommandWithForms):
 
     def declared(self) -> list[Parameter]:
         """Return the work's options, and those of its start (--yes, --dry-run and the like)."""
-        declared = [parameter_of(each) for each in self.work.options()]
+        parameters = [parameter_of(each) for each in self.work.options()]
         if self.work.HAS_DRY_RUN:
-            declared.append(("dry_run", SHOW_PLAN if self.work.SHOWS_PLAN else DryRun, False))
+            parameters.append(("dry_run", SHOW_PLAN if self.work.SHOWS_PLAN else DryRun, False))
         if self.work.ASKS:
-            declared.append(("yes", Yes, False))
+            parameters.append(("yes", Yes, False))
         if self.node is not None:
-            declared.insert(0 if self.node is NODE_ARGUMENT else len(declared), self.node)
-        return [*declared, ("user", User, None), ("password", Password, None)]
+            parameters.insert(0 if self.node is NODE_ARGUMENT else len(parameters), self.node)
+        return [*parameters, ("user", User, None), ("password", Password, None)]
 
     def perform(self, ctx: Any) -> None:
         """Show the plan, ask, do the work and report the outcome."""

@@ -72,7 +72,7 @@ def demo(
     if story is StoryName.FAILOVER:
         _only_of_flights({"rows": (rows, None), "rounds": (rounds, ROUNDS), "share": (share, SHARE)})
         _only_of_flights({"seed": (seed, SEED), "report": (report, REPORT)})
-    _need((*LIBRARIES[story], READERS[form], *(("fastavro",) if form is TableFormat.ICEBERG else ())))
+    _check_libraries((*LIBRARIES[story], READERS[form], *(("fastavro",) if form is TableFormat.ICEBERG else ())))
     if story is StoryName.FAILOVER:
         from headwater.cli.demo import failover
 
@@ -93,7 +93,7 @@ def _only_of_flights(options: dict[str, tuple[object, object]]) -> None:
             raise OptionError(name, str(value), "possible with failover, which has no option but --keep and --format")
 
 
-def _need(modules: tuple[str, ...]) -> None:
+def _check_libraries(modules: tuple[str, ...]) -> None:
     """Check that libraries are installed, before minutes are spent.
 
     Raises: ModuleNotFoundError.

@@ -57,7 +57,7 @@ def tell(keep: Path | None, form: TableFormat = TableFormat.DELTA) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class RolledBackRows:
     """The rows of a table that a rollback changed.
 
     Attributes:
@@ -71,29 +71,29 @@ class Undone:
     returned: tuple[bytes, ...]
 
 
-def undone(before: Documents, after: Documents) -> Undone:
+def undone(before: Documents, after: Documents) -> RolledBackRows:
     """Return the difference of a table before and after a rollback."""
     both = before.keys() & after.keys()
-    return Undone(
+    return RolledBackRows(
         removed=tuple(sorted(before.keys() - after.keys())),
         restored=tuple((key, before[key], after[key]) for key in sorted(both) if before[key] != after[key]),
         returned=tuple(sorted(after.keys() - before.keys())),
     )
 
 
-def show(undone: Undone) -> list[str]:
+def show(difference: RolledBackRows) -> list[str]:
     """Return the undone rows as lines, the first few of each kind."""
     kinds = (
-        ("only the lost branch had", [_text(key) for key in undone.removed]),
+        ("only the lost branch had", [_text(key) for key in difference.removed]),
         (
             "it had overwritten",
-            [f"{_text(key)}: {_text(old)} is {_text(new)} again" for key, old, new in undone.restored],
+            [f"{_text(key)}: {_text(old)} is {_text(new)} again" for key, old, new in difference.restored],
         ),
-        ("it had deleted", [_text(key) for key in undone.returned]),
+        ("it had deleted", [_text(key) for key in difference.returned]),
     )
     lines = []
-    for what, rows in kinds:
-        lines.append(f"  {several(len(rows), 'row')} {what}")
+    for kind, rows in kinds:
+        lines.append(f"  {several(len(rows), 'row')} {kind}")
         lines += [f"    {row}" for row in rows[:SHOWN_MAX]] + ["    ..."] * (len(rows) > SHOWN_MAX)
     return lines
 
@@ -118,13 +118,13 @@ class _Story:
             self._catch_up(first, mirror)
             note(f"{count(mirror.changes)} changes")
         self._cut_off(first, second, mirror)
-        lost = contents.of_table(self._table, self._form)
+        rows_before = contents.of_table(self._table, self._form)
         self._fail_over(first, second)
         with step("the mirror follows") as note:
             self._catch_up(second, mirror, lambda: mirror.rollbacks > 0)
             note(f"{several(mirror.rollbacks, 'vbucket')} rolled back, each in one commit with what it has now")
         out().print("undone in the table:")
-        out().print("\n".join(show(undone(lost, contents.of_table(self._table, self._form)))), markup=False)
+        out().print("\n".join(show(undone(rows_before, contents.of_table(self._table, self._form)))), markup=False)
         with step("write to B") as note, second.client() as client:
             client.set_many((f"order:{i}", "again") for i in LATER)
             client.set_many((f"new:{i}", "of B") for i in LATER)
@@ -164,16 +164,16 @@ class _Story:
     def _fail_over(self, first: "Node", second: "Node") -> None:
         with step("kill -9 A, promote B") as note:
             first.kill()
-            said = self._headwater("failover", second.address, "--from", first.address, "--yes")
-            note(said.splitlines()[-1])
+            output = self._headwater("failover", second.address, "--from", first.address, "--yes")
+            note(output.splitlines()[-1])
 
     def _headwater(self, *words: str) -> str:
         """Run a command; return its output."""
         command = [sys.executable, "-m", "headwater", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter
-        if done.returncode:
-            raise CommandError(f"headwater {' '.join(words)}: {(done.stderr or done.stdout).strip()}")
-        return done.stdout.strip()
+        process = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter
+        if process.returncode:
+            raise CommandError(f"headwater {' '.join(words)}: {(process.stderr or process.stdout).strip()}")
+        return process.stdout.strip()
 
     @staticmethod
     def _catch_up(node: "Node", mirror: MirrorProcess, also: Callable[[], bool] = lambda: True) -> None:
@@ -182,11 +182,11 @@ class _Story:
         with node.client() as client:
             while True:
                 mirror.check()
-                behind = sum(client.seqnos().values()) - mirror.changes
-                if not behind and also():
+                lag = sum(client.seqnos().values()) - mirror.changes
+                if not lag and also():
                     return
                 if time.monotonic() > deadline:
-                    raise CommandError(f"the table is {behind:,} changes behind after {PATIENCE_SECONDS:.0f} s")
+                    raise CommandError(f"the table is {lag:,} changes behind after {PATIENCE_SECONDS:.0f} s")
                 time.sleep(LOOK_SECONDS)
 
     def _judge(self, node: "Node") -> None:

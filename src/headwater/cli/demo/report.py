@@ -53,10 +53,10 @@ def _drawing(samples: Samples) -> str:
     for axes in (rate, lag):
         _marks(axes, samples)
         axes.set_xlim(0, samples.drawn(samples.rows[-1].seconds))
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
     plt.close(figure)
-    return drawn.getvalue().partition("<svg")[1] + drawn.getvalue().partition("<svg")[2]
+    return buffer.getvalue().partition("<svg")[1] + buffer.getvalue().partition("<svg")[2]
 
 
 def _throughput(axes: Any, samples: Samples) -> None:
@@ -75,10 +75,10 @@ def _lag(axes: Any, samples: Samples) -> None:
     axes.fill_between([samples.drawn(row[0]) for row in lags], [row[1] for row in lags], color="#d62728", alpha=0.3)
     axes.set_ylim(bottom=0)
     title = "lag of the table behind the node, once it was level for the first time"
-    axes.set(ylabel="seconds", xlabel="seconds since the load began" + _left_out(samples), title=title)
+    axes.set(ylabel="seconds", xlabel="seconds since the load began" + _left_out_text(samples), title=title)
 
 
-def _left_out(samples: Samples) -> str:
+def _left_out_text(samples: Samples) -> str:
     if samples.waited is None:
         return ""
     began, ended = samples.waited

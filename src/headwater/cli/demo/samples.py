@@ -74,13 +74,13 @@ class Samples:
             (
                 b.seconds,
                 (b.node_changes - a.node_changes) / span,
-                (b.table_changes - a.table_changes) / self._since(a, b),
+                (b.table_changes - a.table_changes) / self._seconds_between(a, b),
             )
             for a, b in pairs
             if (span := b.seconds - a.seconds) > 0
         ]
 
-    def _since(self, a: Sample, b: Sample) -> float:
+    def _seconds_between(self, a: Sample, b: Sample) -> float:
         """Return the seconds over which the table's changes between two looks came."""
         came_first = self.waited is not None and a.table_changes == 0 < b.table_changes
         return b.seconds - (self.waited[0] if came_first and self.waited else a.seconds)
@@ -88,9 +88,9 @@ class Samples:
     def lag_seconds(self) -> list[tuple[float, float]]:
         """Return (seconds, age of the table's state at the node) for each look, once the two were level."""
         level = next((at for at, row in enumerate(self.rows) if row.table_changes and row.lag == 0), len(self.rows))
-        return [(row.seconds, row.seconds - self._reached(row.table_changes)) for row in self.rows[level:]]
+        return [(row.seconds, row.seconds - self._seconds_of_level(row.table_changes)) for row in self.rows[level:]]
 
-    def _reached(self, changes: int) -> float:
+    def _seconds_of_level(self, changes: int) -> float:
         """Return the time at which the node last held no more than `changes`."""
-        held = [row.seconds for row in self.rows if row.node_changes <= changes]
-        return held[-1] if held else 0.0
+        times = [row.seconds for row in self.rows if row.node_changes <= changes]
+        return times[-1] if times else 0.0

@@ -117,16 +117,16 @@ class Story:
 
     def _load(self, node: "Node", traffic: Traffic) -> None:
         with step("load them") as note, node.client() as client:
-            began, done = time.monotonic(), 0
+            began, count = time.monotonic(), 0
             self.samples.begin()
             documents, size = list(traffic.expected.items()), max(1, len(traffic.expected) // LOOKS_AT_THE_LOAD)
             for some in (documents[at : at + size] for at in range(0, len(documents), size)):
-                if refused := client.set_many(some):
+                if errors := client.set_many(some):
                     raise CommandError(
-                        f"the node refused {len(refused)} documents, the first: {next(iter(refused.values()))}"
+                        f"the node refused {len(errors)} documents, the first: {next(iter(errors.values()))}"
                     )
-                done += len(some)
-                self.samples.add(done, 0)
+                count += len(some)
+                self.samples.add(count, 0)
             seconds = time.monotonic() - began
             self.facts |= {"documents loaded": len(traffic.expected), "loaded/s": len(traffic.expected) / seconds}
             note(f"durable at {rate(len(traffic.expected), seconds)}")
@@ -142,7 +142,7 @@ class Story:
                 plan = traffic.plan(self.plan.share)
                 seconds += self._round(node, mirror, traffic, plan)
                 changes += plan.changes
-                note(_described(plan))
+                note(_plan_text(plan))
         if seconds:
             self.facts |= {"changes in quiet rounds": changes, "changes/s": changes / seconds}
 
@@ -154,8 +154,8 @@ class Story:
         with node.client() as client:
             traffic.perform(client, node.url, plan)
         traffic.acknowledged(plan)
-        seconds, seen = time.monotonic() - began, mirror.batches
-        self._watch(node, mirror, until=lambda: mirror.batches > seen)
+        seconds, batches_before = time.monotonic() - began, mirror.batches
+        self._watch(node, mirror, until=lambda: mirror.batches > batches_before)
         return seconds
 
     def _crash(self, node: "Node", mirror: MirrorProcess, traffic: Traffic) -> None:
@@ -171,17 +171,17 @@ class Story:
             state = "the round was cut short" if cut else "the round had just ended"
             note(f"{state}; ready again after {time.monotonic() - began:.2f} s")
         with step("look for what was acknowledged") as note, node.client() as client:
-            touched, documents = plan.keys(), contents.of_node(client)
-            untouched = {key: value for key, value in traffic.expected.items() if key not in touched}
-            lost = [key for key, value in untouched.items() if documents.get(key) != value]
-            if lost:
+            planned_keys, documents = plan.keys(), contents.of_node(client)
+            untouched = {key: value for key, value in traffic.expected.items() if key not in planned_keys}
+            wrong_keys = [key for key, value in untouched.items() if documents.get(key) != value]
+            if wrong_keys:
                 raise CommandError(
-                    f"{len(lost)} acknowledged documents are lost or wrong, the first: {lost[0].decode()}"
+                    f"{len(wrong_keys)} acknowledged documents are lost or wrong, the first: {wrong_keys[0].decode()}"
                 )
             note(f"all {count(len(untouched))} are there")
         with step("perform that round again") as note:
             self._round(node, mirror, traffic, plan)
-            note(_described(plan))
+            note(_plan_text(plan))
 
     def _perform_and_kill(self, node: "Node", traffic: Traffic, plan: Round) -> bool:
         """Perform a round and kill the node; return True if the crash cut the round short."""
@@ -258,5 +258,5 @@ class Story:
         out().print(f"{'report':<36} {page}")
 
 
-def _described(plan: Round) -> str:
+def _plan_text(plan: Round) -> str:
     return f"{count(len(plan.stored))} stored, {count(len(plan.deleted))} deleted, {count(len(plan.expiring))} expiring"

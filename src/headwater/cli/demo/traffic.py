@@ -47,7 +47,7 @@ class Traffic:
 
     def __init__(self, documents: dict[bytes, bytes], random: Random) -> None:
         self.expected: Final = dict(documents)
-        self._gone: dict[bytes, bytes] = {}
+        self._deleted_documents: dict[bytes, bytes] = {}
         self._random = random
         self._rounds = 0
 
@@ -59,12 +59,12 @@ class Traffic:
         self._rounds += 1
         changed = max(1, int(len(self.expected) * share))
         picked = self._random.sample(sorted(self.expected), min(len(self.expected), changed + changed // 2))
-        removed = picked[changed:]
-        deleted, expiring = removed[: changed // 3], removed[changed // 3 :]
-        reborn = self._random.sample(sorted(self._gone), len(self._gone) // 2)
-        stored = {key: self._changed(self.expected[key]) for key in picked[:changed]}
-        stored |= {key: self._changed(self._gone[key]) for key in reborn}
-        return Round(stored, deleted, expiring)
+        picked_again = picked[changed:]
+        deleted, expiring = picked_again[: changed // 3], picked_again[changed // 3 :]
+        reborn = self._random.sample(sorted(self._deleted_documents), len(self._deleted_documents) // 2)
+        new_values = {key: self._changed_document(self.expected[key]) for key in picked[:changed]}
+        new_values |= {key: self._changed_document(self._deleted_documents[key]) for key in reborn}
+        return Round(new_values, deleted, expiring)
 
     def perform(self, client: "Client", url: str, plan: Round) -> None:
         """Send a round's changes; when this returns, all of them are durable.
@@ -78,12 +78,12 @@ class Traffic:
     def acknowledged(self, plan: Round) -> None:
         """Remember that a round is done."""
         for key in plan.keys() & self.expected.keys():
-            self._gone[key] = self.expected.pop(key)
+            self._deleted_documents[key] = self.expected.pop(key)
         for key, value in plan.stored.items():
-            self._gone.pop(key, None)
+            self._deleted_documents.pop(key, None)
             self.expected[key] = value
 
-    def _changed(self, document: bytes) -> bytes:
+    def _changed_document(self, document: bytes) -> bytes:
         """Return a later report of the same flight, with another arrival time."""
         flight = json.loads(document)
         flight["arr_delay"] = self._random.randint(-60, 300)
@@ -92,20 +92,20 @@ class Traffic:
 
 
 def _none_refused(errors: dict[bytes, StatusError], allowed: tuple[type[StatusError], ...]) -> None:
-    refused = {key: error for key, error in errors.items() if not isinstance(error, allowed)}
-    if refused:
-        key, error = next(iter(refused.items()))
-        raise CommandError(f"the node refused {len(refused)} changes, the first of {key.decode()}: {error}")
+    refusals = {key: error for key, error in errors.items() if not isinstance(error, allowed)}
+    if refusals:
+        key, error = next(iter(refusals.items()))
+        raise CommandError(f"the node refused {len(refusals)} changes, the first of {key.decode()}: {error}")
 
 
 async def _let_expire(url: str, keys: Iterable[bytes]) -> None:
     """Give documents a second to live; many requests at a time, so that they share group commits."""
     from headwater.client import aio
 
-    waiting = list(keys)
+    remaining = list(keys)
     async with await aio.connect(url) as client:
-        while waiting:
-            part, waiting = waiting[:TOUCHES_AT_A_TIME], waiting[TOUCHES_AT_A_TIME:]
+        while remaining:
+            part, remaining = remaining[:TOUCHES_AT_A_TIME], remaining[TOUCHES_AT_A_TIME:]
             await asyncio.gather(*(_touch(client, key) for key in part))
 
 

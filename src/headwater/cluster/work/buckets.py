@@ -50,8 +50,8 @@ class CreateBucket(DeclaredWork):
         """Return the plan of the new bucket; raises OptionError if it exists."""
         from headwater.cluster.buckets import names
 
-        if self.name in (known := await names(members, seeds)):
-            raise OptionError("bucket", self.name, f"none of {', '.join(known)}, which are there")
+        if self.name in (bucket_names := await names(members, seeds)):
+            raise OptionError("bucket", self.name, f"none of {', '.join(bucket_names)}, which are there")
         room = f"{self.quota_mib:,} MiB on each node" if self.quota_mib else "as much as the disk has"
         many = "as many vbuckets as the first bucket" if self.vbuckets is None else f"{self.vbuckets} vbuckets"
         return WorkPlan((f"Bucket {self.name} is made on all nodes, with {many}", f"It may take {room}"))
@@ -91,10 +91,10 @@ class DropBucket(DeclaredWork):
         """Return a plan that names the bucket; raises WorkRefused for an unknown bucket, or the node's first."""
         from headwater.cluster.buckets import names
 
-        known = await names(members, seeds)
-        if self.name not in known:
+        bucket_names = await names(members, seeds)
+        if self.name not in bucket_names:
             raise WorkRefused(f"there is no bucket {self.name}", "see headwater bucket list")
-        if self.name == known[0]:
+        if self.name == bucket_names[0]:
             folder = "it is the folder of the node, where users and the other buckets are kept as well"
             raise WorkRefused(
                 f"{self.name} is the first bucket: {folder}",
@@ -145,8 +145,8 @@ class SetQuota(DeclaredWork):
         from headwater.cluster.buckets import quotas
 
         before = await quotas(members, seeds, self.name)
-        then = "" if self.quota_mib is None else _room(self.quota_mib, ",")
-        rows = tuple((str(node), _room(mib, ","), then) for node, mib in before.items())
+        new = "" if self.quota_mib is None else _room(self.quota_mib, ",")
+        rows = tuple((str(node), _room(mib, ","), new) for node, mib in before.items())
         is_empty = self.quota_mib is None or set(before.values()) == {self.quota_mib}
         return WorkPlan(heading=("node", "may take", "then"), rows=rows, is_empty=is_empty)
 
@@ -155,9 +155,9 @@ class SetQuota(DeclaredWork):
         from headwater.cluster.buckets import quotas, set_quota
 
         if self.quota_mib is None:
-            known = {str(node): mib for node, mib in (await quotas(members, seeds, self.name)).items()}
-            lines = "\n".join(f"{node}: {_room(mib)}" for node, mib in known.items())
-            return WorkOutcome(lines, {"name": self.name, "quota_mib": known}, is_answer=True)
+            by_node = {str(node): mib for node, mib in (await quotas(members, seeds, self.name)).items()}
+            lines = "\n".join(f"{node}: {_room(mib)}" for node, mib in by_node.items())
+            return WorkOutcome(lines, {"name": self.name, "quota_mib": by_node}, is_answer=True)
         nodes = await set_quota(members, seeds, self.name, self.quota_mib)
         facts = {"name": self.name, "quota_mib": self.quota_mib, "nodes": nodes}
         return WorkOutcome(f"{self.name} may take {_room(self.quota_mib)}, on {several(nodes, 'node')}", facts)
@@ -214,20 +214,22 @@ class SetHistory(DeclaredWork):
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return each node's history before and after the change."""
-        before = await self._known(members, seeds)
-        then = {node: self._then(*kept) for node, kept in before.items()}
-        rows = tuple((str(node), _history(*kept), _history(*then[node])) for node, kept in before.items())
-        return WorkPlan(heading=("node", "keeps", "then"), rows=rows, is_empty=then == before)
+        before = await self._histories_by_node(members, seeds)
+        new = {node: self._history_after(*history) for node, history in before.items()}
+        rows = tuple((str(node), _history(*history), _history(*new[node])) for node, history in before.items())
+        return WorkPlan(heading=("node", "keeps", "then"), rows=rows, is_empty=new == before)
 
-    async def _known(self, members: Members, seeds: Sequence[Address]) -> dict[Address, tuple[int, int, bool]]:
+    async def _histories_by_node(
+        self, members: Members, seeds: Sequence[Address]
+    ) -> dict[Address, tuple[int, int, bool]]:
         """Return each node's seconds, bytes, and whether new collections have a history."""
         from headwater.cluster.buckets import collections_have_history, histories
 
-        kept = await histories(members, seeds, self.name)
+        limits_by_node = await histories(members, seeds, self.name)
         defaults = await collections_have_history(members, seeds, self.name)
-        return {node: (*limits, defaults.get(node, True)) for node, limits in kept.items()}
+        return {node: (*limits, defaults.get(node, True)) for node, limits in limits_by_node.items()}
 
-    def _then(self, seconds: int, size: int, default: bool) -> tuple[int, int, bool]:
+    def _history_after(self, seconds: int, size: int, default: bool) -> tuple[int, int, bool]:
         return (
             seconds if self.seconds is None else self.seconds,
             size if self._bytes is None else self._bytes,
@@ -242,21 +244,21 @@ class SetHistory(DeclaredWork):
             await keep_history(members, seeds, self.name, self.seconds, self._bytes)
         if self.collections is not None:
             await give_collections_history(members, seeds, self.name, history=self.collections == "on")
-        known = await self._known(members, seeds)
-        lines = "\n".join(f"{node}: {_history(*kept)}" for node, kept in known.items())
+        by_node = await self._histories_by_node(members, seeds)
+        lines = "\n".join(f"{node}: {_history(*history)}" for node, history in by_node.items())
         facts = {
             str(node): {"seconds": seconds, "bytes": size, "collections": default}
-            for node, (seconds, size, default) in known.items()
+            for node, (seconds, size, default) in by_node.items()
         }
         if self._asks:
             return WorkOutcome(lines, {"name": self.name, "history": facts}, is_answer=True)
-        kept = next(iter(known.values()))
-        line = f"{self.name} keeps {_history(*kept)}, on {several(len(known), 'node')}"
+        history = next(iter(by_node.values()))
+        line = f"{self.name} keeps {_history(*history)}, on {several(len(by_node), 'node')}"
         return WorkOutcome(line, {"name": self.name, "history": facts})
 
 
 def _history(seconds: int, size: int, default: bool) -> str:
     """Return a history in words."""
     parts = [f"{seconds} s" * bool(seconds), f"{size / (1 << 20):g} MiB" * bool(size)]
-    kept = " and at most ".join(filter(None, parts)) or "what compaction leaves"
-    return kept if default else f"{kept}; new collections have no history"
+    text = " and at most ".join(filter(None, parts)) or "what compaction leaves"
+    return text if default else f"{text}; new collections have no history"

@@ -90,10 +90,10 @@ class CreateCollection(_OfCollections):
         from headwater.cluster.collections import change, creation, default_history
         from headwater.wire.manifest import ManifestRefused
 
-        kept = None if self.history is None else self.history == "on"
+        history = None if self.history is None else self.history == "on"
         try:
-            default = kept is None and await default_history(members, seeds)
-            manifest = await change(members, seeds, creation(self.path, self.max_ttl, history=kept, default=default))
+            default = history is None and await default_history(members, seeds)
+            manifest = await change(members, seeds, creation(self.path, self.max_ttl, history=history, default=default))
         except ManifestRefused as error:
             raise WorkRefused(str(error)) from None
         facts = {"name": str(self.path), "manifest": f"{manifest.uid:x}"}
@@ -134,11 +134,11 @@ class AlterCollection(_OfCollections):
         from headwater.cluster.collections import current
 
         manifest = await current(members, seeds)
-        known = manifest.collection(self.path.scope, self.path.collection)
-        if known is None:
+        collection = manifest.collection(self.path.scope, self.path.collection)
+        if collection is None:
             raise WorkRefused(f"there is no {self.path}", "see headwater collection list")
         line = f"Readers of every version of {self.path} {GETS[self.history]}"
-        return WorkPlan((line,), is_empty=known.history == (self.history == "on"))
+        return WorkPlan((line,), is_empty=collection.history == (self.history == "on"))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
         """Change it on all nodes."""
@@ -151,8 +151,8 @@ class AlterCollection(_OfCollections):
         except ManifestRefused as error:
             raise WorkRefused(str(error), "see headwater collection list") from None
         facts = {"name": str(self.path), "manifest": f"{manifest.uid:x}", "history": is_kept}
-        kept = "a history" if is_kept else "no history"
-        return WorkOutcome(f"{self.path} has {kept}; manifest {manifest.uid:x}", facts)
+        history = "a history" if is_kept else "no history"
+        return WorkOutcome(f"{self.path} has {history}; manifest {manifest.uid:x}", facts)
 
 
 @dataclass(frozen=True)
@@ -211,16 +211,16 @@ class DropCollection(_OfCollections):
         from headwater.cluster.collections import change, drop_everywhere, removal
         from headwater.wire.manifest import ManifestRefused
 
-        anew = f"{self.path} is not what was shown: it, or what is in it, was made anew since"
+        problem = f"{self.path} is not what was shown: it, or what is in it, was made anew since"
 
         def check(manifest: CollectionsManifest) -> None:
             if run.plan is not None and self.path.is_in(manifest) and run.plan.ids != self._ids(manifest):
-                raise ManifestRefused(anew)
+                raise ManifestRefused(problem)
 
         def check_ids(ids: Mapping[str, str]) -> None:
             # What is shown and gone by now may be what an earlier try has dropped.
             if run.plan is not None and not ids.items() <= run.plan.ids.items():
-                raise ManifestRefused(anew)
+                raise ManifestRefused(problem)
 
         def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
             # Checked within the change: another operator's change makes this function run again, with what that one

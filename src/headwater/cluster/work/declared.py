@@ -47,8 +47,8 @@ class WorkPlan:
     @property
     def digest(self) -> str:
         """A short digest of the plan as shown."""
-        shown = [self.heading, self.rows, self.lines, self.ids, self.bucket, sorted(self.uuids)]
-        return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
+        content = [self.heading, self.rows, self.lines, self.ids, self.bucket, sorted(self.uuids)]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class DeclaredWork:
         return self.CONFIRMATION.format(self, bucket=bucket)
 
     def harmed(self, bucket: str) -> str:
-        """Return the name of the bucket whose uuid must still be the one that was shown; empty for none."""
+        """Return the bucket that the work changes, whose uuid must be the one that was shown; empty for none."""
         return self.HARMED.format(self, bucket=bucket)
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:

@@ -12,7 +12,7 @@ from headwater.options import option
 
 if TYPE_CHECKING:
     from headwater.client.routing import Address
-    from headwater.cluster.founding import Founded
+    from headwater.cluster.founding import NewCluster
     from headwater.cluster.members import Members
 
 __all__ = ["AGAIN", "EncryptCluster", "InitCluster"]
@@ -65,7 +65,9 @@ class InitCluster(DeclaredWork):
         from headwater.cluster.founding import planned
 
         plan = await planned(members, self.nodes, self.replicas, encrypted=self.tls)
-        rows = [(str(each), *(f"{len(held):,}" for held in plan.map.held_by(each))) for each in plan.map.servers]
+        rows = [
+            (str(each), *(f"{len(vbuckets):,}" for vbuckets in plan.map.held_by(each))) for each in plan.map.servers
+        ]
         lines, facts = self._lines(plan)
         return WorkPlan(lines, facts | {"begun": False}, ("node", "active", "replicas"), tuple(rows))
 
@@ -76,7 +78,7 @@ class InitCluster(DeclaredWork):
         lines, facts = self._lines(await found_cluster(members, self.nodes, self.replicas, encrypted=self.tls))
         return WorkOutcome("\n".join(lines), facts | {"begun": True})
 
-    def _lines(self, cluster: Founded) -> tuple[tuple[str, ...], dict[str, object]]:
+    def _lines(self, cluster: NewCluster) -> tuple[tuple[str, ...], dict[str, object]]:
         map_, on = cluster.map, cluster.data_on
         version, nodes = f"{map_.epoch}:{map_.rev}", [str(each) for each in map_.servers]
         lines = [
@@ -117,15 +119,15 @@ class EncryptCluster(DeclaredWork):
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return a line with the use of TLS among the nodes, before and after the change."""
         map_ = (await members.survey(seeds)).map
-        now, then = ("by" if each else "without" for each in (map_.encrypted, self.encrypted))
-        return WorkPlan((f"The {len(map_.servers):,} nodes call each other {now} TLS now, and then {then} TLS",))
+        old, new = ("by" if each else "without" for each in (map_.encrypted, self.encrypted))
+        return WorkPlan((f"The {len(map_.servers):,} nodes call each other {old} TLS now, and then {new} TLS",))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
         """Send the nodes the map with the new setting."""
         from headwater.cluster.encryption import set_encryption
 
-        known = await set_encryption(members, seeds, encrypted=self.encrypted)
-        how, version = "by" if known.encrypted else "without", f"{known.epoch}:{known.rev}"
+        cluster_map = await set_encryption(members, seeds, encrypted=self.encrypted)
+        how, version = "by" if cluster_map.encrypted else "without", f"{cluster_map.epoch}:{cluster_map.rev}"
         return WorkOutcome(
-            f"the nodes call each other {how} TLS, map {version}", {"encrypted": known.encrypted, "map": version}
+            f"the nodes call each other {how} TLS, map {version}", {"encrypted": cluster_map.encrypted, "map": version}
         )

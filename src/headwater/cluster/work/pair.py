@@ -71,23 +71,23 @@ class PromoteReplicas(DeclaredWork):
         choices=tuple(map(str, FailoverRefusal)),
     )
 
-    async def _planned(self, members: Members) -> PromotionPlan:
+    async def _promotion_plan(self, members: Members) -> PromotionPlan:
         from headwater.cluster.promotion import plan_promotion
 
-        accepted = tuple(map(FailoverRefusal, self.accept))
+        accepted_refusals = tuple(map(FailoverRefusal, self.accept))
         return await plan_promotion(
-            members, self.node, source=self.source, vbuckets=self.vbuckets, force=self.force, accept=accepted
+            members, self.node, source=self.source, vbuckets=self.vbuckets, force=self.force, accept=accepted_refusals
         )
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return the vbuckets that become active, and those that are made dead at their owner for it."""
-        return self._work_plan(await self._planned(members))
+        return self._work_plan(await self._promotion_plan(members))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
         """Promote the replicas that the plan shows; do nothing if the plan has changed."""
         from headwater.cluster.promotion import promote
 
-        plan = await self._planned(members)
+        plan = await self._promotion_plan(members)
         work_plan = self._work_plan(plan)
         # People take time to confirm, and the owner may be back, or have more, by then.
         if run.plan is not None and work_plan.digest != run.plan.digest:
@@ -98,10 +98,10 @@ class PromoteReplicas(DeclaredWork):
         return WorkOutcome(f"done: {served:,} changes of history are served", facts)
 
     def _work_plan(self, plan: PromotionPlan) -> WorkPlan:
-        lives = "".join(f", {len(each):,} made dead on {where}" for where, each in plan.owned.items())
-        accepted = (f"accepted ({refusal}): {problem}" for refusal, problem in plan.accepted.items())
+        lives = "".join(f", {len(each):,} made dead on {node}" for node, each in plan.owned.items())
+        accepted_lines = (f"accepted ({refusal}): {problem}" for refusal, problem in plan.accepted.items())
         line = f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {self.node}{lives}"
-        return WorkPlan((line, *accepted), self._facts_of(plan))
+        return WorkPlan((line, *accepted_lines), self._facts_of(plan))
 
     def _facts_of(self, plan: PromotionPlan) -> dict[str, Any]:
         return {

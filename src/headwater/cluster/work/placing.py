@@ -112,7 +112,9 @@ def _spread(plan: Plan) -> WorkPlan:
         rows.append((str(node), *(f"{number:,}" for number in numbers), change))
     lines = [f"{old} hands {several(number, 'vbucket')} over to {new}" for (old, new), number in handed]
     strays = plan.strays.items()
-    lines += [f"{node} deletes {several(len(each), 'vbucket')} that it should not have" for node, each in strays]
+    lines += [
+        f"{node} deletes {several(len(vbuckets), 'vbucket')} that it should not have" for node, vbuckets in strays
+    ]
     if not plan.settlement.is_settled:
         lines.append("what an earlier run left open is settled first; the plan may change by that")
     title = f"{plan.before.bucket}: {plan.before.vbuckets} vbuckets, {several(plan.after.replica_count, 'replica')}"
@@ -187,7 +189,7 @@ class FailOver(DeclaredWork):
         """Return the names of the dead nodes; without any, the bucket whose vbuckets have no owner."""
         return " ".join(map(str, self.dead)) or bucket
 
-    def _work(self, members: Members, seeds: Sequence[Address], shown: WorkPlan | None = None) -> Failover:
+    def _work(self, members: Members, seeds: Sequence[Address], confirmed_plan: WorkPlan | None = None) -> Failover:
         from headwater.cluster.failover import Failover
 
         return Failover(
@@ -197,16 +199,16 @@ class FailOver(DeclaredWork):
             force=self.force,
             accept=tuple(map(FailoverRefusal, self.accept)),
             lose_data=self.lose_data,
-            check=partial(_check_losses, shown),
+            check=partial(_check_losses, confirmed_plan),
         )
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return the vbuckets that each node takes over, and the losses."""
         plan = await self._work(members, seeds).plan()
-        promoted, anew = Counter(each.chosen for each in plan.promotions), Counter(plan.anew.values())
+        promoted, restarted = Counter(each.chosen for each in plan.promotions), Counter(plan.anew.values())
         rows = []
         for node in plan.before.servers:
-            numbers = (len(plan.before.held_by(node)[0]), promoted[node], anew[node])
+            numbers = (len(plan.before.held_by(node)[0]), promoted[node], restarted[node])
             change = "" if node in plan.after.servers else "taken out"
             rows.append((str(node), *(f"{number:,}" for number in numbers), change))
         heading = ("node", "active", "promoted", "begun anew", "")
@@ -220,34 +222,40 @@ class FailOver(DeclaredWork):
         return WorkOutcome(line, _facts_of_failover(plan), details=_losses(plan))
 
 
-def _check_losses(shown: WorkPlan | None, plan: FailoverPlan) -> None:
+def _check_losses(confirmed_plan: WorkPlan | None, plan: FailoverPlan) -> None:
     """Check that a plan loses nothing that people were not shown when they confirmed it.
 
     Raises:
         ClusterError: it does: a node may have died since.
     """
-    if shown is None:
+    if confirmed_plan is None:
         return
     facts = _facts_of_failover(plan)
-    lost = [
+    new_losses = [
         f"vbucket {vb}: {problem}"
         for vb, loss in facts["losses"].items()
         for refusal, problem in loss["accepted"].items()
-        if refusal not in shown.facts["losses"].get(vb, {"accepted": {}})["accepted"]
+        if refusal not in confirmed_plan.facts["losses"].get(vb, {"accepted": {}})["accepted"]
     ]
-    lost += [f"vbucket {vb} begins anew, empty" for vb in facts["anew"] if vb not in shown.facts["anew"]]
-    lost += [problem for each, problem in facts["accepted"].items() if each not in shown.facts["accepted"]]
-    if lost:
+    new_losses += [f"vbucket {vb} begins anew, empty" for vb in facts["anew"] if vb not in confirmed_plan.facts["anew"]]
+    new_losses += [
+        problem for each, problem in facts["accepted"].items() if each not in confirmed_plan.facts["accepted"]
+    ]
+    if new_losses:
         raise ClusterError(
-            f"{lost[0]}, which was not shown ({len(lost)} such losses)", "look at the plan of now, and confirm that"
+            f"{new_losses[0]}, which was not shown ({len(new_losses)} such losses)",
+            "look at the plan of now, and confirm that",
         )
 
 
 def _losses(plan: FailoverPlan) -> tuple[str, ...]:
     """Return the accepted refusals, and a line for each vbucket that may lose changes."""
-    accepted = [f"accepted ({refusal}): {problem}" for refusal, problem in plan.accepted.items()]
+    accepted_lines = [f"accepted ({refusal}): {problem}" for refusal, problem in plan.accepted.items()]
     lossy = plan.losses.items()
-    return (*accepted, *(f"vbucket {vb} of {each.chosen} {'; '.join(each.losses.values())}" for vb, each in lossy))
+    return (
+        *accepted_lines,
+        *(f"vbucket {vb} of {each.chosen} {'; '.join(each.losses.values())}" for vb, each in lossy),
+    )
 
 
 def _facts_of_failover(plan: FailoverPlan) -> dict[str, Any]:

@@ -82,8 +82,8 @@ class Flush(DeclaredWork):
         """
         async with members.alone("flush", await _nodes(members, seeds)):
             owners = [each async for each in _owners(members, seeds)]
-            for done, owner in enumerate(owners):
-                run.step(f"{owner} deletes its documents", done, len(owners))
+            for count, owner in enumerate(owners):
+                run.step(f"{owner} deletes its documents", count, len(owners))
                 await members.admin(owner).flush()
         run.done = run.total
         return WorkOutcome(f"{len(owners)} nodes have deleted their documents")

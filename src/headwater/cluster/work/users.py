@@ -69,7 +69,7 @@ class WorkOnUser(DeclaredWork):
         spread = await change(members, seeds, self._edit_of(run.plan))
         return self.outcome(len(spread.users.users), spread)
 
-    def _edit_of(self, shown: WorkPlan | None) -> Edit:
+    def _edit_of(self, confirmed_plan: WorkPlan | None) -> Edit:
         """Return the change of a list of users.
 
         The change refuses a user who was changed after the plan was shown.
@@ -80,33 +80,39 @@ class WorkOnUser(DeclaredWork):
 
         def checked(users: Any) -> Any:
             entry = users.entries.get(self.name)
-            if shown is not None and entry is not None and entry.revision > int(shown.ids["revision"]):
+            if (
+                confirmed_plan is not None
+                and entry is not None
+                and entry.revision > int(confirmed_plan.ids["revision"])
+            ):
                 raise OptionError("user", self.name[:128], "as the page showed; it was changed since: look at it again")
             return edit(users)
 
         return checked
 
-    def outcome(self, left: int, spread: Spread | None = None) -> WorkOutcome:
+    def outcome(self, user_count: int, spread: Spread | None = None) -> WorkOutcome:
         """Return the outcome of finished work.
 
         Args:
-            left: the number of users after it.
+            user_count: the number of users after it.
             spread: the nodes that have the change; None for a folder.
         """
-        facts: dict[str, Any] = {"user": self.name, **self.facts(left)}
+        facts: dict[str, Any] = {"user": self.name, **self.facts(user_count)}
         if spread is None:
-            return WorkOutcome(self.line("", left), facts)
+            return WorkOutcome(self.line("", user_count), facts)
         nodes, away = list(map(str, spread.nodes)), list(map(str, spread.away))
-        where = "" if len(nodes) == 1 and not away else f" (on {several(len(nodes), 'node')})"
-        details = [f"{node} is away and asks the others when it is back ({why})" for node, why in spread.away.items()]
+        nodes_text = "" if len(nodes) == 1 and not away else f" (on {several(len(nodes), 'node')})"
+        details = [
+            f"{node} is away and asks the others when it is back ({reason})" for node, reason in spread.away.items()
+        ]
         facts |= {"nodes": nodes, "away": away}
-        return WorkOutcome(self.line(where, left), facts, details=tuple(details))
+        return WorkOutcome(self.line(nodes_text, user_count), facts, details=tuple(details))
 
-    def line(self, where: str, left: int) -> str:
-        """Return the line about finished work; `where` names the nodes that have it, in brackets."""
+    def line(self, nodes_text: str, user_count: int) -> str:
+        """Return the line about finished work; `nodes_text` names the nodes that have it, in brackets."""
         raise TypeError(f"{type(self).__name__} says nothing")
 
-    def facts(self, left: int) -> Mapping[str, Any]:
+    def facts(self, user_count: int) -> Mapping[str, Any]:
         """Return more facts about finished work, as JSON types."""
         return {}
 
@@ -125,11 +131,11 @@ class _WithRoles(WorkOnUser):
 
         return read_grants(self.roles)
 
-    def line(self, where: str, left: int) -> str:
+    def line(self, nodes_text: str, user_count: int) -> str:
         """Return the user's roles."""
-        return f"{self.name}: {', '.join(map(str, self.granted()))}{where}"
+        return f"{self.name}: {', '.join(map(str, self.granted()))}{nodes_text}"
 
-    def facts(self, left: int) -> Mapping[str, Any]:
+    def facts(self, user_count: int) -> Mapping[str, Any]:
         """Return the user's roles."""
         return {"roles": list(map(str, self.granted()))}
 
@@ -212,9 +218,9 @@ class ChangePassword(WorkOnUser):
         keys = Account.create(check_password(self.password), ()).keys
         change_account(accounts, self.name, keys=keys)
 
-    def line(self, where: str, left: int) -> str:
+    def line(self, nodes_text: str, user_count: int) -> str:
         """Return the line that the user has another password."""
-        return f"{self.name} has another password{where}"
+        return f"{self.name} has another password{nodes_text}"
 
 
 @dataclass(frozen=True)
@@ -237,13 +243,13 @@ class RemoveUser(WorkOnUser):
 
         remove_account(accounts, self.name, force=self.force)
 
-    def line(self, where: str, left: int) -> str:
+    def line(self, nodes_text: str, user_count: int) -> str:
         """Return the line that the user is removed, with a warning if no user is left."""
-        return f"{self.name} is removed{where}" + ("" if left else "; nobody is left, and nobody comes in")
+        return f"{self.name} is removed{nodes_text}" + ("" if user_count else "; nobody is left, and nobody comes in")
 
-    def facts(self, left: int) -> Mapping[str, Any]:
+    def facts(self, user_count: int) -> Mapping[str, Any]:
         """Return the number of users that are left."""
-        return {"left": left}
+        return {"left": user_count}
 
 
 USER_WORKS: dict[str, type[WorkOnUser]] = {

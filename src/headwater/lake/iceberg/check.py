@@ -41,23 +41,24 @@ def differences(log: TableLog) -> list[str]:
 
 
 def _problems(log: TableLog, loaded: list[LoadedManifest], next_row: int) -> Iterator[str]:
-    wanted = {data_location(log.store, file): file for file in log.state.files.values()}
+    logged_files = {data_location(log.store, file): file for file in log.state.files.values()}
     entries = [entry for each in loaded for entry in each.entries]
     data = [entry for entry in entries if entry.content == 0]
-    dead = {entry.data_file: entry for entry in entries if entry.content != 0}
-    yield from _twice([entry.path for entry in data], "the data file")
-    yield from _twice([str(entry.data_file) for entry in entries if entry.content != 0], "a vector for")
-    there = {entry.path: entry for entry in data}
-    for path in sorted(there.keys() ^ wanted.keys()):
-        yield f"the data file {path} is in {'no snapshot' if path in wanted else 'the snapshot and not in the log'}"
-    for path in sorted(there.keys() & wanted.keys()):
-        yield from _of_file(log.store, path, wanted[path], there[path], dead.pop(path, None))
-    yield from (f"there is a vector for {path}, which is no data file" for path in dead)
+    vectors_by_file = {entry.data_file: entry for entry in entries if entry.content != 0}
+    yield from _duplicates([entry.path for entry in data], "the data file")
+    yield from _duplicates([str(entry.data_file) for entry in entries if entry.content != 0], "a vector for")
+    shown_files = {entry.path: entry for entry in data}
+    for path in sorted(shown_files.keys() ^ logged_files.keys()):
+        place = "no snapshot" if path in logged_files else "the snapshot and not in the log"
+        yield f"the data file {path} is in {place}"
+    for path in sorted(shown_files.keys() & logged_files.keys()):
+        yield from _of_file(log.store, path, logged_files[path], shown_files[path], vectors_by_file.pop(path, None))
+    yield from (f"there is a vector for {path}, which is no data file" for path in vectors_by_file)
     yield from _of_rows(data, next_row)
 
 
-def _twice(paths: list[str], what: str) -> Iterator[str]:
-    yield from (f"{what} {path} is listed twice" for path, count in sorted(Counter(paths).items()) if count > 1)
+def _duplicates(paths: list[str], kind: str) -> Iterator[str]:
+    yield from (f"{kind} {path} is listed twice" for path, count in sorted(Counter(paths).items()) if count > 1)
 
 
 def _of_file(

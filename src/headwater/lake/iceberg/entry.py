@@ -45,8 +45,8 @@ def catalog_of(state: TableState) -> CatalogName | None:
 
 def neighbour_in_catalog(state: TableState, end: str) -> CatalogName | None:
     """Return the name in a catalog of a table beside this one; None if no catalog follows this one."""
-    named = catalog_of(state)
-    return None if named is None else named.neighbour(end)
+    catalog_name = catalog_of(state)
+    return None if catalog_name is None else catalog_name.neighbour(end)
 
 
 def publish(log: TableLog) -> None:
@@ -87,25 +87,25 @@ def leave_catalog(log: TableLog) -> None:
         CatalogRefused: the catalog refuses it. CatalogAway: the catalog does not answer.
         TableAway: another table lies here by now, or none; that one stays in the catalog.
     """
-    named = catalog_of(log.state)
-    if named is None:
+    catalog_name = catalog_of(log.state)
+    if catalog_name is None:
         return
     library = _catalogs(log.store.root)
     # The catalog first: the name is in the table until the catalog is without it, so that a run that is cut off between
     # the two is gone on with.
-    library.drop(log, named)
+    library.drop(log, catalog_name)
     failpoint("iceberg.left_catalog")
     _forget_name(log)
     # Once more: a batch of another process may have registered it again until the name was gone. Whoever registers it
     # from now on finds that out himself (`catalogs.follow`).
-    library.drop(log, named)
+    library.drop(log, catalog_name)
 
 
 def _forget_name(log: TableLog) -> None:
     """Let a table forget its name in a catalog, whoever commits at the same time."""
     while CATALOG in log.state.properties:
-        kept = {name: value for name, value in log.state.properties.items() if name != CATALOG}
-        log.commit([{"metaData": log.state.metadata | {"configuration": kept}}], "UNSET TBLPROPERTIES")
+        properties = {name: value for name, value in log.state.properties.items() if name != CATALOG}
+        log.commit([{"metaData": log.state.metadata | {"configuration": properties}}], "UNSET TBLPROPERTIES")
         log.refresh()
 
 
@@ -125,10 +125,10 @@ def unneeded(log: TableLog, now: float) -> list[Listed]:
     Raises: as `publish`.
     """
     files: list[Listed] = list(_library(log).unneeded(log, now)) if is_published(log.state) else []
-    if files and (named := catalog_of(log.state)) is not None:
+    if files and (catalog_name := catalog_of(log.state)) is not None:
         # Behind the listing: whatever the catalog is brought to from now on is newer than these files. A catalog that
         # was away since the last publication may still point to one of them.
-        pointed = _catalogs(log.store.root).metadata_location(log, named)
+        pointed = _catalogs(log.store.root).metadata_location(log, catalog_name)
         files = [each for each in files if _name(each.path) != _name(pointed)]
     return files
 
@@ -143,9 +143,9 @@ def differences(log: TableLog) -> list[str]:
     _library(log)
     from headwater.lake.iceberg import check
 
-    named = catalog_of(log.state)
-    behind = None if named is None else _catalogs(log.store.root).difference(log, named)
-    return [*check.differences(log), *([behind] if behind else [])]
+    catalog_name = catalog_of(log.state)
+    catalog_difference = None if catalog_name is None else _catalogs(log.store.root).difference(log, catalog_name)
+    return [*check.differences(log), *([catalog_difference] if catalog_difference else [])]
 
 
 def check_columns(place: str, columns: Sequence[Mapping[str, Any]]) -> None:
@@ -195,8 +195,8 @@ def _name(location: str) -> str:
 
 
 def _follow(log: TableLog) -> None:
-    if (named := catalog_of(log.state)) is not None:
-        _catalogs(log.store.root).follow(log, named)
+    if (catalog_name := catalog_of(log.state)) is not None:
+        _catalogs(log.store.root).follow(log, catalog_name)
 
 
 def _catalogs(place: str) -> ModuleType:

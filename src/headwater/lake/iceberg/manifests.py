@@ -178,11 +178,11 @@ _LIST: Final = fastavro.parse_schema(
 )
 
 
-def encode(listed: Sequence[Listed], content: Content, schema: Mapping[str, Any], marker: bytes) -> bytes:
+def encode(entries: Sequence[Listed], content: Content, schema: Mapping[str, Any], marker: bytes) -> bytes:
     """Return a manifest.
 
     Args:
-        listed: files; those that are added have no sequence numbers and no row id, unless the log gave them some; all
+        entries: files; those that are added have no sequence numbers and no row id, unless the log gave them some; all
             others have them.
         content: the kind of the files.
         schema: the table's schema, as its metadata has it.
@@ -196,7 +196,7 @@ def encode(listed: Sequence[Listed], content: Content, schema: Mapping[str, Any]
         "format-version": str(FORMAT_VERSION),
         "content": content.name.lower(),
     }
-    return _written(_ENTRY, (_record(status, entry) for status, entry in listed), head, marker)
+    return _avro_file(_ENTRY, (_record(status, entry) for status, entry in entries), head, marker)
 
 
 def _record(status: EntryStatus, entry: ManifestEntry) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def decode(content: bytes, manifest: ListedManifest) -> list[Listed]:
     """
     if len(content) != manifest.length:
         raise ValueError(f"a manifest of {len(content)} bytes, the list says {manifest.length}")
-    next_row, listed = manifest.first_row, []
+    next_row, entries = manifest.first_row, []
     for record in _records(content):
         status, entry = _entry(record)
         entry = _inherited(status, entry, manifest)
@@ -243,28 +243,28 @@ def decode(content: bytes, manifest: ListedManifest) -> list[Listed]:
         if manifest.content is Content.DATA and entry.first_row is None and next_row is not None:
             entry = replace(entry, first_row=next_row)
             next_row += entry.rows
-        listed.append((status, entry))
-    return listed
+        entries.append((status, entry))
+    return entries
 
 
 def _entry(record: Mapping[str, Any]) -> Listed:
     try:
-        described = record["data_file"]
+        file_record = record["data_file"]
         entry = ManifestEntry(
-            described["file_path"],
-            described["record_count"],
-            described["file_size_in_bytes"],
-            _bounds(described.get("lower_bounds")),
-            _bounds(described.get("upper_bounds")),
+            file_record["file_path"],
+            file_record["record_count"],
+            file_record["file_size_in_bytes"],
+            _bounds(file_record.get("lower_bounds")),
+            _bounds(file_record.get("upper_bounds")),
             record["snapshot_id"],
             record["sequence_number"],
             record["file_sequence_number"],
-            described.get("first_row_id"),
-            described.get("referenced_data_file"),
-            described.get("content_offset"),
-            described.get("content_size_in_bytes"),
-            described["file_format"].lower(),
-            described["content"],
+            file_record.get("first_row_id"),
+            file_record.get("referenced_data_file"),
+            file_record.get("content_offset"),
+            file_record.get("content_size_in_bytes"),
+            file_record["file_format"].lower(),
+            file_record["content"],
         )
         return EntryStatus(record["status"]), entry
     except KeyError as error:
@@ -291,22 +291,22 @@ def described(
     path: str,
     content: bytes,
     kind: Content,
-    listed: Sequence[Listed],
+    entries: Sequence[Listed],
     sequence: int,
     snapshot: int,
     first_row: int | None,
 ) -> ListedManifest:
     """Return the entry of a new manifest for the manifest list."""
-    live = [entry.sequence for status, entry in listed if status is not EntryStatus.DELETED]
+    live = [entry.sequence for status, entry in entries if status is not EntryStatus.DELETED]
     files, rows = [0, 0, 0], [0, 0, 0]
-    for status, entry in listed:
+    for status, entry in entries:
         files[status] += 1
         rows[status] += entry.rows
     # An added file has none yet and gets the snapshot's. The bound must not be too high, for writers of Iceberg drop
     # deletes that are older than all data.
-    least = min((number if number is not None else sequence for number in live), default=sequence)
+    sequence_min = min((number if number is not None else sequence for number in live), default=sequence)
     counts = (files[0], files[1], files[2]), (rows[0], rows[1], rows[2])
-    return ListedManifest(path, len(content), kind, sequence, least, snapshot, *counts, first_row)
+    return ListedManifest(path, len(content), kind, sequence, sequence_min, snapshot, *counts, first_row)
 
 
 def encode_list(
@@ -328,7 +328,7 @@ def encode_list(
         "first-row-id": str(first_row),
         "format-version": str(FORMAT_VERSION),
     }
-    return _written(_LIST, map(_of_list, manifests), head, marker)
+    return _avro_file(_LIST, map(_of_list, manifests), head, marker)
 
 
 def _of_list(manifest: ListedManifest) -> dict[str, Any]:
@@ -376,7 +376,7 @@ def _manifest(record: Mapping[str, Any]) -> ListedManifest:
         raise ValueError(f"a manifest in the list lacks {error}") from None
 
 
-def _written(schema: Any, records: Iterable[Mapping[str, Any]], head: Mapping[str, str], marker: bytes) -> bytes:
+def _avro_file(schema: Any, records: Iterable[Mapping[str, Any]], head: Mapping[str, str], marker: bytes) -> bytes:
     out = io.BytesIO()
     fastavro.writer(out, schema, records, codec="deflate", metadata=dict(head), sync_marker=marker)
     return out.getvalue()

@@ -33,7 +33,7 @@ _NO_PARTITION_FIELD: Final = 999
 Metadata = dict[str, Any]
 
 
-def begun_anew(before: Metadata | None, table: str, location: str) -> Metadata:
+def renewed_metadata(before: Metadata | None, table: str, location: str) -> Metadata:
     """Return the metadata of a table without a snapshot.
 
     If `before` has the same table, from another place or with unreadable manifests, the numbers of sequences, rows and
@@ -44,17 +44,17 @@ def begun_anew(before: Metadata | None, table: str, location: str) -> Metadata:
         table: the table's id, a uuid.
         location: of the Iceberg table.
     """
-    fresh = begun(table, location)
+    empty = new_metadata(table, location)
     if before is None or (before["format-version"], before["table-uuid"]) != (FORMAT_VERSION, table):
-        return fresh
-    kept = ("last-sequence-number", "next-row-id", "last-column-id", "schemas", "current-schema-id")
+        return empty
+    names = ("last-sequence-number", "next-row-id", "last-column-id", "schemas", "current-schema-id")
     # Going on with these numbers keeps readers safe: a row id or a sequence number that is given twice would make two
     # rows one.
-    anew = fresh | {name: before[name] for name in kept} | {"last-updated-ms": before["last-updated-ms"]}
+    anew = empty | {name: before[name] for name in names} | {"last-updated-ms": before["last-updated-ms"]}
     return anew | {"properties": {name: text for name, text in before["properties"].items() if name == NAME_MAPPING}}
 
 
-def begun(table: str, location: str) -> Metadata:
+def new_metadata(table: str, location: str) -> Metadata:
     """Return the metadata of a new table."""
     return {
         "format-version": FORMAT_VERSION,
@@ -84,8 +84,8 @@ def is_continued(metadata: Metadata, table: str, location: str) -> bool:
     """Return True if a publication can continue this metadata: it has this table's id and location, our format version,
     and no partitions.
     """
-    mine = (FORMAT_VERSION, table, location)
-    if (metadata.get("format-version"), metadata.get("table-uuid"), metadata.get("location")) != mine:
+    wanted_fields = (FORMAT_VERSION, table, location)
+    if (metadata.get("format-version"), metadata.get("table-uuid"), metadata.get("location")) != wanted_fields:
         return False
     return all(not spec["fields"] for spec in metadata["partition-specs"]) and isinstance(metadata["next-row-id"], int)
 
@@ -101,7 +101,7 @@ def with_schema(
     fields: Sequence[Field],
     last_column: int,
     columns: IdColumns | None = None,
-    others: Iterable[str] = (),
+    file_names: Iterable[str] = (),
 ) -> Metadata:
     """Return metadata whose current schema has these fields.
 
@@ -110,7 +110,7 @@ def with_schema(
         fields: of the table.
         last_column: the highest number of a column so far.
         columns: of data files, by which rows keep their ids.
-        others: of data files as well, which nobody reads; those of the metadata before are kept.
+        file_names: of data files as well, which nobody reads; those of the metadata before are kept.
     """
     before = current_schema(metadata)
     if before is None or before["fields"] != list(fields):
@@ -118,15 +118,17 @@ def with_schema(
         schema = {"type": "struct", "schema-id": number, "fields": list(fields)}
         metadata = metadata | {"schemas": [*metadata["schemas"], schema], "current-schema-id": number}
     # Data files keep the columns that they have when the feature of ids is dropped, or begins again by other names.
-    mapping = name_mapping(fields, columns, [*mapped_names(metadata["properties"].get(NAME_MAPPING, "[]")), *others])
+    mapping = name_mapping(
+        fields, columns, [*mapped_names(metadata["properties"].get(NAME_MAPPING, "[]")), *file_names]
+    )
     properties = metadata["properties"] | {NAME_MAPPING: mapping, GC_ENABLED: "false"}
     return metadata | {"last-column-id": max(last_column, metadata["last-column-id"]), "properties": properties}
 
 
 def with_property(metadata: Metadata, name: str, value: str | None) -> Metadata:
     """Return metadata in which the table has a property; None for none of this name."""
-    others = {each: text for each, text in metadata["properties"].items() if each != name}
-    return metadata | {"properties": others | ({} if value is None else {name: value})}
+    properties = {each: text for each, text in metadata["properties"].items() if each != name}
+    return metadata | {"properties": properties | ({} if value is None else {name: value})}
 
 
 def current_snapshot(metadata: Metadata) -> dict[str, Any] | None:
@@ -170,7 +172,7 @@ def with_snapshot(metadata: Metadata, snapshot: dict[str, Any], now_ms: int, bef
     # Clocks may go backwards; readers take a log whose times do for damaged.
     now_ms = max(now_ms, metadata["last-updated-ms"])
     number = snapshot["snapshot-id"]
-    whole = snapshot | {"timestamp-ms": now_ms, "schema-id": metadata["current-schema-id"]}
+    full_snapshot = snapshot | {"timestamp-ms": now_ms, "schema-id": metadata["current-schema-id"]}
     refs = metadata["refs"] | {MAIN: {"snapshot-id": number, "type": "branch"}}
     log = [*metadata["snapshot-log"], {"timestamp-ms": now_ms, "snapshot-id": number}]
     changed = metadata | {
@@ -178,12 +180,12 @@ def with_snapshot(metadata: Metadata, snapshot: dict[str, Any], now_ms: int, bef
         "next-row-id": snapshot["first-row-id"] + snapshot["added-rows"],
         "current-snapshot-id": number,
         "refs": refs,
-        "snapshots": [*metadata["snapshots"], whole],
+        "snapshots": [*metadata["snapshots"], full_snapshot],
         "snapshot-log": log,
     }
     changed = with_property(changed, SHOWN, None)
-    kept = changed["snapshots"][-SNAPSHOTS_MAX:]
-    return _dated(_of_snapshots(changed, kept), metadata, now_ms, before)
+    snapshots = changed["snapshots"][-SNAPSHOTS_MAX:]
+    return _dated(_of_snapshots(changed, snapshots), metadata, now_ms, before)
 
 
 def without_old(metadata: Metadata, oldest_ms: int, now_ms: int, before: str | None) -> Metadata | None:
@@ -195,20 +197,20 @@ def without_old(metadata: Metadata, oldest_ms: int, now_ms: int, before: str | N
         before: location of the metadata file that is followed; None if there is none.
     """
     current = metadata["current-snapshot-id"]
-    kept = [
+    snapshots = [
         each for each in metadata["snapshots"] if each["timestamp-ms"] >= oldest_ms or each["snapshot-id"] == current
     ]
-    if len(kept) == len(metadata["snapshots"]):
+    if len(snapshots) == len(metadata["snapshots"]):
         return None
-    return _dated(_of_snapshots(metadata, kept), metadata, max(now_ms, metadata["last-updated-ms"]), before)
+    return _dated(_of_snapshots(metadata, snapshots), metadata, max(now_ms, metadata["last-updated-ms"]), before)
 
 
-def _of_snapshots(metadata: Metadata, kept: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Return metadata with only the snapshots `kept`, their log entries, their references and the schemas in use."""
-    numbers = {each["snapshot-id"] for each in kept}
-    schemas = {metadata["current-schema-id"], *(each.get("schema-id") for each in kept)}
+def _of_snapshots(metadata: Metadata, snapshots: Sequence[Mapping[str, Any]]) -> Metadata:
+    """Return metadata with only these snapshots, their log entries, their references and the schemas in use."""
+    numbers = {each["snapshot-id"] for each in snapshots}
+    schemas = {metadata["current-schema-id"], *(each.get("schema-id") for each in snapshots)}
     return metadata | {
-        "snapshots": list(kept),
+        "snapshots": list(snapshots),
         "snapshot-log": [each for each in metadata["snapshot-log"] if each["snapshot-id"] in numbers],
         "refs": {name: ref for name, ref in metadata["refs"].items() if ref["snapshot-id"] in numbers},
         "schemas": [schema for schema in metadata["schemas"] if schema["schema-id"] in schemas],
@@ -216,15 +218,15 @@ def _of_snapshots(metadata: Metadata, kept: Sequence[Mapping[str, Any]]) -> Meta
 
 
 def _dated(changed: Metadata, metadata: Metadata, now_ms: int, before: str | None) -> Metadata:
-    named = [{"timestamp-ms": metadata["last-updated-ms"], "metadata-file": before}] if before else []
-    log = [*metadata["metadata-log"], *named][-SNAPSHOTS_MAX:]
+    entry = [{"timestamp-ms": metadata["last-updated-ms"], "metadata-file": before}] if before else []
+    log = [*metadata["metadata-log"], *entry][-SNAPSHOTS_MAX:]
     return changed | {"last-updated-ms": now_ms, "metadata-log": log}
 
 
 def encode(metadata: Metadata) -> bytes:
     """Return a metadata file. A field without a value is left out."""
-    there = {name: value for name, value in metadata.items() if value is not None}
-    return json.dumps(there, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
+    fields = {name: value for name, value in metadata.items() if value is not None}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
 
 
 def decode(content: bytes) -> Metadata:
@@ -236,10 +238,12 @@ def decode(content: bytes) -> Metadata:
     read = json.loads(content)
     if not isinstance(read, dict):
         raise ValueError("not a table's metadata")
-    if missing := [name for name in ("format-version", "table-uuid", "location") if name not in read]:
-        raise ValueError(f"a table's metadata lacks {', '.join(missing)}")
-    empty = begun("", "")
-    whole = empty | {name: value for name, value in read.items() if value is not None}
-    if wrong := [name for name, value in empty.items() if value is not None and type(whole[name]) is not type(value)]:
+    if missing_fields := [name for name in ("format-version", "table-uuid", "location") if name not in read]:
+        raise ValueError(f"a table's metadata lacks {', '.join(missing_fields)}")
+    empty = new_metadata("", "")
+    metadata = empty | {name: value for name, value in read.items() if value is not None}
+    if wrong := [
+        name for name, value in empty.items() if value is not None and type(metadata[name]) is not type(value)
+    ]:
         raise ValueError(f"a table's metadata has {wrong[0]} of another type")
-    return whole
+    return metadata

@@ -131,7 +131,7 @@ def place_of(log: TableLog) -> IcebergPlace:
 
 
 def within_location(location: str, folder: str) -> str:
-    """Return the location of a folder in another one; that one for an empty folder."""
+    """Return the location of `folder` below a location; for an empty folder that location itself."""
     return f"{location}/{folder}" if folder else location
 
 

@@ -121,9 +121,9 @@ def publish(log: TableLog) -> None:
             return
         following = _Publication(place, state, head, put_back=log.restored)
         try:
-            then = following.write()
+            new_head = following.write()
             failpoint("iceberg.before_commit")
-            put(place, head, then)
+            put(place, head, new_head)
         except BaseException as error:
             # What this process remembers is of no use after a lost race or an answer that did not come: the head is
             # read anew.
@@ -133,7 +133,7 @@ def publish(log: TableLog) -> None:
                 raise
             following.discard()
             continue
-        _heads[log] = then
+        _heads[log] = new_head
         return
 
 
@@ -148,14 +148,14 @@ def expire(log: TableLog, seconds: float, now: float) -> None:
         invariant(head.metadata is not None, "{}: nothing is published", log.store.root)
         place = place_of(log)
         oldest, before = int(1000 * (now - seconds)), uri(log.store, place.file_of(head.number))
-        left = metadata.without_old(head.metadata or {}, oldest, int(1000 * now), before)
-        if left is None:
+        trimmed = metadata.without_old(head.metadata or {}, oldest, int(1000 * now), before)
+        if trimmed is None:
             return
-        then = replace(head, number=head.number + 1, content=metadata.encode(left), metadata=left)
+        new_head = replace(head, number=head.number + 1, content=metadata.encode(trimmed), metadata=trimmed)
         # Another process published meanwhile; its metadata is the base of the next try.
         with suppress(_PartedError):
-            put(place, head, then)
-            _heads[log] = then
+            put(place, head, new_head)
+            _heads[log] = new_head
             return
         _heads.pop(log, None)
 
@@ -186,8 +186,8 @@ def _refreshed(log: TableLog) -> TableState:
 
 def is_shown(head: Metadata, state: TableState, place: IcebergPlace) -> bool:
     """Return True if metadata shows this version of the Delta table."""
-    mine = metadata.is_continued(head, state.id, place.location)
-    return mine and metadata.version_of(head) == (state.id, state.version)
+    is_continued = metadata.is_continued(head, state.id, place.location)
+    return is_continued and metadata.version_of(head) == (state.id, state.version)
 
 
 def read_head(place: IcebergPlace) -> MetadataHead:
@@ -223,14 +223,14 @@ def _content(store: TableStore, path: str) -> bytes | None:
         return None
 
 
-def put(place: IcebergPlace, head: MetadataHead, then: MetadataHead) -> None:
+def put(place: IcebergPlace, head: MetadataHead, new_head: MetadataHead) -> None:
     """Commit metadata behind the newest one, and note its number for readers.
 
     Raises:
         _PartedError: another process was first; nothing was committed.
     """
-    invariant(then.number == head.number + 1, "metadata {} is written behind {}", then.number, head.number)
-    store, name = place.store, place.file_of(then.number)
+    invariant(new_head.number == head.number + 1, "metadata {} is written behind {}", new_head.number, head.number)
+    store, name = place.store, place.file_of(new_head.number)
 
     def check(content: bytes | None) -> None:
         if content is None or blake2b(content, digest_size=16).digest() != head.digest:
@@ -239,12 +239,12 @@ def put(place: IcebergPlace, head: MetadataHead, then: MetadataHead) -> None:
     before = (place.file_of(head.number), check) if head.number else None
     try:
         # The name may be taken by our own file, of which the answer was lost: no two have the same snapshot's id.
-        if not store.create(name, then.content, before) and _content(store, name) != then.content:
+        if not store.create(name, new_head.content, before) and _content(store, name) != new_head.content:
             raise _PartedError
     except FileNotFoundError:
         raise _PartedError from None
     failpoint("iceberg.after_commit")
-    _hint(place, then)
+    _hint(place, new_head)
 
 
 def _hint(place: IcebergPlace, head: MetadataHead) -> None:
@@ -263,8 +263,8 @@ def loaded_manifests(store: TableStore, snapshot: dict[str, Any]) -> list[Loaded
     return [LoadedManifest(each, _live(listed_in(store, each))) for each in listed_manifests(store, snapshot)]
 
 
-def _live(listed: Iterable[Listed]) -> list[ManifestEntry]:
-    return [entry for status, entry in listed if status is not EntryStatus.DELETED]
+def _live(entries: Iterable[Listed]) -> list[ManifestEntry]:
+    return [entry for status, entry in entries if status is not EntryStatus.DELETED]
 
 
 def listed_in(store: TableStore, manifest: ListedManifest) -> list[Listed]:
@@ -308,13 +308,13 @@ class _Publication:
         self._put_back = put_back
         self._place, self._store, self._state, self._head = place, place.store, state, head
         self._token = uuid.uuid4().hex
-        self._written: list[str] = []
+        self._written_paths: list[str] = []
         self._snapshot = secrets.randbits(62) + 1
         self._sources = dict(head.sources)
-        self._before, self._loaded = self._base()
-        last: int = self._before["last-sequence-number"]
+        self._base_metadata, self._base_manifests = self._base()
+        last: int = self._base_metadata["last-sequence-number"]
         self._sequence: int = last + 1
-        self._next_row: int = self._before["next-row-id"]
+        self._next_row: int = self._base_metadata["next-row-id"]
         if state.gives_row_ids:
             # In a folder that was moved the version that was shown is shown once more, with the number that it had: the
             # next one would stay ahead of the versions for good, and rows look older than their snapshot.
@@ -322,13 +322,13 @@ class _Publication:
             self._next_row = max(self._next_row, state.next_row)
         self._listed_anew = not self._ids_agree()
         if self._listed_anew:
-            self._loaded = []
+            self._base_manifests = []
 
     def _base(self) -> tuple[Metadata, list[LoadedManifest]]:
         """Return the metadata and the manifests to continue: the newest ones, or a table that begins anew."""
         before, place = self._head.metadata, self._place.location
         if before is None or not metadata.is_continued(before, self._state.id, place):
-            return metadata.begun_anew(before, self._state.id, place), []
+            return metadata.renewed_metadata(before, self._state.id, place), []
         try:
             snapshot = metadata.current_snapshot(before)
             loaded = self._head.loaded
@@ -340,24 +340,24 @@ class _Publication:
         # Whatever is lost of the Iceberg table can be made from the log again; only an outage, which may pass, goes on
         # to the caller.
         except (CorruptStore, FileNotFoundError):
-            return metadata.begun_anew(before, self._state.id, place), []
+            return metadata.renewed_metadata(before, self._state.id, place), []
 
     def _was_moved(self) -> bool:
         """Return True if the newest metadata shows the same version of this table at another location."""
         before = self._head.metadata
         if before is None or before["location"] == self._place.location:
             return False
-        here = before | {"location": self._place.location}
-        return is_shown(here, self._state, self._place)
+        at_this_place = before | {"location": self._place.location}
+        return is_shown(at_this_place, self._state, self._place)
 
     def _ids_agree(self) -> bool:
         """Return True if the files that are listed have the ids that the log gives to their rows. When a table begins
         to keep ids, all of its files get some, and are listed anew."""
         if not self._state.gives_row_ids:
             return True
-        given = {data_location(self._store, file): _ids(file) for file in self._state.files.values()}
-        listed = (entry for each in self._loaded for entry in each.entries if entry.content == 0)
-        return all(given.get(entry.path) in (None, (entry.first_row, entry.sequence)) for entry in listed)
+        ids_by_path = {data_location(self._store, file): _ids(file) for file in self._state.files.values()}
+        data_entries = (entry for each in self._base_manifests for entry in each.entries if entry.content == 0)
+        return all(ids_by_path.get(entry.path) in (None, (entry.first_row, entry.sequence)) for entry in data_entries)
 
     def write(self) -> MetadataHead:
         """Write all files except the metadata; return the metadata to commit.
@@ -374,21 +374,23 @@ class _Publication:
         with_columns = metadata.with_property(self._with_columns(), freshness.PROPERTY, self._complete_until())
         schema = metadata.current_schema(with_columns)
         invariant(schema is not None, "{}: a table without a schema", self._store.root)
-        wanted = {data_location(self._store, file): file for file in self._state.files.values()}
-        data = self._of_data(wanted, schema or {})
-        dead = self._of_vectors(wanted, schema or {})
+        files_by_location = {data_location(self._store, file): file for file in self._state.files.values()}
+        data_manifests = self._of_data(files_by_location, schema or {})
+        vector_manifests = self._of_vectors(files_by_location, schema or {})
         failpoint("iceberg.manifests_written")
-        loaded = [*data, *dead]
+        loaded = [*data_manifests, *vector_manifests]
         now_ms = int(time.time() * 1000)
         before = uri(self._store, self._place.file_of(self._head.number)) if self._head.number else None
         if self._changes_no_row(with_columns):
-            then = metadata.with_version(with_columns, self._state.version, now_ms, before)
+            new_metadata = metadata.with_version(with_columns, self._state.version, now_ms, before)
         else:
-            then = metadata.with_snapshot(with_columns, self._snapshot_of(loaded), now_ms, before)
+            new_metadata = metadata.with_snapshot(with_columns, self._snapshot_of(loaded), now_ms, before)
         # As late as possible before the metadata names them.
         self._check_written()
         sources = self._sources_of(loaded)
-        return MetadataHead(self._head.number + 1, metadata.encode(then), then, self._head.hinted, loaded, sources)
+        return MetadataHead(
+            self._head.number + 1, metadata.encode(new_metadata), new_metadata, self._head.hinted, loaded, sources
+        )
 
     def _changes_no_row(self, with_columns: Metadata) -> bool:
         """Return True if the current snapshot has the rows and the columns of this version: no manifest was written.
@@ -396,8 +398,12 @@ class _Publication:
         A quiet mirror commits its time once a minute. With a snapshot each, the few that are kept would be those of the
         last minutes, and whoever reads an older state would lose it.
         """
-        snapshot = metadata.current_snapshot(self._before)
-        if snapshot is None or self._written or (metadata.version_of(self._before) or ("",))[0] != self._state.id:
+        snapshot = metadata.current_snapshot(self._base_metadata)
+        if (
+            snapshot is None
+            or self._written_paths
+            or (metadata.version_of(self._base_metadata) or ("",))[0] != self._state.id
+        ):
             return False
         return bool(snapshot.get("schema-id") == with_columns["current-schema-id"])
 
@@ -405,10 +411,10 @@ class _Publication:
         return None if self._put_back else freshness.complete_text_of(self._state.records.get(DOMAIN))
 
     def _with_columns(self) -> Metadata:
-        ids = FieldIds(self._before["last-column-id"])
-        known = metadata.current_schema(self._before)
+        ids = FieldIds(self._base_metadata["last-column-id"])
+        schema = metadata.current_schema(self._base_metadata)
         try:
-            fields = ids.fields(self._state.fields, known["fields"] if known else ())
+            fields = ids.fields(self._state.fields, schema["fields"] if schema else ())
         except UnknownTypeError as error:
             advice = "drop the column"
             if self._place.folder:
@@ -417,24 +423,28 @@ class _Publication:
                 self._store.root, f"Iceberg gets no column of this type, {error}: {advice}"
             ) from None
         # Whoever continues a mapping knows the columns of all files; only for a new one they are looked for.
-        others = () if NAME_MAPPING in self._before["properties"] else _columns_in(self._store, self._state)
+        file_names = () if NAME_MAPPING in self._base_metadata["properties"] else _columns_in(self._store, self._state)
         columns = IdColumns.of(self._state.properties)
-        return metadata.with_schema(self._before, fields, ids.last, columns, others)
+        return metadata.with_schema(self._base_metadata, fields, ids.last, columns, file_names)
 
-    def _of_data(self, wanted: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
+    def _of_data(self, files_by_location: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
         """Return the manifests of data files; write those that change."""
-        loaded = [each for each in self._loaded if each.manifest.content is Content.DATA]
-        there = {entry.path for each in loaded for entry in each.entries}
+        loaded = [each for each in self._base_manifests if each.manifest.content is Content.DATA]
+        listed_paths = {entry.path for each in loaded for entry in each.entries}
         columns = integers(schema["fields"])
-        added = [_data_entry(self._store, path, file, columns) for path, file in wanted.items() if path not in there]
+        new_entries = [
+            _data_entry(self._store, path, file, columns)
+            for path, file in files_by_location.items()
+            if path not in listed_paths
+        ]
         if self._state.gives_row_ids:
-            added = [_with_ids(entry, wanted[entry.path]) for entry in added]
-        return self._revised(loaded, lambda entry: entry.path in wanted, added, Content.DATA, schema)
+            new_entries = [_with_ids(entry, files_by_location[entry.path]) for entry in new_entries]
+        return self._revised(loaded, lambda entry: entry.path in files_by_location, new_entries, Content.DATA, schema)
 
-    def _of_vectors(self, wanted: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
+    def _of_vectors(self, files_by_location: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
         """Return the manifests of deletion vectors; write those that change, and the Puffin file of new vectors."""
-        loaded = [each for each in self._loaded if each.manifest.content is Content.DELETES]
-        marked = {path: identity(file.add)[1] for path, file in wanted.items() if file.vector}
+        loaded = [each for each in self._base_manifests if each.manifest.content is Content.DELETES]
+        marked = {path: identity(file.add)[1] for path, file in files_by_location.items() if file.vector}
 
         def stays(entry: ManifestEntry) -> bool:
             # A vector stays only if it was copied from exactly the one that the log has now. Of another writer's nobody
@@ -442,19 +452,19 @@ class _Publication:
             source = self._source(entry) if _is_vector(entry) else None
             return source is not None and source == marked.get(entry.data_file or "")
 
-        there = {entry.data_file for each in loaded for entry in each.entries if stays(entry)}
-        missing = {path: source for path, source in marked.items() if path not in there}
-        added = self._puffin(missing, wanted) if missing else []
-        return self._revised(loaded, stays, added, Content.DELETES, schema)
+        listed_vectors = {entry.data_file for each in loaded for entry in each.entries if stays(entry)}
+        new_vectors = {path: source for path, source in marked.items() if path not in listed_vectors}
+        new_entries = self._puffin(new_vectors, files_by_location) if new_vectors else []
+        return self._revised(loaded, stays, new_entries, Content.DELETES, schema)
 
     def _source(self, entry: ManifestEntry) -> str | None:
         return self._sources.get((entry.path, entry.offset or 0)) or None
 
-    def _puffin(self, missing: dict[str, str], wanted: dict[str, DataFile]) -> list[ManifestEntry]:
+    def _puffin(self, new_vectors: dict[str, str], files_by_location: dict[str, DataFile]) -> list[ManifestEntry]:
         copied = []
-        for path, source in missing.items():
-            described = wanted[path].vector or {}
-            copied.append((path, int(described["cardinality"]), source, vectors.body(self._store, described)))
+        for path, source in new_vectors.items():
+            descriptor = files_by_location[path].vector or {}
+            copied.append((path, int(descriptor["cardinality"]), source, vectors.body(self._store, descriptor)))
         content, blobs = puffin.encode(copied)
         place = self._put(f"{self._token}-deletes.puffin", content)
         failpoint("iceberg.vectors_written")
@@ -477,53 +487,53 @@ class _Publication:
         self,
         loaded: Sequence[LoadedManifest],
         stays: Callable[[ManifestEntry], bool],
-        added: Sequence[ManifestEntry],
+        new_entries: Sequence[ManifestEntry],
         content: Content,
         schema: dict[str, Any],
     ) -> list[LoadedManifest]:
-        """Return manifests of the same kind with files added, and without those that don't stay.
+        """Return the manifests of one kind with the new entries, and without the entries that don't stay.
 
         Manifests that lose none are kept as they are. The live files of others, and of small ones, are listed anew
         together with the added ones, so that a table has few manifests and a commit writes few entries.
         """
-        kept: list[LoadedManifest] = []
+        revised: list[LoadedManifest] = []
         rewritten: list[LoadedManifest] = []
         for each in loaded:
             if not each.entries:
                 continue  # it only said what the snapshot before had lost
-            whole = each.manifest.spec == 0 and all(map(stays, each.entries))
-            (kept if whole else rewritten).append(each)
-        if not (rewritten or added):
-            return kept
-        room = ENTRIES_MAX - len(added) - sum(len(each.entries) for each in rewritten)
-        for each in sorted(kept, key=lambda each: len(each.entries)):
+            is_unchanged = each.manifest.spec == 0 and all(map(stays, each.entries))
+            (revised if is_unchanged else rewritten).append(each)
+        if not (rewritten or new_entries):
+            return revised
+        room = ENTRIES_MAX - len(new_entries) - sum(len(each.entries) for each in rewritten)
+        for each in sorted(revised, key=lambda each: len(each.entries)):
             if (room := room - len(each.entries)) < 0:
                 break
             rewritten.append(each)
         names = {each.manifest.path for each in rewritten}
-        listed: list[Listed] = []
+        entries: list[Listed] = []
         for entry in (entry for each in rewritten for entry in each.entries):
             if stays(entry):
-                listed.append((EntryStatus.EXISTING, entry))
+                entries.append((EntryStatus.EXISTING, entry))
             # Deletes by value have no place in a list of vectors; they were another writer's, and the log knows nothing
             # of them.
             elif entry.content < 2:
-                listed.append((EntryStatus.DELETED, replace(entry, snapshot=self._snapshot)))
-        listed += [(EntryStatus.ADDED, replace(entry, snapshot=self._snapshot)) for entry in added]
-        new = [self._manifest(part, content, schema) for part in _parts(listed)]
-        return [*(each for each in kept if each.manifest.path not in names), *new]
+                entries.append((EntryStatus.DELETED, replace(entry, snapshot=self._snapshot)))
+        entries += [(EntryStatus.ADDED, replace(entry, snapshot=self._snapshot)) for entry in new_entries]
+        new = [self._manifest(part, content, schema) for part in _parts(entries)]
+        return [*(each for each in revised if each.manifest.path not in names), *new]
 
-    def _manifest(self, listed: list[Listed], content: Content, schema: dict[str, Any]) -> LoadedManifest:
-        packed = manifests.encode(listed, content, schema, secrets.token_bytes(manifests.SYNC_BYTES))
-        place = self._put(f"{self._token}-m{len(self._written)}.avro", packed)
+    def _manifest(self, entries: list[Listed], content: Content, schema: dict[str, Any]) -> LoadedManifest:
+        packed = manifests.encode(entries, content, schema, secrets.token_bytes(manifests.SYNC_BYTES))
+        place = self._put(f"{self._token}-m{len(self._written_paths)}.avro", packed)
         # The manifest's first id is taken before its own files count it up.
         first = self._next_row if content is Content.DATA else None
-        described = manifests.described(place, packed, content, listed, self._sequence, self._snapshot, first)
+        manifest = manifests.described(place, packed, content, entries, self._sequence, self._snapshot, first)
         return LoadedManifest(
-            described, _live((status, self._given(status, entry, content)) for status, entry in listed)
+            manifest, _live((status, self._numbered_entry(status, entry, content)) for status, entry in entries)
         )
 
-    def _given(self, status: EntryStatus, entry: ManifestEntry, content: Content) -> ManifestEntry:
+    def _numbered_entry(self, status: EntryStatus, entry: ManifestEntry, content: Content) -> ManifestEntry:
         """Return an entry with the sequence numbers and row ids that the snapshot assigns to an added file, unless the
         log has assigned them; others unchanged.
 
@@ -532,20 +542,20 @@ class _Publication:
         if status is not EntryStatus.ADDED:
             return entry
         sequence = self._sequence if entry.sequence is None else entry.sequence
-        given = replace(entry, sequence=sequence, file_sequence=self._sequence)
+        numbered = replace(entry, sequence=sequence, file_sequence=self._sequence)
         if content is Content.DATA and entry.first_row is None:
-            given = replace(given, first_row=self._next_row)
+            numbered = replace(numbered, first_row=self._next_row)
             self._next_row += entry.rows
-        return given
+        return numbered
 
     def _snapshot_of(self, loaded: Sequence[LoadedManifest]) -> dict[str, Any]:
         """Write the manifest list; return the snapshot."""
-        parent = metadata.current_snapshot(self._before)
-        first = self._before["next-row-id"]
+        parent = metadata.current_snapshot(self._base_metadata)
+        first = self._base_metadata["next-row-id"]
         above = None if parent is None else parent["snapshot-id"]
-        listed = [each.manifest for each in loaded]
+        listed_manifests = [each.manifest for each in loaded]
         marker = secrets.token_bytes(manifests.SYNC_BYTES)
-        packed = manifests.encode_list(listed, self._snapshot, above, self._sequence, first, marker)
+        packed = manifests.encode_list(listed_manifests, self._snapshot, above, self._sequence, first, marker)
         snapshot = {
             "snapshot-id": self._snapshot,
             "sequence-number": self._sequence,
@@ -557,15 +567,15 @@ class _Publication:
         return snapshot | ({} if above is None else {"parent-snapshot-id": above})
 
     def _summary(self, loaded: Sequence[LoadedManifest]) -> dict[str, str]:
-        mine = [each.manifest for each in loaded if each.manifest.snapshot == self._snapshot]
-        by_kind = {kind: [each for each in mine if each.content is kind] for kind in Content}
-        added, removed = (sum(each.files[status] for each in by_kind[Content.DATA]) for status in (1, 2))
+        own_manifests = [each.manifest for each in loaded if each.manifest.snapshot == self._snapshot]
+        by_kind = {kind: [each for each in own_manifests if each.content is kind] for kind in Content}
+        added_count, removed_count = (sum(each.files[status] for each in by_kind[Content.DATA]) for status in (1, 2))
         vectors_changed = sum(each.files[1] + each.files[2] for each in by_kind[Content.DELETES])
         live = [entry for each in loaded for entry in each.entries]
         totals = {kind: [entry for entry in live if min(entry.content, 1) == kind] for kind in Content}
         numbers = {
-            "added-data-files": added,
-            "deleted-data-files": removed,
+            "added-data-files": added_count,
+            "deleted-data-files": removed_count,
             "added-records": sum(each.rows[1] for each in by_kind[Content.DATA]),
             "deleted-records": sum(each.rows[2] for each in by_kind[Content.DATA]),
             "total-data-files": len(totals[Content.DATA]),
@@ -576,9 +586,9 @@ class _Publication:
             metadata.VERSION: self._state.version,
         }
         # "append -- Only data files were added and no files were removed."
-        operation = "overwrite" if removed or vectors_changed or self._listed_anew else "append"
-        named = {"operation": operation, "engine-name": "headwater", metadata.TABLE: self._state.id}
-        return named | {name: str(number) for name, number in numbers.items()}
+        operation = "overwrite" if removed_count or vectors_changed or self._listed_anew else "append"
+        fields = {"operation": operation, "engine-name": "headwater", metadata.TABLE: self._state.id}
+        return fields | {name: str(number) for name, number in numbers.items()}
 
     def _sources_of(self, loaded: Iterable[LoadedManifest]) -> dict[tuple[str, int], str]:
         places = {(entry.path, entry.offset or 0) for each in loaded for entry in each.entries if _is_vector(entry)}
@@ -588,7 +598,7 @@ class _Publication:
         """Write a file, durably; return its location."""
         path = f"{self._place.own}/{name}"
         # Noted before it is written, so that `discard` also finds the file of a write whose answer was lost.
-        self._written.append(path)
+        self._written_paths.append(path)
         self._store.write(path, content)
         return uri(self._store, path)
 
@@ -601,13 +611,13 @@ class _Publication:
         Raises:
             FileNotFoundError: one is gone.
         """
-        for path in self._written:
+        for path in self._written_paths:
             if not self._store.exists(path):
                 raise FileNotFoundError(f"{self._store.full(path)} was removed before it was published; try again")
 
     def discard(self) -> None:
         """Remove the files that were written, as far as that is possible."""
-        for path in self._written:
+        for path in self._written_paths:
             # What is left is removed by its age; the error that ends the publication is the one that counts.
             with suppress(Exception):
                 self._store.remove(path)
@@ -617,17 +627,17 @@ def _is_vector(entry: ManifestEntry) -> bool:
     return entry.content == 1 and entry.kind == "puffin" and entry.data_file is not None
 
 
-def _parts(listed: list[Listed]) -> Iterator[list[Listed]]:
-    for at in range(0, len(listed), ENTRIES_MAX):
-        yield listed[at : at + ENTRIES_MAX]
+def _parts(entries: list[Listed]) -> Iterator[list[Listed]]:
+    for at in range(0, len(entries), ENTRIES_MAX):
+        yield entries[at : at + ENTRIES_MAX]
 
 
 def _columns_in(store: TableStore, state: TableState) -> Iterator[str]:
     """Yield the names of the columns in the table's data files; reads the end of each."""
     for file in state.files.values():
         # A file that is lost or damaged is `lake verify`'s to name: nobody reads it, whatever its columns were.
-        with suppress(FileNotFoundError, pa.ArrowException), store.parquet(file.path) as opened:
-            yield from opened.schema_arrow.names
+        with suppress(FileNotFoundError, pa.ArrowException), store.parquet(file.path) as parquet_file:
+            yield from parquet_file.schema_arrow.names
 
 
 def _data_entry(store: TableStore, path: str, file: DataFile, columns: dict[str, tuple[int, int]]) -> ManifestEntry:
@@ -661,8 +671,8 @@ def _rows_in(store: TableStore, file: DataFile) -> int:
     """Return the number of rows in a file, dead ones included; read from the file if the log does not have it."""
     if file.rows is not None:
         return file.rows
-    with store.parquet(file.path) as opened:
-        return int(opened.metadata.num_rows)
+    with store.parquet(file.path) as parquet_file:
+        return int(parquet_file.metadata.num_rows)
 
 
 def unneeded(log: TableLog, now: float) -> list[ListedFile]:
@@ -676,32 +686,32 @@ def unneeded(log: TableLog, now: float) -> list[ListedFile]:
     place = place_of(log)
     # Listed before the head is read: a file of a publication that commits in between is in the list, and needed by the
     # head that is read.
-    listed = log.store.list(place.own)
+    own_files = log.store.list(place.own)
     head = read_head(place)
     if head.metadata is None:
         return []
     try:
-        needed = _needed(place, head.number, head.metadata)
+        paths = _needed_paths(place, head.number, head.metadata)
     except (CorruptStore, FileNotFoundError):
         return []
     # By the clock, but the clock may be wrong: nothing goes that may be of a publication under way.
-    newest = max((each.modified for each in listed if each.path == place.file_of(head.number)), default=0.0)
+    newest = max((each.modified for each in own_files if each.path == place.file_of(head.number)), default=0.0)
     oldest = min(now - KEPT_SECONDS, newest - UNDER_WAY_SECONDS)
-    return [each for each in listed if each.path not in needed and each.modified < oldest]
+    return [each for each in own_files if each.path not in paths and each.modified < oldest]
 
 
-def _needed(place: IcebergPlace, number: int, head: Metadata) -> set[str]:
+def _needed_paths(place: IcebergPlace, number: int, head: Metadata) -> set[str]:
     """Return the paths of the Iceberg table's own files that the newest metadata needs, and of the metadata files it
     names.
     """
     store, numbers = place.store, range(max(number - metadata.SNAPSHOTS_MAX, 1), number + 1)
-    needed = {place.hint, *map(place.file_of, numbers)}
+    paths = {place.hint, *map(place.file_of, numbers)}
     manifests_of: dict[str, ListedManifest] = {}
     for snapshot in head["snapshots"]:
-        needed.add(path_of(store, snapshot["manifest-list"]))
+        paths.add(path_of(store, snapshot["manifest-list"]))
         manifests_of |= {manifest.path: manifest for manifest in listed_manifests(store, snapshot)}
     for manifest in manifests_of.values():
-        needed.add(path_of(store, manifest.path))
+        paths.add(path_of(store, manifest.path))
         if manifest.content is Content.DELETES:
-            needed |= {path_of(store, entry.path) for _, entry in listed_in(store, manifest)}
-    return needed
+            paths |= {path_of(store, entry.path) for _, entry in listed_in(store, manifest)}
+    return paths

@@ -59,13 +59,17 @@ def encode(vectors: Sequence[tuple[str, int, str, bytes]]) -> tuple[bytes, list[
         packed = _SIZE.pack(len(body)) + body + _CRC.pack(zlib.crc32(body))
         blobs.append(Blob(data_file, cardinality, source, len(content), len(packed)))
         content += packed
-    payload = json.dumps({"blobs": [_described(blob) for blob in blobs]}, ensure_ascii=False).encode()
+    payload = json.dumps({"blobs": [_blob_fields(blob) for blob in blobs]}, ensure_ascii=False).encode()
     content += MAGIC + payload + _LENGTH.pack(len(payload)) + bytes(4) + MAGIC
     return bytes(content), blobs
 
 
-def _described(blob: Blob) -> dict[str, Any]:
-    own = {"referenced-data-file": blob.data_file, "cardinality": str(blob.cardinality), DELTA_VECTOR: blob.source}
+def _blob_fields(blob: Blob) -> dict[str, Any]:
+    properties = {
+        "referenced-data-file": blob.data_file,
+        "cardinality": str(blob.cardinality),
+        DELTA_VECTOR: blob.source,
+    }
     # The snapshot is not known when the file is written: "snapshot-id and sequence-number must be set to -1".
     return {
         "type": BLOB_TYPE,
@@ -74,7 +78,7 @@ def _described(blob: Blob) -> dict[str, Any]:
         "sequence-number": -1,
         "offset": blob.offset,
         "length": blob.length,
-        "properties": own,
+        "properties": properties,
     }
 
 
@@ -94,18 +98,24 @@ def blobs_of(content: bytes) -> list[Blob]:
     if content[-len(MAGIC) - 4] & _LZ4:
         raise ValueError("the footer is compressed, which this reader does not read")
     try:
-        listed = json.loads(content[begin : begin + length])["blobs"]
-        return [_blob(each, begin) for each in listed if each["type"] == BLOB_TYPE]
+        blobs = json.loads(content[begin : begin + length])["blobs"]
+        return [_blob(each, begin) for each in blobs if each["type"] == BLOB_TYPE]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the footer lacks {error}") from None
 
 
-def _blob(described: dict[str, Any], end: int) -> Blob:
-    offset, length = int(described["offset"]), int(described["length"])
+def _blob(fields: dict[str, Any], end: int) -> Blob:
+    offset, length = int(fields["offset"]), int(fields["length"])
     if offset < len(MAGIC) or length < 0 or offset + length > end - len(MAGIC):
         raise ValueError(f"a blob of {length} bytes at {offset} is not before the footer at {end - len(MAGIC)}")
-    own = described["properties"]
-    return Blob(own["referenced-data-file"], int(own["cardinality"]), own.get(DELTA_VECTOR, ""), offset, length)
+    properties = fields["properties"]
+    return Blob(
+        properties["referenced-data-file"],
+        int(properties["cardinality"]),
+        properties.get(DELTA_VECTOR, ""),
+        offset,
+        length,
+    )
 
 
 def body_of(content: bytes, offset: int, length: int) -> bytes:

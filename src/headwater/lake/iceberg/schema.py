@@ -56,18 +56,18 @@ class FieldIds:
     def __init__(self, last: int = 0) -> None:
         self.last: int = last
 
-    def fields(self, described: Sequence[Mapping[str, Any]], known: Sequence[Field] = ()) -> list[Field]:
+    def fields(self, columns: Sequence[Mapping[str, Any]], earlier: Sequence[Field] = ()) -> list[Field]:
         """Return columns as fields of an Iceberg struct.
 
         Args:
-            described: columns as the log describes them.
-            known: the fields that the struct had so far.
+            columns: columns as the log describes them.
+            earlier: the fields that the struct had so far.
 
         Raises:
             UnknownTypeError: a type that can't be published.
         """
-        before = {field["name"]: field for field in known}
-        return [self._field(column, before.get(column["name"])) for column in described]
+        before = {field["name"]: field for field in earlier}
+        return [self._field(column, before.get(column["name"])) for column in columns]
 
     def _field(self, column: Mapping[str, Any], before: Field | None) -> Field:
         # A number must never mean two types: files written before are read by it, and would show values of the old
@@ -93,9 +93,9 @@ class FieldIds:
             return {"type": "struct", "fields": self.fields(kind["fields"], before["fields"] if before else ())}
         if kind["type"] != "array":
             raise UnknownTypeError(str(kind["type"]))
-        known = before["element"] if before and _stays(before["element"], kind["elementType"]) else None
-        number = before["element-id"] if before and known is not None else self._next()
-        element = self._type(kind["elementType"], known)
+        earlier_element = before["element"] if before and _stays(before["element"], kind["elementType"]) else None
+        number = before["element-id"] if before and earlier_element is not None else self._next()
+        element = self._type(kind["elementType"], earlier_element)
         return {"type": "list", "element-id": number, "element": element, "element-required": False}
 
     def _next(self) -> int:
@@ -110,36 +110,36 @@ def _check_changes(column: Mapping[str, Any]) -> None:
         UnknownTypeError: they can't.
     """
     for change in (column.get("metadata") or {}).get(TYPE_CHANGES, ()):
-        before, then = change["fromType"], change["toType"]
-        if (PRIMITIVES.get(before), PRIMITIVES.get(then)) not in PROMOTIONS:
-            raise UnknownTypeError(f"{column['name']}: {then}, widened from {before}")
+        old_type, new_type = change["fromType"], change["toType"]
+        if (PRIMITIVES.get(old_type), PRIMITIVES.get(new_type)) not in PROMOTIONS:
+            raise UnknownTypeError(f"{column['name']}: {new_type}, widened from {old_type}")
 
 
 def _stays(before: Any, kind: Any) -> bool:
     """Return True if a column of Iceberg's type `before` is the same column with Delta's type `kind`."""
     if isinstance(kind, str):
-        then = PRIMITIVES.get(kind)
-        return before == then or (before, then) in PROMOTIONS
+        new_type = PRIMITIVES.get(kind)
+        return before == new_type or (before, new_type) in PROMOTIONS
     names = {"struct": "struct", "array": "list"}
     return isinstance(before, dict) and before["type"] == names.get(kind["type"])
 
 
-def name_mapping(fields: Sequence[Field], columns: IdColumns | None = None, others: Iterable[str] = ()) -> str:
+def name_mapping(fields: Sequence[Field], columns: IdColumns | None = None, file_names: Iterable[str] = ()) -> str:
     """Return the mapping from the names in data files to the fields, as the table's property has it.
 
     Args:
         fields: of the table.
         columns: of data files, by which rows keep their ids.
-        others: more columns that data files may have and that nobody reads, such as ids of before their feature was
+        file_names: more columns that data files may have and that nobody reads, such as ids of before their feature was
             dropped. pyiceberg refuses a file with a column that the mapping lacks.
     """
     mapped = [_mapped(field["id"], field["name"], field["type"]) for field in fields]
     if columns is not None:
         names = {ROW_ID: columns.row, LAST_UPDATED: columns.sequence, OF_DELTA_ALONE: columns.commit}
         mapped += [_mapped(number, name, "long") for number, name in names.items()]
-    there = {each["names"][0] for each in mapped}
-    unread = [name for name in dict.fromkeys(others) if name not in there]
-    mapped += [_mapped(OF_DELTA_ALONE - 1 - place, name, "long") for place, name in enumerate(unread)]
+    mapped_names = {each["names"][0] for each in mapped}
+    unmapped = [name for name in dict.fromkeys(file_names) if name not in mapped_names]
+    mapped += [_mapped(OF_DELTA_ALONE - 1 - place, name, "long") for place, name in enumerate(unmapped)]
     return json.dumps(mapped, ensure_ascii=False)
 
 

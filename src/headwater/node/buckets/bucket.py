@@ -150,10 +150,10 @@ class Bucket:
 
     def drop_vbucket(self, vbucket: int) -> int:
         """Drop a vbucket; return the number of the batch that makes this durable."""
-        gone = self.vbuckets.pop(vbucket)
+        dropped = self.vbuckets.pop(vbucket)
         self.fenced.discard(vbucket)
-        gone.drop()
-        return gone.gate
+        dropped.drop()
+        return dropped.gate
 
     def fence(self, vbuckets: Iterable[int]) -> None:
         """Stop serving these vbuckets for now, because another node may own them."""
@@ -376,9 +376,9 @@ class Bucket:
         for callback in self._state_waiters.pop(vb, ()):
             asyncio.get_running_loop().call_soon(callback)
 
-    def _restore(self, _: BaseException, lost: list[int]) -> None:
-        """Restore the vbuckets `lost`, whose records were in a lost batch, to their state on disk."""
-        for vb in lost:
+    def _restore(self, _: BaseException, vbuckets: list[int]) -> None:
+        """Restore these vbuckets, whose records were in a lost batch, to their state on disk."""
+        for vb in vbuckets:
             vbucket, record = self.vbuckets.get(vb), self.store.staging.records.get(vb)
             if vbucket is not None:
                 vbucket.restore(record)

@@ -343,9 +343,9 @@ class Catalog:
             self._check_open(bucket)
             # In a thread, because it blocks; while `_changing` is locked, the bucket can't be dropped.
             await self._in_thread(bucket.store.declarations.keep_history, seconds, size)
-            kept, name = bucket.store.declarations.history, bucket.name
-            fields = event("bucket.history", bucket=name, seconds=kept.seconds, bytes=kept.bytes)
-            log.info('bucket "%s" keeps %s', name, kept, extra=fields)
+            retention, name = bucket.store.declarations.history, bucket.name
+            fields = event("bucket.history", bucket=name, seconds=retention.seconds, bytes=retention.bytes)
+            log.info('bucket "%s" keeps %s', name, retention, extra=fields)
 
     def _entry(self, wish: NewBucket) -> BucketEntry:
         """Return the entry of a new bucket; raise CommandRefused if its name, number or quota is invalid."""
@@ -464,9 +464,9 @@ class Catalog:
         self._open[opened.entry.name] = opened
         self._serve(opened)
 
-    def _save(self, known: BucketList) -> None:
-        self._file.save(known)
-        self._known = known
+    def _save(self, bucket_list: BucketList) -> None:
+        self._file.save(bucket_list)
+        self._known = bucket_list
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await self._loop.run_in_executor(None, work, *arguments)

@@ -242,11 +242,11 @@ class Collections:
         In that case the vbucket's manifest stays in force until the caller has checked that the new one may follow it:
         the new one, even with a higher uid, may use the same ids for other collections.
         """
-        known = self.manifest
+        current = self.manifest
         # A manifest that a vbucket has brought must be saved, too: otherwise a node that loses the vbucket forgets it.
-        if manifest != known or manifest != self._saved:
+        if manifest != current or manifest != self._saved:
             await self._save(manifest)
-            if self.manifest is not known:
+            if self.manifest is not current:
                 return False
             self.manifest = manifest
         return True
@@ -273,9 +273,9 @@ class Collections:
         """
         if not any(vbucket.state is State.ACTIVE for vbucket in self._bucket.vbuckets.values()):
             return
-        known, scopes = self.manifest.by_id(), {each.id for each in self.manifest.scopes}
+        present_ids, scopes = self.manifest.by_id(), {each.id for each in self.manifest.scopes}
         for scope, collection in manifest.each_collection():
-            if collection.id not in known and 0 < collection.id < self._next_collection:
+            if collection.id not in present_ids and 0 < collection.id < self._next_collection:
                 raise ManifestRefused(f"{scope.name}.{collection.name}: id {collection.id:x} was given", breaks=True)
         for scope in manifest.scopes:
             if scope.id not in scopes and scope.id < self._next_scope:
@@ -463,8 +463,10 @@ class Collections:
             max_ttl: its maximum TTL in seconds; None for no limit.
             history: True if it has a history; None for the bucket's default.
         """
-        kept = self._bucket.store.declarations.collections_have_history if history is None else history
-        return lambda manifest: manifest.with_collection(scope, name, max_ttl, self._next_collection, history=kept)
+        has_history = self._bucket.store.declarations.collections_have_history if history is None else history
+        return lambda manifest: manifest.with_collection(
+            scope, name, max_ttl, self._next_collection, history=has_history
+        )
 
     @property
     def _has_plain(self) -> bool:

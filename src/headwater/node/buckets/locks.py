@@ -106,7 +106,9 @@ class Locks:
         self._count -= len(self.held.pop(vbucket, ()))
 
     def _forget_over(self, now: float) -> None:
-        left = {vb: {key: lock for key, lock in locks.items() if now < lock.until} for vb, locks in self.held.items()}
-        self.held = {vb: locks for vb, locks in left.items() if locks}
+        unexpired = {
+            vb: {key: lock for key, lock in locks.items() if now < lock.until} for vb, locks in self.held.items()
+        }
+        self.held = {vb: locks for vb, locks in unexpired.items() if locks}
         moments = [lock.until for locks in self.held.values() for lock in locks.values()]
         self._count, self._first = len(moments), min(moments, default=0.0)

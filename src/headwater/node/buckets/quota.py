@@ -59,10 +59,10 @@ class QuotaDisk:
         if more > _SMALL_BYTES and self.used + more > self.limit:
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(path))
 
-    def note(self, path: Path, taken: int) -> None:
+    def note(self, path: Path, size_bytes: int) -> None:
         """Record the size of a file in bytes."""
         with self._lock:
-            self._taken[path] = taken
+            self._taken[path] = size_bytes
 
     # --- Disk ---------------------------------------------------------------------------------------------------------
 
@@ -132,12 +132,12 @@ class _CountedFile:
         # The allocated bytes count, not the file's length, because files may have large holes.
         self._disk.note(self._path, self._file.allocated())
 
-    def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:
+    def write(self, buffers: Sequence[Buffer], offset: int, *, is_unread: bool = False) -> None:
         end = offset + sum(memoryview(each).nbytes for each in buffers)
         more = end - self._file.allocated()
         if more > 0:
             self._disk.check(self._path, more)
-        self._file.write(buffers, offset, unread=unread)
+        self._file.write(buffers, offset, is_unread=is_unread)
         if more > 0:
             self._count()
 

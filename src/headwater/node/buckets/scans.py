@@ -325,16 +325,16 @@ class RangeScan:
 
     async def _cut(self, runs: list[_Run], pause: Pause) -> list[_Run]:
         """Return the lower half of the keys in some runs; a later pass finds the others."""
-        left = max(KEYS_AT_LEAST, sum(map(len, runs)) // 2)
-        kept: list[_Run] = []
+        remaining = max(KEYS_AT_LEAST, sum(map(len, runs)) // 2)
+        lower_runs: list[_Run] = []
         in_order = merge(*runs)
-        while not self.is_cancelled and (some := list(islice(in_order, min(left, SORTED_AT_ONCE)))):
-            kept.append(_Run(some))
-            left -= len(some)
+        while not self.is_cancelled and (some := list(islice(in_order, min(remaining, SORTED_AT_ONCE)))):
+            lower_runs.append(_Run(some))
+            remaining -= len(some)
             await pause()
-        self._keep(sum(run.size for run in kept) - sum(run.size for run in runs))
+        self._keep(sum(run.size for run in lower_runs) - sum(run.size for run in runs))
         self._is_last = False
-        return kept
+        return lower_runs
 
     def _is_wanted(self, key: bytes) -> bool:
         return key in self.plan.keys and (self._after is None or key > self._after)  # type: ignore[operator]
@@ -344,26 +344,26 @@ class RangeScan:
         sample, seen = self.plan.keys, 0
         if not isinstance(sample, RandomSample):
             raise TypeError(sample)
-        kept: list[tuple[bytes, int]] = []
+        sample_keys: list[tuple[bytes, int]] = []
         chance = random.Random(sample.seed)  # noqa: S311 - the client gives the seed
         self._is_last = True
         self._view.rewind()
         while (some := self._some()) is not None:
             for each in some:
                 seen += 1
-                if len(kept) < sample.count:
-                    kept.append(each)
+                if len(sample_keys) < sample.count:
+                    sample_keys.append(each)
                     self._keep(_bytes_of(each[0]))
                 elif (at := chance.randrange(seen)) < sample.count:
-                    self._keep(len(each[0]) - len(kept[at][0]))
-                    kept[at] = each
+                    self._keep(len(each[0]) - len(sample_keys[at][0]))
+                    sample_keys[at] = each
             if self._scans.are_full:
                 message = (
                     f"the scans that are open keep {KEPT_BYTES_MAX >> 20} MiB of keys: go on with them, or cancel them"
                 )
                 raise CommandRefused(Status.EBUSY, message)
             await pause()
-        return await self._packed_runs(kept, pause)
+        return await self._packed_runs(sample_keys, pause)
 
     def _some(self) -> list[tuple[bytes, int]] | None:
         """Return (key, seqno) of the next few hundred documents; None at the end."""
@@ -410,7 +410,7 @@ class RangeScans:
         self.forget_idle(now)
         if len(self._scans) >= SCANS_MAX:
             raise CommandRefused(Status.EBUSY, f"{SCANS_MAX} scans are open: go on with them, or cancel them")
-        view = self._bucket.store.view(vbucket.id, shown=np.array([plan.collection], np.uint64))
+        view = self._bucket.store.view(vbucket.id, choice=np.array([plan.collection], np.uint64))
         scan = RangeScan(vbucket, view, plan, self)
         scan.used_at = now
         self._scans[scan.name] = scan

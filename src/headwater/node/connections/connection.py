@@ -384,10 +384,10 @@ class Connection:
         """Take back an answer that rounds keep until its batch is durable, so that later answers are queued
         after it.
         """
-        if self._watching.rounds is not None and (kept := self._watching.take_back()) is not None:
+        if self._watching.rounds is not None and (answer := self._watching.take_back()) is not None:
             if self.is_closed:
                 return
-            self._outbox.push(*kept)
+            self._outbox.push(*answer)
             self._look_at_rest()
             self._await_departure()
 

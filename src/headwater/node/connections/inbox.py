@@ -84,9 +84,9 @@ class ConnectionInbox:
             return
         if self._growing and consumed == 0:
             return
-        left = _buffer(rest)
-        left[:] = data[consumed:]
-        self._held = left
+        remaining = _buffer(rest)
+        remaining[:] = data[consumed:]
+        self._held = remaining
         self._used = self.memory_bytes = rest
         if rest > self._small_max:
             self._wanted()
@@ -132,12 +132,12 @@ def _frame_wanted(data: memoryview) -> int:
     """Return the size of the first frame in bytes; HEADER_BYTES while its header is incomplete."""
     if len(data) < HEADER_BYTES:
         return HEADER_BYTES
-    wanted = frame_bytes(data)
+    size = frame_bytes(data)
     # "Body > 30 MiB: close the socket, no error response" (wire 1.3).
-    if wanted > HEADER_BYTES + BODY_BYTES_MAX:
-        body = wanted - HEADER_BYTES
+    if size > HEADER_BYTES + BODY_BYTES_MAX:
+        body = size - HEADER_BYTES
         raise RemoteProtocolError(f"a frame claims a body of {body} bytes; the limit is {BODY_BYTES_MAX}")
-    return wanted
+    return size
 
 
 def whole_frame(data: memoryview, offset: int) -> int:

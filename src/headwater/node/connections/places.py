@@ -83,8 +83,8 @@ class ConnectionPlaces:
         elif kind is PlaceKind.TRUSTED:
             connection.is_on_trial = True
             self._trials[connection] = None
-            taken = len(self._trials) + len(self._trusted)
-            if len(self._trials) > 1 and taken > self._room(has_users=True)[1]:
+            place_count = len(self._trials) + len(self._trusted)
+            if len(self._trials) > 1 and place_count > self._room(has_users=True)[1]:
                 return next(iter(self._trials))
         return None
 

@@ -146,10 +146,10 @@ class NodeTls:
 
     def user(self, sock: TlsSocket) -> str | None:
         """Return the name in the client's certificate; None if there is no certificate, or no name in it."""
-        shown = sock.engine.certificate() if self._config.tls_clients != "off" else None
-        if shown is None:
+        certificate = sock.engine.certificate() if self._config.tls_clients != "off" else None
+        if certificate is None:
             return None
-        names = read_der(shown)
+        names = read_der(certificate)
         return next((name for rule in self._rules if (name := rule.name(names))), None)
 
     def _load(self) -> _Loaded:

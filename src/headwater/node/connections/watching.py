@@ -152,10 +152,10 @@ class SocketWatch:
 
         Later answers of the session then wait for that batch as well.
         """
-        kept = None if self.rounds is None else self.rounds.take_back(self._descriptor)
-        if kept is not None and self.quick is not None:
-            self.quick.wait_for(kept[1])
-        return kept
+        answer = None if self.rounds is None else self.rounds.take_back(self._descriptor)
+        if answer is not None and self.quick is not None:
+            self.quick.wait_for(answer[1])
+        return answer
 
     def forget_session(self) -> None:
         """Drop the facts, which refer to the session and, through it, to the connection."""

@@ -290,15 +290,15 @@ class ConsumerSession(DcpEnd[Consumer]):
         if isinstance(event, Marked):
             self.intake.marked(event, is_read=bool(inbound.vbucket.readers))
 
-    def _add(self, wanted: StreamWanted) -> None:
+    def _add(self, request: StreamWanted) -> None:
         """Handle ADD_STREAM. Answer with status 07 if the vbucket is missing or active, with 02 if it already has a
         stream on any connection (dcp 2.2).
         """
-        status = self.why_not(wanted.vbucket)
+        status = self.why_not(request.vbucket)
         if status is not None:
-            self.consumer.refuse_stream(wanted, status, WHY_NOT[status])
+            self.consumer.refuse_stream(request, status, WHY_NOT[status])
             return
-        self.begin(wanted.vbucket, wanted.flags, wanted.frame)
+        self.begin(request.vbucket, request.flags, request.frame)
 
     def why_not(self, vbucket: int) -> Status | None:
         """Return the status with which to refuse a stream of a vbucket; None if the vbucket can follow a
@@ -458,10 +458,10 @@ class ConsumerSession(DcpEnd[Consumer]):
             key = self._key_of(frame)
         vbucket.miss(whole, key, seqno)
         self._gaps.add(vbucket.id)
-        shown = frame.key[: KEY_BYTES_MAX + 1].decode(errors="backslashreplace")
-        named = f'of "{shown}", ' if shown else ""
+        key_text = frame.key[: KEY_BYTES_MAX + 1].decode(errors="backslashreplace")
+        key_part = f'of "{key_text}", ' if key_text else ""
         line = (
-            f"vbucket {vbucket.id}: the change {named}seqno {seqno}, was refused and is missing here, so the vbucket"
+            f"vbucket {vbucket.id}: the change {key_part}seqno {seqno}, was refused and is missing here, so the vbucket"
             " can't be taken over; write or delete the document at its owner"
         )
         self._hub.lacking.tell(self.connection.peer, [line], self._loop.time(), vbucket=vbucket.id, seqno=seqno)

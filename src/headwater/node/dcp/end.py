@@ -243,8 +243,8 @@ class DcpEnd(ABC, Generic[End]):
     def _log_refusals(self) -> None:
         """Log the refusals before their answers are sent, so that a refused client finds the reason in the log."""
         name = self._name.decode("latin-1")
-        taken = self._end.refusals.take()
-        sentences = [f'DCP connection "{name}": {each}' for each in taken]
+        refusals = self._end.refusals.take()
+        sentences = [f'DCP connection "{name}": {each}' for each in refusals]
         self._hub.refusals.tell(self.connection.peer, sentences, self._loop.time())
 
     def _next_deadline(self) -> float | None:

@@ -65,14 +65,14 @@ class InboundStream:
         self,
         vbucket: VBucket,
         bucket: Bucket,
-        left: Callable[[InboundStream, str], None],
+        on_leave: Callable[[InboundStream, str], None],
         acknowledge: Callable[[InboundStream, int], None],
     ) -> None:
         self.vbucket = vbucket
         self.rollbacks: int = 0
         self.refetches: bool = False
         self._bucket = bucket
-        self._left = left
+        self._left = on_leave
         self._acknowledge = acknowledge
         self._acknowledged = 0
         # A vbucket has one inbound stream, on whichever connection: two producers would interleave their seqnos (dcp
@@ -204,8 +204,8 @@ class InboundStream:
     @property
     def lacks(self) -> str:
         """A sentence for people about the producer's changes that the replica lacks; empty if it lacks none."""
-        if lost := self.vbucket.damaged_changes:
-            return f"{lost} changes are damaged on its disk"
+        if damaged := self.vbucket.damaged_changes:
+            return f"{damaged} changes are damaged on its disk"
         refused = self.vbucket.refused_changes
         return f"{refused} changes were refused and are missing" if refused else ""
 

@@ -54,11 +54,11 @@ class Intake:
         """
         store, rows, frames = self._bucket.store, self._consumer.table.rows, np.frombuffer(data, np.uint8)
         collections = int(self._consumer.negotiated.collections)
-        begun, delete_time, unread = offset, self._bucket.now(), self._is_loading
+        begun, delete_time, is_unread = offset, self._bucket.now(), self._is_loading
         code, count = kernel.GROW, 0
         while code == kernel.GROW and not self._connection.is_paused:
             arena, used = store.staging.room()
-            code, offset, used, taken, vb = kernel.apply(
+            code, offset, used, change_count, vb = kernel.apply(
                 rows,
                 store.table,
                 store.segments,
@@ -71,8 +71,8 @@ class Intake:
                 collections,
             )
             # After each call, before the index grows, because rows already refer to these bytes.
-            store.staging.use(int(used), unread=unread)
-            count += int(taken)
+            store.staging.use(int(used), is_unread=is_unread)
+            count += int(change_count)
             if code == kernel.GROW:
                 store.staging.grow(int(vb), self._consumer.announced(int(vb)))
                 self._connection.gives_way()

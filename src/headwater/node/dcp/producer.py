@@ -275,7 +275,7 @@ class ProducerSession(DcpEnd[Producer]):
             self.producer,
             entry,
             self._encoding(entry),
-            wanted=self._wanted(entry),
+            streamed=self._wanted(entry),
             skip_deletes=self._skip_deletes,
             ready=self._ready,
             ended=self._ended,
@@ -337,12 +337,12 @@ class ProducerSession(DcpEnd[Producer]):
 
         def last_seqno(choice: StreamFilter | None) -> int:
             if self.producer.settings.sync_writes:  # a consumer that has the prepare needs its abort
-                wanted = Wanted(aware, prepares=True, modifications=flat)
+                streamed = Wanted(aware, prepares=True, modifications=flat)
             else:
-                wanted = (
+                streamed = (
                     PLAIN if choice is None else Wanted(aware, choice.collections, choice.scope, modifications=flat)
                 )
-            return store.newest_seqno(vbucket.id, vbucket.collections.choice(wanted, vbucket.durable_seqno))
+            return store.newest_seqno(vbucket.id, vbucket.collections.choice(streamed, vbucket.durable_seqno))
 
         return last_seqno
 

@@ -117,13 +117,13 @@ class _Held:
 
     def without(self, key: StreamKey, opaque: int) -> _Held | None:
         """Return the remaining messages without the messages of one stream; None if no message remains."""
-        kept, at = [], int(self._ends[self._left - 1]) if self._left else 0
+        remaining, at = [], int(self._ends[self._left - 1]) if self._left else 0
         for end in self._ends[self._left :].tolist():
             message = Frame.decode(self._data[at : at + frame_bytes(self._data, at)])
             if ((message.vbucket, message.framing), message.opaque) != (key, opaque):
-                kept.append(self._data[at:end])
+                remaining.append(self._data[at:end])
             at = end
-        return _held(kept)
+        return _held(remaining)
 
 
 def _held(messages: list[bytes]) -> _Held | None:
@@ -482,10 +482,10 @@ class _Call(DcpCall):
             return
         held, self.held, self.held_bytes = self.held, deque(), 0
         for each in held:
-            left = each.without(key, opaque)
-            self.acknowledge(each.counted_bytes - (left.counted_bytes if left is not None else 0))
-            if left is not None:
-                self.hold(left)
+            remaining = each.without(key, opaque)
+            self.acknowledge(each.counted_bytes - (remaining.counted_bytes if remaining is not None else 0))
+            if remaining is not None:
+                self.hold(remaining)
 
     def _taken(self) -> None:
         self.heard_at = self._loop.time()

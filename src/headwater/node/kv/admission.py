@@ -161,11 +161,11 @@ def _check_vbucket(session: Session, bucket: Bucket, frame: Frame) -> None:
     a replica or dead; wait for another state if it is pending. GET_REPLICA needs a replica.
     """
     state = bucket.state(frame.vbucket)
-    wanted = State.REPLICA if frame.opcode == Opcode.GET_REPLICA else State.ACTIVE
-    if state == State.PENDING and wanted == State.ACTIVE:
+    required = State.REPLICA if frame.opcode == Opcode.GET_REPLICA else State.ACTIVE
+    if state == State.PENDING and required == State.ACTIVE:
         session.preparation.drop()  # the wait may be long, and other requests need the place for large documents
         raise session.parking.wait_for_state(bucket, frame.vbucket)
-    if state != wanted:
+    if state != required:
         raise session.not_my_vbucket()
     # A temporary failure, not status 07: the map may name this node, and the client would retry here at once.
     if frame.vbucket in bucket.fenced:

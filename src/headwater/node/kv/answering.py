@@ -73,13 +73,13 @@ def failure_of(session: Session, frame: Frame, refused: CommandRefused) -> Failu
     status = refused.status
     before_login = status == Status.EACCESS and not session.access.is_logged_in  # "always sent as 0x24"
     if not session.has(Feature.XERROR) and not before_login:
-        known = without_xerror(refused.status, collections=session.knows_collections)
+        status_known = without_xerror(refused.status, collections=session.knows_collections)
         # "Disconnect" (wire 3.1), because a client may misunderstand a status that it does not know.
-        if known is None:
+        if status_known is None:
             name = f"status 0x{refused.status:02x} for opcode 0x{frame.opcode:02x}"
             session.connection.drop(f"{name} can't be told to a client without XERROR: {refused.context}")
             return None
-        status = known
+        status = status_known
     value = refused.value
     if refused.context and not value and session.has(Feature.XERROR):
         value = error_body(refused.context)

@@ -154,8 +154,8 @@ class Member(Protocol):
 class SharedUsers(Protocol):
     """The users of the cluster, which all members share."""
 
-    def text(self, known: bytes = b"") -> bytes:
-        """Return the list of users; empty if `known` is the digest of the current list."""
+    def text(self, digest: bytes = b"") -> bytes:
+        """Return the list of users; empty if `digest` is the digest of the current list."""
 
     async def take(self, text: bytes) -> None:
         """Put an administrator's list of users into force; on return it is on disk.

@@ -30,10 +30,10 @@ def get_cluster_config(session: Session, request: GetClusterConfig) -> GetCluste
     """
     _, cluster = session.store_bucket, session.server.cluster
     if request.epoch is not None and request.revision is not None:
-        known = request.epoch, request.revision
-        if known[1] < 1 or (known[0] < 1 and known[0] != -1):
+        client_version = request.epoch, request.revision
+        if client_version[1] < 1 or (client_version[0] < 1 and client_version[0] != -1):
             raise CommandRefused(Status.EINVAL, "a known version has revision >= 1 and epoch >= 1 or -1")
-        if known >= cluster.version:
+        if client_version >= cluster.version:
             return GetClusterConfigResponse()
     session.config_seen = cluster.version
     datatype = Datatype.JSON if session.has(Feature.JSON) else 0

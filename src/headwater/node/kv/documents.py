@@ -62,16 +62,16 @@ def expire(bucket: Bucket, vbucket: int, key: bytes, document: StoredDocument) -
     """Stage the expiration of a document: a tombstone with the next seqno, a new CAS, revision + 1, and the document's
     expiry as its delete time.
     """
-    kept = values.system_attributes(document)
+    attributes = values.system_attributes(document)
     bucket.store.staging.deletion(
         vbucket,
         key,
-        kept,
+        attributes,
         cas=bucket.next_cas(vbucket),
         rev_seqno=bucket.next_revision(vbucket, document),
         delete_time=document.expiry,
         now=bucket.now(),
-        datatype=Datatype.XATTR if kept else 0,
+        datatype=Datatype.XATTR if attributes else 0,
         expired=True,
         collection=document.collection,
     )
@@ -207,9 +207,9 @@ def _begin(session: Session, vbucket: int, prepare: Prepare, durability: Durabil
 
 
 def stage_tombstone(
-    session: Session, request: Request, kept: bytes, *, cas: int, old: StoredDocument | None, datatype: int
+    session: Session, request: Request, attributes: bytes, *, cas: int, old: StoredDocument | None, datatype: int
 ) -> tuple[int, DurableWrite | None]:
-    """Stage a deletion, or its prepare; otherwise like `stage`. `kept` is the section of attributes that stay, or
+    """Stage a deletion, or its prepare; otherwise like `stage`. `attributes` is the section of attributes that stay, or
     empty.
     """
     bucket, vb = session.store_bucket, request.vbucket
@@ -218,7 +218,7 @@ def stage_tombstone(
         seqno = bucket.store.staging.deletion(
             vb,
             request.key,
-            kept,
+            attributes,
             cas=cas,
             rev_seqno=revision,
             delete_time=now,
@@ -233,7 +233,7 @@ def stage_tombstone(
         deleted=1,
         durability_level=session.durability.level,
         key=leb128.join_key(session.collection, request.key),
-        value=kept,
+        value=attributes,
         datatype=int(datatype),
         cas=cas,
     )
@@ -266,9 +266,9 @@ def remove(session: Session, request: Request, old: StoredDocument) -> StagedCha
     memcached's conformance test requires it.
     """
     bucket, vb = session.store_bucket, request.vbucket
-    kept, cas = values.system_attributes(old), bucket.next_cas(vb)
-    datatype = Datatype.XATTR if kept else 0
-    seqno, write = stage_tombstone(session, request, kept, cas=cas, old=old, datatype=datatype)
+    attributes, cas = values.system_attributes(old), bucket.next_cas(vb)
+    datatype = Datatype.XATTR if attributes else 0
+    seqno, write = stage_tombstone(session, request, attributes, cas=cas, old=old, datatype=datatype)
     bucket.counters["cmd_delete"] += 1
     end_lock(session, request)
     return StagedChange(changed(session, vb, seqno, cas if session.features else 0), write)

@@ -47,12 +47,12 @@ async def set_manifest(session: Session, request: wire.SetManifest) -> Done:
     return Done()
 
 
-def _read(bucket: Bucket, known: CollectionsManifest, data: bytes) -> CollectionsManifest:
+def _read(bucket: Bucket, present: CollectionsManifest, data: bytes) -> CollectionsManifest:
     """Return the manifest in a request. A collection without a statement about its history keeps the known one, or gets
     the bucket's default.
     """
-    flags = known.flags(default=bucket.store.declarations.collections_have_history)
-    return CollectionsManifest.decode(data, most=COLLECTIONS_MAX, flags=flags)
+    flags = present.flags(default=bucket.store.declarations.collections_have_history)
+    return CollectionsManifest.decode(data, count_max=COLLECTIONS_MAX, flags=flags)
 
 
 def status_of(error: ManifestRefused) -> Status:

@@ -38,9 +38,9 @@ def get_meta(session: Session, request: wire.GetMeta) -> wire.GetMetaResponse:
     document = documents.newest(session, request)
     if document is None:
         raise CommandRefused(Status.KEY_ENOENT)
-    shown = documents.shown_cas(session, request)
+    lock_cas = documents.shown_cas(session, request)
     return wire.GetMetaResponse(
-        cas=document.cas if shown is None else shown,
+        cas=document.cas if lock_cas is None else lock_cas,
         deleted=int(document.deleted),
         flags=document.flags,
         expiration=document.delete_time if document.deleted else document.expiry,
@@ -156,19 +156,19 @@ def del_with_meta(session: Session, request: wire.DelWithMeta) -> Stored:
     """
     value = _value(request)
     _admit(session, request, deletes=True)
-    kept = values.inflate(value, request.datatype)
-    if kept and (not request.datatype & Datatype.XATTR or values.check_attributes(kept)):
+    attributes = values.inflate(value, request.datatype)
+    if attributes and (not request.datatype & Datatype.XATTR or values.check_attributes(attributes)):
         raise CommandRefused(Status.EINVAL, "a tombstone holds extended attributes or nothing")
     bucket, cas = session.store_bucket, _cas(session, request)
     seqno = bucket.store.staging.deletion(
         request.vbucket,
         request.key,
-        kept,
+        attributes,
         cas=cas,
         rev_seqno=request.rev_seqno,
         delete_time=request.expiration or bucket.now(),
         now=bucket.now(),
-        datatype=Datatype.XATTR if kept else 0,
+        datatype=Datatype.XATTR if attributes else 0,
         expired=bool((request.options or 0) & MetaOption.IS_EXPIRATION),
         collection=session.collection,
     )

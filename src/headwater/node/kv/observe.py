@@ -113,12 +113,12 @@ def _split(session: Session, key: bytes, *, is_start: bool = False) -> tuple[int
     if not session.has(Feature.COLLECTIONS):
         return 0, key
     try:
-        collection, taken = leb128.decode(key)
+        collection, id_bytes = leb128.decode(key)
     except RemoteProtocolError as bad:
         raise CommandRefused(Status.EINVAL, str(bad)) from None
-    if taken == len(key) and not is_start:
+    if id_bytes == len(key) and not is_start:
         raise CommandRefused(Status.EINVAL, "no logical key after the collection id")
-    return collection, key[taken:]
+    return collection, key[id_bytes:]
 
 
 def _observe_one(bucket: Bucket, vb: int, key: bytes, collection: int) -> tuple[int, int]:
@@ -135,9 +135,9 @@ def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[
     """Answer GET_KEYS with keys in order, from the start key on: KEYS_DEFAULT of them, or the number in the request."""
     bucket = session.store_bucket
     check_served(session, request.vbucket)
-    wanted = min(KEYS_DEFAULT if request.count is None else request.count, KEYS_MAX)
+    key_count = min(KEYS_DEFAULT if request.count is None else request.count, KEYS_MAX)
     session.saw_unstable()
-    span = _KeySpan(request.vbucket, *_split(session, request.key, is_start=True), wanted)
+    span = _KeySpan(request.vbucket, *_split(session, request.key, is_start=True), key_count)
     if span.collection not in bucket.vbuckets[request.vbucket].collections.alive:
         raise bucket.collections.missing_in(bucket.vbuckets[request.vbucket], span.collection)
     bucket.durable_writes.refuse_unsettled(span.vbucket, span.collection)
@@ -145,7 +145,7 @@ def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[
     if bucket.store.index.rows(request.vbucket) > AT_ONCE:
         return _keys_of_many(session, span)
     keys = (key for key in bucket.live_keys(span.vbucket, 0, span.collection) if key >= span.start)
-    return GetKeysResponse(keys=[documents.sent_key(session, key) for key in sorted(keys)[:wanted]])
+    return GetKeysResponse(keys=[documents.sent_key(session, key) for key in sorted(keys)[:key_count]])
 
 
 class _KeySpan(NamedTuple):
@@ -166,7 +166,7 @@ async def _keys_of_many(session: Session, span: _KeySpan) -> GetKeysResponse:
 
 async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[bytes] | None:
     """Return the first keys in order; None if the rows were numbered anew meanwhile, so that keys may be missing."""
-    vb, wanted, keys = span.vbucket, span.wanted, set[bytes]()
+    vb, key_count, keys = span.vbucket, span.wanted, set[bytes]()
     columns = bucket.store.index.columns[vb]
     for key in bucket.live_keys(vb, 0, span.collection):
         await slices.breathe()
@@ -175,9 +175,9 @@ async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[by
             return None
         if key >= span.start:
             keys.add(key)
-            if len(keys) > 2 * wanted + KEYS_DEFAULT:
-                keys = set(sorted(keys)[:wanted])
-    return sorted(keys)[:wanted]
+            if len(keys) > 2 * key_count + KEYS_DEFAULT:
+                keys = set(sorted(keys)[:key_count])
+    return sorted(keys)[:key_count]
 
 
 @handles(GetRandomKey)

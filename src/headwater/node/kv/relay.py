@@ -324,10 +324,10 @@ class Relay:
         queue none and return False.
         """
         calls = {path: self._call(path) for path in requests}
-        there = {path: call for path, call in calls.items() if call is not None}
-        if len(there) < len(calls):
+        reachable = {path: call for path, call in calls.items() if call is not None}
+        if len(reachable) < len(calls):
             return False
-        self._waiting.extend([call.ask(requests[path], is_inner=True) for path, call in there.items()])
+        self._waiting.extend([call.ask(requests[path], is_inner=True) for path, call in reachable.items()])
         return True
 
     def _call(self, path: str) -> _Call | None:

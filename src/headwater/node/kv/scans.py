@@ -201,13 +201,13 @@ def _range(content: Any) -> KeyRange:
 
 def _end(content: Mapping[str, Any], name: str) -> tuple[bytes, bool]:
     """Return one end of a range (`name`: "start" or "end"), and True if the end belongs to the range."""
-    given = [each for each in (name, f"excl_{name}") if each in content]
-    if len(given) != 1 or not isinstance(content[given[0]], str):
+    member_names = [each for each in (name, f"excl_{name}") if each in content]
+    if len(member_names) != 1 or not isinstance(content[member_names[0]], str):
         raise CommandRefused(Status.EINVAL, f"range needs either {name} or excl_{name}, a text")
     try:
-        return b64decode(content[given[0]], validate=True), given[0] == name
+        return b64decode(content[member_names[0]], validate=True), member_names[0] == name
     except ValueError:
-        raise CommandRefused(Status.EINVAL, f"{given[0]} is not base64") from None
+        raise CommandRefused(Status.EINVAL, f"{member_names[0]} is not base64") from None
 
 
 def _sample(content: Any) -> RandomSample:
@@ -264,11 +264,11 @@ async def _reach(session: Session, vbucket: int, seqno: int, seconds: float) -> 
     loop, committer = session.server.loop, session.server.committer
     give_up = loop.time() + seconds
     while (vbucket_ := _active(session, vbucket)).durable_seqno < seqno:
-        left = give_up - loop.time()
-        if left <= 0:
+        remaining_seconds = give_up - loop.time()
+        if remaining_seconds <= 0:
             raise CommandRefused(Status.ETMPFAIL, f"seqno {seqno} is not durable yet")
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(remaining_seconds):
                 await committer.wait(committer.durable + 1)
         except TimeoutError:
             continue

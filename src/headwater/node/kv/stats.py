@@ -168,10 +168,10 @@ def _listed_vbuckets(session: Session, arguments: list[str]) -> list[VBucket]:
     if len(arguments) > 1:
         raise CommandRefused(Status.EINVAL, "the argument is one list of vbuckets")
     try:
-        wanted = vbucket_set(arguments[0], bucket.vbucket_count) if arguments else sorted(bucket.vbuckets)
+        numbers = vbucket_set(arguments[0], bucket.vbucket_count) if arguments else sorted(bucket.vbuckets)
     except OptionError as error:
         raise CommandRefused(Status.EINVAL, str(error)) from None
-    return [bucket.vbuckets[vb] for vb in wanted if vb in bucket.vbuckets]
+    return [bucket.vbuckets[vb] for vb in numbers if vb in bucket.vbuckets]
 
 
 def _collections(session: Session, arguments: list[str]) -> Pairs:
@@ -225,9 +225,9 @@ def _durability(session: Session, arguments: list[str]) -> Pairs:
 
 def _range_scans(session: Session, arguments: list[str]) -> Pairs:
     """Yield the open scans of one vbucket or of all: their plans, and their idle times."""
-    chosen, now = set(_chosen_vbuckets(session, arguments)), session.server.loop.time()
+    numbers, now = set(_chosen_vbuckets(session, arguments)), session.server.loop.time()
     for scan in tuple(session.store_bucket.scans):
-        if scan.vbucket in chosen:
+        if scan.vbucket in numbers:
             prefix = f"vb_{scan.vbucket.id}:{scan.name[0]:016x}{scan.name[1]:016x}"
             yield f"{prefix}:collection", f"0x{scan.plan.collection:x}"
             yield f"{prefix}:key_only", str(scan.plan.key_only).lower()

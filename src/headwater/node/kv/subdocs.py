@@ -158,8 +158,8 @@ def _view(
     if document is None or (document.deleted and not doc_flags & _ACCESS_DELETED):
         raise CommandRefused(Status.KEY_ENOENT)
     session.store_bucket.counters["get_hits"] += counts
-    if (shown := documents.shown_cas(session, request)) is not None:
-        document = replace(document, cas=shown)
+    if (lock_cas := documents.shown_cas(session, request)) is not None:
+        document = replace(document, cas=lock_cas)
     bucket = session.store_bucket
     return DocumentView(document, bucket.vbuckets[request.vbucket].failover.newest.vb_uuid, bucket.now())
 
@@ -278,7 +278,7 @@ def _result(view: DocumentView, spec: LookupSpec, before: Sequence[tuple[int, by
 
 
 def _check_specs(
-    session: Session, specs: Sequence[LookupSpec], known: frozenset[int], whole: frozenset[int], flags: int
+    session: Session, specs: Sequence[LookupSpec], opcodes_known: frozenset[int], whole: frozenset[int], flags: int
 ) -> None:
     """Check the paths of one request against the rules for all of them together (kv.md 6.3)."""
     if not 1 <= len(specs) <= wire.SPECS_MAX:
@@ -286,7 +286,7 @@ def _check_specs(
     names, body_seen, is_gone = set(), False, False
     for opcode, path_flags, path in specs:
         check_length(path)
-        if opcode not in known:
+        if opcode not in opcodes_known:
             raise CommandRefused(Status.SUBDOC_INVALID_COMBO, f"opcode 0x{opcode:02x} can't be one of several paths")
         _check_attribute_flags(session, path_flags, flags)
         if opcode in whole and (path or path_flags & _XATTR):
@@ -506,8 +506,8 @@ def _change(
         if old is None or old.deleted:
             raise CommandRefused(Status.KEY_ENOENT, "there is nothing to delete")
         # "Deleting a document drops the body and every user xattr and keeps system xattrs" (wire 9).
-        kept = {name: text for name, text in draft.pairs.items() if name.startswith("_")}
-        return ChangedPaths(_stage_tombstone(session, request, draft, kept), Status.SUCCESS), draft.results
+        system_attributes = {name: text for name, text in draft.pairs.items() if name.startswith("_")}
+        return ChangedPaths(_stage_tombstone(session, request, draft, system_attributes), Status.SUCCESS), draft.results
     return ChangedPaths(_stage_document(session, request, draft), Status.SUCCESS), draft.results
 
 

@@ -94,8 +94,8 @@ class TextSession(KvSession):
         self._flush()
         return offset
 
-    def _swallow(self, there: int) -> int:
-        count = min(self._swallows, there)
+    def _swallow(self, available: int) -> int:
+        count = min(self._swallows, available)
         self._swallows -= count
         self._reader.begin()
         return count

@@ -102,10 +102,10 @@ def check_attributes(value: Value) -> Value:
         raise CommandRefused(
             Status.XATTR_EINVAL, f"attribute {virtual!r}: keys that begin with '$' are made, never stored"
         )
-    kept = xattr.join_system(pairs)
-    if len(kept) > xattr.SYSTEM_BYTES_MAX:
+    section = xattr.join_system(pairs)
+    if len(section) > xattr.SYSTEM_BYTES_MAX:
         raise CommandRefused(
-            Status.E2BIG, f"system attributes of {len(kept)} bytes, {xattr.SYSTEM_BYTES_MAX} are allowed"
+            Status.E2BIG, f"system attributes of {len(section)} bytes, {xattr.SYSTEM_BYTES_MAX} are allowed"
         )
     return body
 
@@ -119,8 +119,8 @@ def accepted(value: bytes, datatype: int) -> int:
     inflated = _inflated_value(value) if datatype & _SNAPPY else memoryview(value)
     body = check_attributes(inflated) if datatype & _XATTR else inflated
     # "The server determines the JSON bit itself, ignoring what the client said" (wire 4).
-    kept = datatype & (_SNAPPY | _XATTR)
-    return kept | (_JSON if is_json(body) else 0)
+    bits = datatype & (_SNAPPY | _XATTR)
+    return bits | (_JSON if is_json(body) else 0)
 
 
 def representation(document: StoredDocument, features: AbstractSet[int]) -> tuple[bytes, int]:

@@ -74,9 +74,9 @@ def _document(request: AnySetVbucket, state: State) -> dict[str, Any]:
         content: Any = read_json(request.value)
     except ValueError as error:
         raise CommandRefused(Status.EINVAL, f"the value is not JSON: {error}") from None
-    known = {"topology", "use_snapshot", "next_expected_state", FORCE}
-    if not isinstance(content, dict) or not set(content) <= known:
-        raise CommandRefused(Status.EINVAL, f"the value may hold {', '.join(sorted(known))}")
+    member_names = {"topology", "use_snapshot", "next_expected_state", FORCE}
+    if not isinstance(content, dict) or not set(content) <= member_names:
+        raise CommandRefused(Status.EINVAL, f"the value may hold {', '.join(sorted(member_names))}")
     if "topology" in content and state is not State.ACTIVE:
         raise CommandRefused(Status.EINVAL, "only an active vbucket has a topology")
     return content
@@ -112,8 +112,8 @@ def _flaw(vbucket: VBucket) -> str:
     """Return the reason, for people, why a copy must not become active without `force`; empty if there is none."""
     if vbucket.has_gap:
         return f"it refused {vbucket.refused_changes} changes of its producer and lacks them"
-    lost = vbucket.damaged_changes if vbucket.state is not State.ACTIVE else 0
-    return f"{lost} of its changes are damaged on this disk, and another copy may have them" if lost else ""
+    damaged = vbucket.damaged_changes if vbucket.state is not State.ACTIVE else 0
+    return f"{damaged} of its changes are damaged on this disk, and another copy may have them" if damaged else ""
 
 
 @handles(admin.SetVbucket, admin.SetVbucketOld, admin.SetVbucketOldest, writes=True, frees=True)
@@ -193,29 +193,29 @@ def _unsettled(session: Session, request: admin.GetAllVbSeqnos, seqnos: admin.Ge
 
 
 def _collections(session: Session, request: admin.GetAllVbSeqnos) -> frozenset[int] | None:
-    wanted = _wanted_collection(session, request)
-    return wanted.collections if wanted.aware else _DEFAULT_COLLECTION
+    choice = _wanted_collection(session, request)
+    return choice.collections if choice.aware else _DEFAULT_COLLECTION
 
 
 def _seqnos(session: Session, request: admin.GetAllVbSeqnos, others: Mapping[int, int]) -> admin.GetAllVbSeqnosResponse:
-    wanted = _wanted_collection(session, request)
+    choice = _wanted_collection(session, request)
     number = request.vb_state or _ALIVE
     if number > State.DEAD:
         raise CommandRefused(Status.EINVAL, f"{number} is no state")
     states = _ALIVE_STATES if number == _ALIVE else frozenset({State(number)})
     bucket, vbuckets = session.store_bucket, sorted(session.store_bucket.vbuckets.items())
-    chosen = [each for _, each in vbuckets if each.state in states]
-    if wanted.collections is not None:
-        chosen = [each for each in chosen if wanted.collections <= each.collections.alive.keys()]
-        if not chosen:
-            raise bucket.collections.unknown_collection(min(wanted.collections))
+    selected = [each for _, each in vbuckets if each.state in states]
+    if choice.collections is not None:
+        selected = [each for each in selected if choice.collections <= each.collections.alive.keys()]
+        if not selected:
+            raise bucket.collections.unknown_collection(min(choice.collections))
     if number == State.ACTIVE:
-        chosen_ids = {each.id for each in chosen}
+        chosen_ids = {each.id for each in selected}
         if waiting := chosen_ids.intersection(undecided(session.server)):
             cause = f"no seqnos yet: {len(waiting)} vbuckets may belong to another node by now; {IF_GONE}"
             raise CommandRefused(Status.ETMPFAIL, cause)
-        chosen = [each for each in chosen if each.id not in bucket.fenced]
-    seqnos = {each.id: _high_seqno(bucket, each, wanted) for each in chosen}
+        selected = [each for each in selected if each.id not in bucket.fenced]
+    seqnos = {each.id: _high_seqno(bucket, each, choice) for each in selected}
     return admin.GetAllVbSeqnosResponse(seqnos=sorted({**others, **seqnos}.items()))
 
 
@@ -223,16 +223,18 @@ def undecided(server: Services) -> list[int]:
     """Return the fenced vbuckets for which the map names this node, or no node, as owner. Clients look for these
     vbuckets here, although another node may own them by now.
     """
-    known = server.membership.map
-    return [vb for vb in server.bucket.fenced if known is None or known.owner(vb) in (None, known.here)]
+    cluster_map = server.membership.map
+    return [
+        vb for vb in server.bucket.fenced if cluster_map is None or cluster_map.owner(vb) in (None, cluster_map.here)
+    ]
 
 
 def moving(bucket: Bucket) -> int | None:
     """Return the lowest vbucket that is being handed over, from or to this node; None if there is none. During a part
     of the handover neither node serves its documents.
     """
-    chosen = (vb for vb, each in bucket.vbuckets.items() if each.handover is not None or each.state is State.PENDING)
-    return min(chosen, default=None)
+    numbers = (vb for vb, each in bucket.vbuckets.items() if each.handover is not None or each.state is State.PENDING)
+    return min(numbers, default=None)
 
 
 def _wanted_collection(session: Session, request: admin.GetAllVbSeqnos) -> Wanted:
@@ -250,12 +252,12 @@ def _wanted_collection(session: Session, request: admin.GetAllVbSeqnos) -> Wante
     return Wanted(aware=True, collections=None if collection is None else frozenset({collection}))
 
 
-def _high_seqno(bucket: Bucket, vbucket: VBucket, wanted: Wanted) -> int:
+def _high_seqno(bucket: Bucket, vbucket: VBucket, choice: Wanted) -> int:
     """Return the newest durable seqno of the wanted collection, or of all collections."""
     durable = vbucket.durable_seqno
-    if wanted.is_everything or not bucket.store.index.is_mixed(vbucket.id):
+    if choice.is_everything or not bucket.store.index.is_mixed(vbucket.id):
         return durable
-    return bucket.store.newest_seqno(vbucket.id, vbucket.collections.choice(wanted, durable))
+    return bucket.store.newest_seqno(vbucket.id, vbucket.collections.choice(choice, durable))
 
 
 @handles(admin.GetFailoverLog, anywhere=True)
@@ -273,9 +275,9 @@ async def seqno_persistence(session: Session, request: admin.SeqnoPersistence | 
     committer = session.server.committer
     give_up = session.server.loop.time() + PERSISTENCE_SECONDS_MAX
     while vbucket_.durable_seqno < seqno:
-        left = give_up - session.server.loop.time()
+        remaining_seconds = give_up - session.server.loop.time()
         try:  # wait for the batch in flight, not for the open one, which may stay empty
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(remaining_seconds):
                 await committer.wait(committer.durable + 1)
         except TimeoutError:
             raise CommandRefused(Status.ETMPFAIL, f"seqno {seqno} is not durable yet") from None

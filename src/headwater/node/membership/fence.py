@@ -35,17 +35,17 @@ class Fence:
     """
 
     def __init__(
-        self, known: ClusterMap, *, is_open: bool = False, alone: bool | None = True, in_doubt: bool = False
+        self, cluster_map: ClusterMap, *, is_open: bool = False, alone: bool | None = True, in_doubt: bool = False
     ) -> None:
         self.heard: set[Address] = set()
         self.alone = alone
         self.in_doubt = in_doubt
-        self._peers = frozenset(known.peers)
+        self._peers = frozenset(cluster_map.peers)
         # A majority that includes this node: it has a node in common with any majority that has a newer map.
-        self._needed, members = majority_of(len(known.servers)), len(known.servers)
+        self._needed, members = majority_of(len(cluster_map.servers)), len(cluster_map.servers)
         node_invariant(2 * self._needed > members, "{} of {} nodes are to be a majority", self._needed, members)
         self.is_open: bool = (
-            is_open or self._needed <= 1 or known.this is None
+            is_open or self._needed <= 1 or cluster_map.this is None
         )  # without other members there are no answers to wait for
 
     @property

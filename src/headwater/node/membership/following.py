@@ -40,9 +40,9 @@ class Following:
 
     def news(self, vbuckets: Iterable[int]) -> None:
         """End the hold of vbuckets, because a new map has changed their entries."""
-        known = set(vbuckets)
-        self.held -= known
-        self.held_by_run -= known
+        changed = set(vbuckets)
+        self.held -= changed
+        self.held_by_run -= changed
 
     def hold(self, vbuckets: Iterable[int], *, by_run: bool = False) -> None:
         """End the streams of vbuckets that the map began, and keep these vbuckets from following a node. `by_run` is
@@ -60,9 +60,9 @@ class Following:
         A killed run can't end its holds, and the next map may not change the entry of a vbucket that the run was
         moving: without this, the vbucket would never follow a node again.
         """
-        left, self.held_by_run = self.held_by_run, set()
-        self.held -= left
-        return left
+        released, self.held_by_run = self.held_by_run, set()
+        self.held -= released
+        return released
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
         """Note that an operator makes vbuckets follow a node: the map no longer decides about their streams."""
@@ -75,13 +75,13 @@ class Following:
         """Return the vbuckets that follow a node by the map."""
         return [vb for vb, source in self.sources.items() if source == (host, port)]
 
-    def obey(self, wanted: dict[int, Address | None], *, news: Iterable[int]) -> None:
-        """Make each vbucket follow its source in `wanted` (None: no node).
+    def obey(self, sources: dict[int, Address | None], *, news: Iterable[int]) -> None:
+        """Make each vbucket follow its source in `sources` (None: no node).
 
         A stream that an operator began continues, unless the vbucket is in `news`: a map has changed its entry.
         """
         changed, begin = set(news), dict[Address, list[int]]()
-        for vb, source in wanted.items():
+        for vb, source in sources.items():
             if source is None or vb in self.held:
                 self._leave(vb)
             # A stream that an operator began, to another node, continues until a map changes the entry.

@@ -46,12 +46,12 @@ def _facts(map_: ClusterMap) -> tuple[object, ...]:
     return (*facts, dict(map_.tls_ports), map_.encrypted)
 
 
-def seen_from(known: ClusterMap, here: Address) -> ClusterMap:
+def seen_from(cluster_map: ClusterMap, here: Address) -> ClusterMap:
     """Return a map in the form for the node `here`: with `thisNode` in its entry. The map may lack the node."""
-    this = known.servers.index(here) if here in known.servers else None
-    content = json.loads(known.text)
+    this = cluster_map.servers.index(here) if here in cluster_map.servers else None
+    content = json.loads(cluster_map.text)
     for index, entry in enumerate(content.get("nodesExt", ())):
         entry.pop("thisNode", None)
         if index == this:
             entry["thisNode"] = True
-    return replace(known, this=this, text=json.dumps(content, separators=(",", ":")).encode())
+    return replace(cluster_map, this=this, text=json.dumps(content, separators=(",", ":")).encode())

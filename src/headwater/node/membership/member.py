@@ -84,13 +84,13 @@ class Membership:
         self._load()
 
     def _load(self) -> None:
-        kept = self._file.load()
-        if kept is None:
+        saved = self._file.load()
+        if saved is None:
             if self._bucket.store.declarations.is_member:  # without its map this node could become a second owner
                 why = "the file is missing, though this node is one of a cluster"
                 raise CorruptStore(self._file.path, 0, why)
             return
-        config, given_up = kept
+        config, given_up = saved
         bucket = self._bucket
         try:
             self.map = read_map(config, bucket=bucket.name, vbuckets=bucket.vbucket_count)
@@ -121,10 +121,10 @@ class Membership:
             self._watch(self.map)
             self.reconciler.look()
 
-    def _watch(self, known: ClusterMap) -> None:
-        is_member = known.this is not None
-        self.peers.watch(known.peers if is_member else ())
-        self.own.watch(known.here if is_member and known.peers else None)
+    def _watch(self, cluster_map: ClusterMap) -> None:
+        is_member = cluster_map.this is not None
+        self.peers.watch(cluster_map.peers if is_member else ())
+        self.own.watch(cluster_map.here if is_member and cluster_map.peers else None)
 
     def stop(self) -> None:
         """Stop requesting maps and reconciling."""
@@ -139,8 +139,10 @@ class Membership:
         one.
         """
         entries = content.get("nodesExt", ()) if isinstance(content, dict) else ()
-        named = isinstance(entries, list) and any(isinstance(each, dict) and each.get("thisNode") for each in entries)
-        return named or self.map is not None
+        is_named = isinstance(entries, list) and any(
+            isinstance(each, dict) and each.get("thisNode") for each in entries
+        )
+        return is_named or self.map is not None
 
     async def take(self, version: tuple[int, int], config: bytes, content: Any = None) -> None:
         """Adopt an operator's map. On return it is on disk, the fence is open, and the vbuckets have their roles,
@@ -199,11 +201,16 @@ class Membership:
         """Refuse the map of another cluster, by which the vbuckets here would belong to strangers; but a node alone may
         join one.
         """
-        known = self.map
-        if known is None or not known.uuid or not map_.uuid or set(known.servers) == {known.here}:
+        cluster_map = self.map
+        if (
+            cluster_map is None
+            or not cluster_map.uuid
+            or not map_.uuid
+            or set(cluster_map.servers) == {cluster_map.here}
+        ):
             return
-        if map_.uuid != known.uuid:
-            why = f"this node is of the cluster with uuid {known.uuid}, the map of that with {map_.uuid}"
+        if map_.uuid != cluster_map.uuid:
+            why = f"this node is of the cluster with uuid {cluster_map.uuid}, the map of that with {map_.uuid}"
             raise CommandRefused(Status.EINVAL, why)
 
     def _floor(self) -> tuple[int, int]:
@@ -223,14 +230,14 @@ class Membership:
         """
         map_ = self._read(config)
         async with self._taking:
-            known, fence = self.map, self.fence
-            if known is None or known.here is None or fence is None:
+            cluster_map, fence = self.map, self.fence
+            if cluster_map is None or cluster_map.here is None or fence is None:
                 return
             # Otherwise the map of another cluster at this address could replace this one by its higher revision.
-            if map_.uuid != known.uuid:
+            if map_.uuid != cluster_map.uuid:
                 raise RemoteProtocolError(f"{peer} belongs to another cluster: its map has uuid {map_.uuid}")
-            if map_.version > known.version:
-                mine = seen_from(map_, known.here)
+            if map_.version > cluster_map.version:
+                mine = seen_from(map_, cluster_map.here)
                 await self._keep(mine)
                 log.warning(
                     "took map %s over from %s", mine.version, peer, extra=event("map.taken", version=mine.version)
@@ -361,8 +368,8 @@ class Membership:
         """
         if self.map is None:
             return False
-        chosen = self.following.of(host, port) if vbuckets is None else filter(self.map.is_replica, vbuckets)
-        held = tuple(chosen)
+        replicas = self.following.of(host, port) if vbuckets is None else filter(self.map.is_replica, vbuckets)
+        held = tuple(replicas)
         self.following.hold(held, by_run=self._server.lease.is_held)
         return bool(held)
 
@@ -370,9 +377,9 @@ class Membership:
         """Let the vbuckets that an operator's run holds follow the map again, because the run has ended, or another one
         begins.
         """
-        left = self.following.run_over()
-        if self.map is not None and left:
-            self.reconciler.ask(sorted(left))
+        released = self.following.run_over()
+        if self.map is not None and released:
+            self.reconciler.ask(sorted(released))
             self.reconciler.look()
 
     def by_hand(self, vbuckets: Iterable[int]) -> None:
@@ -399,8 +406,12 @@ class Membership:
 
     def _tls_port(self, address: Address) -> int | None:
         """Return the TLS port of a node; None if the cluster does not use TLS."""
-        known = self.map
-        return None if known is None or not known.encrypted else known.tls_ports.get(address, address.port)
+        cluster_map = self.map
+        return (
+            None
+            if cluster_map is None or not cluster_map.encrypted
+            else cluster_map.tls_ports.get(address, address.port)
+        )
 
     async def call(self, address: Address) -> socket.socket | TlsSocket:
         """Connect to another member, with TLS if the cluster uses it."""
@@ -428,12 +439,14 @@ def _tell_of_departures(before: ClusterMap | None, after: ClusterMap, vbuckets: 
     """
     if before is None:
         return
-    if gone := [each for each in before.servers if each not in after.servers]:
-        left = sum(before.owner(vb) in gone and after.owner(vb) is None for vb in vbuckets)
-        names = " and ".join(f"{each.host}:{each.port}" for each in gone)
-        is_gone = "is no member any more" if len(gone) == 1 else "are no members any more"
-        fields = event("map.departed", gone=names, vbuckets=left)
-        log.warning("map %d:%d: %s %s, %d vbuckets have no owner", *after.version, names, is_gone, left, extra=fields)
+    if departed := [each for each in before.servers if each not in after.servers]:
+        ownerless = sum(before.owner(vb) in departed and after.owner(vb) is None for vb in vbuckets)
+        names = " and ".join(f"{each.host}:{each.port}" for each in departed)
+        is_gone = "is no member any more" if len(departed) == 1 else "are no members any more"
+        fields = event("map.departed", gone=names, vbuckets=ownerless)
+        log.warning(
+            "map %d:%d: %s %s, %d vbuckets have no owner", *after.version, names, is_gone, ownerless, extra=fields
+        )
     ours = sum(before.owner(vb) is None and after.is_owner(vb) for vb in vbuckets)
     if ours:
         fields = event("map.promoted", vbuckets=ours)

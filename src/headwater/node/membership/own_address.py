@@ -102,8 +102,13 @@ class OwnAddress:
             sock.close()
 
 
-def is_copy(known: ClusterMap | None, other: ClusterMap) -> bool:
+def is_copy(cluster_map: ClusterMap | None, other: ClusterMap) -> bool:
     """Return True if the map `other`, of a node that answers at this node's address, says that it is the same member of
     the same cluster.
     """
-    return known is not None and other.uuid == known.uuid and known.here is not None and other.here == known.here
+    return (
+        cluster_map is not None
+        and other.uuid == cluster_map.uuid
+        and cluster_map.here is not None
+        and other.here == cluster_map.here
+    )

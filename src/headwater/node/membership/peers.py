@@ -80,16 +80,16 @@ class Peers:
 
     def watch(self, addresses: Iterable[Address]) -> None:
         """Request the maps of these nodes from now on, and of no others."""
-        wanted = tuple(addresses)  # in a fixed order, so that a simulated run can be repeated
-        for address in [address for address in self._tasks if address not in wanted]:
+        new_peers = tuple(addresses)  # in a fixed order, so that a simulated run can be repeated
+        for address in [address for address in self._tasks if address not in new_peers]:
             self._tasks.pop(address).cancel()
             self.known.pop(address)
-        for address in [address for address in wanted if address not in self._tasks]:
+        for address in [address for address in new_peers if address not in self._tasks]:
             self.known[address] = MapPeer()
             self._tasks[address] = self._loop().create_task(self._ask_on(address, self.known[address]))
-        if wanted and self._beat is None:
+        if new_peers and self._beat is None:
             self._beat = self._loop().create_task(self._watch_time())
-        elif not wanted and self._beat is not None:
+        elif not new_peers and self._beat is not None:
             self._beat.cancel()
             self._beat = None
 

@@ -101,19 +101,19 @@ class Reconciler:
         if self._bucket.store.full:
             await asyncio.sleep(NO_ROOM_SECONDS)
             return
-        there = asyncio.Event()
-        self._bucket.committer.when_room(there.set)
-        await there.wait()
+        has_room = asyncio.Event()
+        self._bucket.committer.when_room(has_room.set)
+        await has_room.wait()
 
     def reconcile(self) -> bool:
         """Give the waiting vbuckets their roles; return False if some still wait for room for their records.
 
         A vbucket that keeps its role needs no record. Vbuckets that are being handed over wait, but do not count.
         """
-        known, wanted, changed = self.known, dict[int, Address | None](), list[int]()
+        cluster_map, sources, changed = self.known, dict[int, Address | None](), list[int]()
         owned = len(self._given_up)
         self.moving.clear()
-        if known is None:
+        if cluster_map is None:
             return True
         has_room = True
         for vb in sorted(self._todo):
@@ -123,31 +123,31 @@ class Reconciler:
                 continue
             has_room = has_room and self._has_room()
             # Without room, only roles that change nothing are set: these vbuckets must be served even on a full disk.
-            if not has_room and role(known, vb, self._bucket.state(vb), self._todo[vb]) != AS_IT_IS:
+            if not has_room and role(cluster_map, vb, self._bucket.state(vb), self._todo[vb]) != AS_IT_IS:
                 continue
             news = self._todo.pop(vb)
-            wanted[vb] = self._take_role(known, vb, news)
+            sources[vb] = self._take_role(cluster_map, vb, news)
             changed += [vb] if news else []
         # After all states are set, because only a replica may follow a node.
-        self._following.obey(wanted, news=changed)
+        self._following.obey(sources, news=changed)
         if len(self._given_up) > owned:
-            given = len(self._given_up) - owned
-            told_with = event("map.moved", version=known.version, vbuckets=given)
-            log.warning("map %s gives %d vbuckets to other nodes", known.version, given, extra=told_with)
+            given_count = len(self._given_up) - owned
+            told_with = event("map.moved", version=cluster_map.version, vbuckets=given_count)
+            log.warning("map %s gives %d vbuckets to other nodes", cluster_map.version, given_count, extra=told_with)
         if self.moving and self._timer is None:
             self._timer = self._server.loop.call_later(MOVING_AGAIN_SECONDS, self.look)
         return self._todo.keys() <= self.moving
 
-    def _take_role(self, known: ClusterMap, vb: int, news: News) -> Address | None:
+    def _take_role(self, cluster_map: ClusterMap, vb: int, news: News) -> Address | None:
         """Give a vbucket its role; return the node that it must follow, or None."""
-        wanted = role(known, vb, self._bucket.state(vb), news)
-        if wanted.state is not None:
-            self._become(vb, wanted.state)
+        new_role = role(cluster_map, vb, self._bucket.state(vb), news)
+        if new_role.state is not None:
+            self._become(vb, new_role.state)
         # An entry without an owner does not take a vbucket away; only another owner does (roles.py).
-        is_ours = known.here is not None and known.owner(vb) in (None, known.here)
+        is_ours = cluster_map.here is not None and cluster_map.owner(vb) in (None, cluster_map.here)
         if (is_ours and self.serves) or self._bucket.state(vb) is not State.ACTIVE:
             self._bucket.unfence(vb)
-        return wanted.source
+        return new_role.source
 
     def _become(self, vb: int, state: State) -> None:
         node_invariant(state is not State.ACTIVE, "a map makes vbucket {} active", vb)
@@ -175,16 +175,16 @@ class Reconciler:
         arena, used = store.staging.room()
         return len(arena) - used > RECORD_BYTES
 
-    def _lost(self, error: BaseException, lost: list[int]) -> None:
+    def _lost(self, error: BaseException, vbuckets: list[int]) -> None:
         """Reconcile the vbuckets of a lost batch again. A vbucket that was given up may be active again, and is fenced
         first.
         """
         if self.known is None:
             return
-        again = [vb for vb in lost if vb in self._given_up and self._bucket.state(vb) is State.ACTIVE]
+        again = [vb for vb in vbuckets if vb in self._given_up and self._bucket.state(vb) is State.ACTIVE]
         # At once, before a client can be served: by the map these vbuckets have another owner.
         self._bucket.fence(again)
         self.ask(again, News.OWNER)
-        self.ask(lost)
-        if lost and self._timer is None:
+        self.ask(vbuckets)
+        if vbuckets and self._timer is None:
             self._timer = self._server.loop.call_later(LOST_SECONDS, self.look)

@@ -55,23 +55,23 @@ class Role:
 AS_IT_IS = Role()
 
 
-def role(known: ClusterMap, vbucket: int, state: State | None, news: News) -> Role:
+def role(cluster_map: ClusterMap, vbucket: int, state: State | None, news: News) -> Role:
     """Return the role that a map gives a vbucket.
 
     Args:
-        known: the map.
+        cluster_map: the map.
         vbucket: the vbucket's number.
         state: the present state of the vbucket; None if it is not on this node.
         news: the change of the vbucket's entry in the map.
     """
-    owner, is_news = known.owner(vbucket), news is News.OWNER or (known.this is None and news is News.CHAIN)
+    owner, is_news = cluster_map.owner(vbucket), news is News.OWNER or (cluster_map.this is None and news is News.CHAIN)
     # The map never makes a vbucket active: it can't know whether this copy has all changes that the former owner has
     # acknowledged (decision 0030).
-    if known.is_owner(vbucket):
+    if cluster_map.is_owner(vbucket):
         return AS_IT_IS
-    if known.is_replica(vbucket):
+    if cluster_map.is_replica(vbucket):
         return _as_replica(owner, state, is_news)
-    is_given_up = is_news and (owner is not None or known.here is None)
+    is_given_up = is_news and (owner is not None or cluster_map.here is None)
     return Role(State.DEAD) if state is State.ACTIVE and is_given_up else AS_IT_IS
 
 

@@ -19,25 +19,25 @@ def stats(server: Services, membership: Membership) -> Iterable[tuple[str, str]]
     epoch, revision = server.cluster.version
     yield "epoch", str(epoch)
     yield "revision", str(revision)
-    known = membership.map
+    cluster_map = membership.map
     yield "port", str(server.cluster.port)
     if server.cluster.tls_port is not None:
         yield "tls_port", str(server.cluster.tls_port)
     if server.config.group:
         yield "group", server.config.group
-    yield "member", str(known is not None and known.this is not None).lower()
+    yield "member", str(cluster_map is not None and cluster_map.this is not None).lower()
     states = Counter(each.state for each in bucket.vbuckets.values())
     for state in State:
         yield f"vb_{state.name.lower()}", str(states[state])
     yield "fence", "open" if membership.fence is None or membership.fence.is_open else "closed"
     yield "fenced", str(len(bucket.fenced))
     yield "damaged_batches", str(bucket.store.damaged_batches)
-    if known is not None:
-        yield "uuid", known.uuid
-        yield "this_node", str(known.here or "")
-        yield "nodes", str(len(known.servers))
-        yield "map_active", str(sum(map(known.is_owner, range(len(known.chains)))))
-        yield "map_replica", str(sum(map(known.is_replica, range(len(known.chains)))))
+    if cluster_map is not None:
+        yield "uuid", cluster_map.uuid
+        yield "this_node", str(cluster_map.here or "")
+        yield "nodes", str(len(cluster_map.servers))
+        yield "map_active", str(sum(map(cluster_map.is_owner, range(len(cluster_map.chains)))))
+        yield "map_replica", str(sum(map(cluster_map.is_replica, range(len(cluster_map.chains)))))
         yield from _member(membership, server.loop.time())
 
 

@@ -104,19 +104,19 @@ class ServedMap:
         """Raise CommandRefused(EINVAL) for a version so far above the present one that few versions would be left for
         later maps.
         """
-        known_epoch, known = self.version
+        known_epoch, known_revision = self.version
         # After a map with a version near 2^63, no later map would have a version left.
-        highest = max(known, self._bucket.clock.time_ns() // 1_000_000) + REVISION_STEP_MAX
+        highest = max(known_revision, self._bucket.clock.time_ns() // 1_000_000) + REVISION_STEP_MAX
         if epoch > known_epoch + EPOCH_STEP_MAX or revision > highest:
             raise CommandRefused(
-                Status.EINVAL, f"map {epoch}:{revision} is too far above {known_epoch}:{known}, the one here"
+                Status.EINVAL, f"map {epoch}:{revision} is too far above {known_epoch}:{known_revision}, the one here"
             )
 
     def take(self, version: tuple[int, int], config: bytes) -> None:
         """Set the map, whatever its version, and call the functions in `on_taken`."""
         self._set, self._read = (*version, config), None
-        for taken in self.on_taken:
-            taken()
+        for callback in self.on_taken:
+            callback()
 
     def _own(self) -> bytes:
         bucket = self._bucket

@@ -34,14 +34,14 @@ log: Final = logging.getLogger(__name__)
 
 def missing(modules: tuple[str, ...]) -> list[str]:
     """Load the cached kernels; return the modules with kernels that are not in the cache."""
-    left = []
+    uncached = []
     for name in modules:
         try:
             with cached.looking():
                 warm_up(name)
         except cached.NotCompiled:
-            left.append(name)
-    return left
+            uncached.append(name)
+    return uncached
 
 
 class MachineCode:
@@ -135,8 +135,13 @@ class MachineCode:
                 self._tell()
 
     def _tell(self, level: int = logging.INFO) -> None:
-        done, of = counts()
-        until = "" if done == of else "; until the others are, the node is slower"
+        compiled, total = counts()
+        until = "" if compiled == total else "; until the others are, the node is slower"
         log.log(
-            level, "%d of %d kernels compiled%s", done, of, until, extra=event("kernels.compiled", done=done, of=of)
+            level,
+            "%d of %d kernels compiled%s",
+            compiled,
+            total,
+            until,
+            extra=event("kernels.compiled", done=compiled, of=total),
         )

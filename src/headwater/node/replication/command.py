@@ -111,9 +111,9 @@ class Replication:
         """Return STAT replication: each producer, and the vbuckets that follow it; only one vbucket if `arguments`
         names it.
         """
-        named = _vbucket(arguments)
+        vbucket = _vbucket(arguments)
         for dialer in tuple(self.dialers.values()):
-            for name, value in tuple(dialer.stats(named)):
+            for name, value in tuple(dialer.stats(vbucket)):
                 yield f"{dialer.source}:{name}", value
 
 
@@ -135,22 +135,22 @@ def ioctl_set(session: Session, request: IoctlSet) -> Done | Awaitable[Done]:
         return _hold_clock(session, properties.get("cas"))
     source = _source(properties, bucket.name)
     if request.key == STOP:
-        named = _vbuckets(properties["vbuckets"], bucket.vbucket_count) if "vbuckets" in properties else None
-        held = session.server.membership.hold(source.host, source.port, named)
-        if not replication.leave(source, named) and not held:
+        vbuckets = _vbuckets(properties["vbuckets"], bucket.vbucket_count) if "vbuckets" in properties else None
+        held = session.server.membership.hold(source.host, source.port, vbuckets)
+        if not replication.leave(source, vbuckets) and not held:
             raise CommandRefused(Status.KEY_ENOENT, f"nothing follows {source}")
         session.server.record(session, f"had vbuckets follow {source} no more", moves=True)
         return Done()
-    wanted = (
+    numbers = (
         _vbuckets(properties["vbuckets"], bucket.vbucket_count) if "vbuckets" in properties else sorted(bucket.vbuckets)
     )
-    _make_replicas(bucket, wanted)
+    _make_replicas(bucket, numbers)
     # The answer waits for the records of the new replicas: after a crash without them, nothing would follow the
     # producer.
     session.wrote()
-    session.server.membership.by_hand(wanted)
-    replication.start(source, wanted, takeover=bool(properties.get("takeover", False)))
-    session.server.record(session, f"had {len(wanted)} vbuckets follow {source}", moves=True)
+    session.server.membership.by_hand(numbers)
+    replication.start(source, numbers, takeover=bool(properties.get("takeover", False)))
+    session.server.record(session, f"had {len(numbers)} vbuckets follow {source}", moves=True)
     return Done()
 
 
@@ -165,12 +165,12 @@ async def _hold_clock(session: Session, cas: object) -> Done:
     return Done()
 
 
-def _make_replicas(bucket: Bucket, wanted: list[int]) -> None:
+def _make_replicas(bucket: Bucket, numbers: list[int]) -> None:
     # All are checked before any is created, because a refused request must change nothing.
-    active = [vb for vb in wanted if bucket.state(vb) is State.ACTIVE]
+    active = [vb for vb in numbers if bucket.state(vb) is State.ACTIVE]
     if active:
         raise CommandRefused(Status.EINVAL, f"vbucket {active[0]} is active here: make it a replica first")
-    for vb in wanted:
+    for vb in numbers:
         if vb not in bucket.vbuckets:
             bucket.create_vbucket(vb, State.REPLICA)
 

@@ -217,8 +217,10 @@ class Dialer:
         vbucket_ = self._server.bucket.vbuckets.get(vbucket)
         # STREAM_END(Ok) ends a takeover, whatever the state here (failover 4, step 12): another request would make the
         # former owner hand over a vbucket that it no longer has.
-        taken = flags is not None and flags & StreamFlag.TAKEOVER and getattr(event, "reason", None) == EndReason.OK
-        if vbucket_ is None or vbucket_.state is State.ACTIVE or taken:
+        is_taken_over = (
+            flags is not None and flags & StreamFlag.TAKEOVER and getattr(event, "reason", None) == EndReason.OK
+        )
+        if vbucket_ is None or vbucket_.state is State.ACTIVE or is_taken_over:
             self.wanted.pop(vbucket, None)
             self.problems.pop(vbucket, None)
             # Not within this call: the session is still handling the event, and `stop` would close it.
@@ -394,18 +396,18 @@ class Dialer:
 
     def _cluster_uuid(self) -> str:
         """Return the cluster's uuid if the producer is a member by this node's map; otherwise an empty text."""
-        known = self._server.membership.map
-        is_member = known is not None and Address(self.source.host, self.source.port) in known.servers
-        return known.uuid if is_member and known is not None else ""
+        cluster_map = self._server.membership.map
+        is_member = cluster_map is not None and Address(self.source.host, self.source.port) in cluster_map.servers
+        return cluster_map.uuid if is_member and cluster_map is not None else ""
 
     def _check_member(self, config: bytes | None) -> None:
         """Raise ClusterError if the node that answers at a member's address is not that member.
 
         A member that returns without its disk has none of the documents, and would make all replicas roll back.
         """
-        wanted = self._cluster_uuid()
+        cluster_uuid = self._cluster_uuid()
         # Without a map in the greeting, the failover log decides, as with any other producer.
-        if wanted and config is not None and (uuid := ClusterMap.from_json(config).uuid) != wanted:
+        if cluster_uuid and config is not None and (uuid := ClusterMap.from_json(config).uuid) != cluster_uuid:
             message = f"{self.source} is a member by the map, and answers with a map of another cluster ({uuid})"
             raise ClusterError(message, "if it lost its disk: headwater cluster failover --dead, then rebalance --add")
 
@@ -430,8 +432,8 @@ class Dialer:
 
     def _own_name(self) -> str:
         """Return this node's name in the cluster, under which it acknowledges prepares."""
-        known = self._server.membership.map
-        here = None if known is None else known.here
+        cluster_map = self._server.membership.map
+        here = None if cluster_map is None else cluster_map.here
         # The owner counts acknowledgements by the names in its map (`Copies.others`); under another name this copy
         # would not count.
         return f"{self._server.config.host}:{self._server.cluster.port}" if here is None else str(here)

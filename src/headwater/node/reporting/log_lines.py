@@ -179,17 +179,17 @@ class LogHandler(logging.StreamHandler[TextIO]):
     prints no tracebacks.
     """
 
-    _failed = 0
+    _lost_lines = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line. If earlier lines could not be written, first write a line with their number."""
-        if failed := self._failed:
-            self._failed = 0
+        if failed := self._lost_lines:
+            self._lost_lines = 0
             message = "lines of the log came late or not at all, for its disk did not take them: %d"
             logger, fields = logging.getLogger(ROOT), event("node.lines_not_written", lines=failed)
             super().emit(logger.makeRecord(ROOT, logging.WARNING, "", 0, message, (failed,), None, extra=fields))
-            if self._failed:
-                self._failed = failed
+            if self._lost_lines:
+                self._lost_lines = failed
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
@@ -197,7 +197,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
         traceback.
         """
         if isinstance(sys.exc_info()[1], OSError):
-            self._failed += 1
+            self._lost_lines += 1
         else:
             super().handleError(record)
 

@@ -88,14 +88,14 @@ class Requests:
         for them.
         """
         if self._waiting:
-            now, left = self._clock(), []
+            now, still_waiting = self._clock(), []
             for each in self._waiting:
                 gate, begun_at, opcode, count = each
                 if gate <= durable:
                     self._took(opcode, now - begun_at, count)
                 else:
-                    left.append(each)
-            self._waiting = left
+                    still_waiting.append(each)
+            self._waiting = still_waiting
 
     def lost(self) -> None:
         """Forget the requests that wait for a batch, because a batch was lost, and they get no answer."""

@@ -74,8 +74,8 @@ def _names(server: Services) -> Iterable[str]:
     if server.tls is not None:
         yield from (*server.tls.certificate.dns_names, *server.tls.certificate.addresses)
     for each in server.buckets.values():
-        if (known := each.membership.map) is not None and known.here is not None:
-            yield known.here.host
+        if (cluster_map := each.membership.map) is not None and cluster_map.here is not None:
+            yield cluster_map.here.host
 
 
 def _is_address(name: str) -> bool:

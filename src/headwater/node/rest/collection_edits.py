@@ -93,12 +93,14 @@ def _altered(names: tuple[str, ...], form: dict[str, str]) -> Callable[[Collecti
     names_ttl = not form.keys().isdisjoint(_TTLS)
 
     def edit(manifest: CollectionsManifest) -> CollectionsManifest:
-        known = manifest.collection(*names)
-        if names_ttl and known is not None and known.max_ttl != seconds:
+        collection = manifest.collection(*names)
+        if names_ttl and collection is not None and collection.max_ttl != seconds:
             raise ManifestRefused(STAYS)
         if history is None and not names_ttl:
             raise ManifestRefused("a collection can be given a history, history=true, or none, history=false")
-        return manifest if known and history is None else manifest.with_history(*names, history=history is not False)
+        return (
+            manifest if collection and history is None else manifest.with_history(*names, history=history is not False)
+        )
 
     return edit
 

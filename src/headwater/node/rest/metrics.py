@@ -64,13 +64,13 @@ class NodeMetric:
         """The labels, the bucket's name included."""
         return self.labels if self.is_of_node else ("bucket", *self.labels)
 
-    def values(self, node: Services, shown: Container[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """Yield each series as (values of the labels, value): of the node, or of each of its buckets in `shown`."""
+    def values(self, node: Services, bucket_names: Container[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """Yield each series as (values of the labels, value): of the node, or of each bucket in `bucket_names`."""
         if self.is_of_node:
             yield from self.read(node)
             return
         for name, served in node.buckets.items():
-            if name not in shown:
+            if name not in bucket_names:
                 continue
             for labels, value in self.read(served):
                 yield (name, *labels), value
@@ -95,8 +95,8 @@ def _info(node: Services) -> Values:
 
 
 def _kernels(node: Services) -> Values:
-    done, of = kernel_modules.counts()
-    return [(("compiled",), done), (("waiting",), of - done)]
+    compiled, total = kernel_modules.counts()
+    return [(("compiled",), compiled), (("waiting",), total - compiled)]
 
 
 def _by_state(node: Services) -> Values:
@@ -186,8 +186,8 @@ def _certificate_ends(node: Services) -> Values:
     return [] if node.tls is None else [((), node.tls.certificate.ends.timestamp())]
 
 
-def _worst(left: list[int]) -> int:
-    return max(left, default=0)
+def _worst(backlogs: list[int]) -> int:
+    return max(backlogs, default=0)
 
 
 def _gauge(name: str, about: str, read: Callable[[Services], Any], *labels: str) -> NodeMetric:
@@ -311,8 +311,8 @@ METRICS: tuple[NodeMetric, ...] = (
 class _LookedUpMetrics(Collector):
     """The metrics of the table, for Prometheus' library; their values are read when they are collected."""
 
-    def __init__(self, node: Services, shown: Container[str], of_node: bool) -> None:
-        self._node, self._visible, self._of_node = node, shown, of_node
+    def __init__(self, node: Services, bucket_names: Container[str], of_node: bool) -> None:
+        self._node, self._visible, self._of_node = node, bucket_names, of_node
 
     def collect(self) -> Iterator[Metric]:
         for each in METRICS:
@@ -325,31 +325,31 @@ class _LookedUpMetrics(Collector):
         return iter(())
 
 
-def _numbers(metric: NodeMetric, node: Services, shown: Container[str]) -> Metric:
+def _numbers(metric: NodeMetric, node: Services, bucket_names: Container[str]) -> Metric:
     family = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
     numbers = family(metric.full_name, metric.about, labels=metric.all_labels)
-    for labels, value in metric.values(node, shown):
+    for labels, value in metric.values(node, bucket_names):
         numbers.add_metric(list(labels), value)
     return numbers
 
 
-def _histories(metric: NodeMetric, node: Services, shown: Container[str]) -> Metric:
+def _histories(metric: NodeMetric, node: Services, bucket_names: Container[str]) -> Metric:
     histogram = HistogramMetricFamily(metric.full_name, metric.about, labels=metric.all_labels)
-    for labels, durations in metric.values(node, shown):
+    for labels, durations in metric.values(node, bucket_names):
         histogram.add_metric(list(labels), durations.at_most(), durations.total_seconds)
     return histogram
 
 
-def page(node: Services, shown: Container[str] | None = None, *, of_node: bool = True) -> bytes:
+def page(node: Services, bucket_names: Container[str] | None = None, *, of_node: bool = True) -> bytes:
     """Return the metrics in Prometheus' text format.
 
     Args:
         node: the node.
-        shown: the names of the buckets whose metrics are included; None for all.
+        bucket_names: the names of the buckets whose metrics are included; None for all.
         of_node: True to include the metrics of the node and its process.
     """
     registry = CollectorRegistry()
-    registry.register(_LookedUpMetrics(node, tuple(node.buckets) if shown is None else shown, of_node))
+    registry.register(_LookedUpMetrics(node, tuple(node.buckets) if bucket_names is None else bucket_names, of_node))
     if of_node:
         ProcessCollector(registry=registry)
     return generate_latest(registry)

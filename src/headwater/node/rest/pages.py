@@ -261,11 +261,11 @@ def _match(server: Services, pattern: str, path: str, user: str | None) -> _Matc
     if "{}" not in pattern:
         return _Match(next(iter(server.buckets.values())), match.groups())
     name, *others = match.groups()
-    named = server.buckets.get(name)
+    bucket = server.buckets.get(name)
     # Both cases get the same answer: a user without a right in a bucket must not learn whether it exists.
-    if named is None or (user is not None and not server.users.may_enter(user, name)):
+    if bucket is None or (user is not None and not server.users.may_enter(user, name)):
         return None
-    return _Match(named, tuple(others))
+    return _Match(bucket, tuple(others))
 
 
 def _metrics(server: Services, user: str) -> Made:
@@ -277,8 +277,8 @@ def _metrics(server: Services, user: str) -> Made:
     from headwater.node.rest import metrics  # noqa: PLC0415 - 30 ms that no start waits for; node/run.py loads it
 
     users = server.users
-    shown = {name for name in server.buckets if users.rights(user, name) & MONITOR}
-    content = metrics.page(server, shown, of_node=bool(users.rights(user, None) & MONITOR))
+    bucket_names = {name for name in server.buckets if users.rights(user, name) & MONITOR}
+    content = metrics.page(server, bucket_names, of_node=bool(users.rights(user, None) & MONITOR))
     return Made(content, content_type=metrics.CONTENT_TYPE)
 
 
@@ -301,20 +301,23 @@ def _readiness(server: Services) -> Made:
     }
     ready = not any(state.values())
     compiled, kernels = kernel_modules.counts()
-    shown = {"disk_full": any(each.store.staging.lacks_room for each in buckets), "kernels_waiting": kernels - compiled}
-    body = json.dumps({"ready": ready, **state, **shown}).encode()
+    figures = {
+        "disk_full": any(each.store.staging.lacks_room for each in buckets),
+        "kernels_waiting": kernels - compiled,
+    }
+    body = json.dumps({"ready": ready, **state, **figures}).encode()
     return Made(body, 200 if ready else 503)
 
 
 def _is_member(server: Services) -> bool:
-    known = server.membership.map
-    return known is not None and known.here is not None
+    cluster_map = server.membership.map
+    return cluster_map is not None and cluster_map.here is not None
 
 
 def _cluster(server: Services, user: str) -> dict[str, Any]:
     """Return the nodes of the cluster, and the names of the buckets in which the user has any right."""
-    shown = {name: each for name, each in server.buckets.items() if server.users.may_enter(user, name)}
-    names = [{"bucketName": name, "uuid": each.bucket.uuid} for name, each in shown.items()]
+    buckets = {name: each for name, each in server.buckets.items() if server.users.may_enter(user, name)}
+    names = [{"bucketName": name, "uuid": each.bucket.uuid} for name, each in buckets.items()]
     return {"name": "default", "nodes": _nodes(_config(server)), "bucketNames": names}
 
 
@@ -374,10 +377,10 @@ def _bucket(server: Services) -> dict[str, Any]:
     config = _config(server)
     replicas = config.get("vBucketServerMap", {}).get("numReplicas", 0)
     quota = server.catalog.quota_mib(server.bucket.name) << 20
-    kept = server.bucket.store.declarations.history
+    retention = server.bucket.store.declarations.history
     history = {
-        "historyRetentionSeconds": kept.seconds,
-        "historyRetentionBytes": kept.bytes,
+        "historyRetentionSeconds": retention.seconds,
+        "historyRetentionBytes": retention.bytes,
         "historyRetentionCollectionDefault": server.bucket.store.declarations.collections_have_history,
     }
     bucket = {"replicaNumber": replicas, "quota": {"ram": quota, "rawRAM": quota}, "nodes": _nodes(config)}

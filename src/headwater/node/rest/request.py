@@ -134,7 +134,7 @@ def _plain_body(start: bytes, at: int, fields: dict[str, str]) -> _Body | None:
     length = fields.get("content-length", "0")
     if not (length.isascii() and length.isdecimal() and len(length) <= 9):
         raise RemoteProtocolError("an HTTP body whose length is not told")
-    end = _allowed(at + int(length))
+    end = _checked_end(at + int(length))
     return _Body(start[at:end], end) if end <= len(start) else None
 
 
@@ -156,7 +156,7 @@ def _chunked_body(start: bytes, at: int, fields: dict[str, str], version: str) -
             return None
         if line < 0 or not _CHUNK_SIZE.fullmatch(size_text):
             raise RemoteProtocolError(f"{size_text!r} is no size of a chunk of HTTP/1.1")
-        at, end = line + 2, _allowed(line + 2 + int(size_text, 16) + 2)
+        at, end = line + 2, _checked_end(line + 2 + int(size_text, 16) + 2)
         # A chunk ends with these two bytes; perhaps only a part of them has arrived yet.
         if not b"\r\n".startswith(start[end - 2 : end]):
             raise RemoteProtocolError("a chunk of HTTP/1.1 that is longer than it says, or a trailer")
@@ -170,7 +170,7 @@ def _chunked_body(start: bytes, at: int, fields: dict[str, str], version: str) -
     raise RemoteProtocolError(f"an HTTP body of more than {_CHUNKS_MAX} chunks")
 
 
-def _allowed(end: int) -> int:
+def _checked_end(end: int) -> int:
     if end > REQUEST_BYTES_MAX:
         raise RemoteProtocolError(f"an HTTP request of {end} bytes, {REQUEST_BYTES_MAX} are allowed")
     return end

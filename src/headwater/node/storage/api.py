@@ -78,15 +78,15 @@ class Storage(Protocol):
     def expired(self, vbucket: int, now: int, limit: int = ..., alive: Shown = ...) -> list[tuple[bytes, int]]:
         """Return keys and collections of documents that have expired by Unix second `now`."""
 
-    def newest_seqno(self, vbucket: int, shown: Shown) -> int:
-        """Return the seqno of the newest durable change in the choice `shown`; 0 if there is none."""
+    def newest_seqno(self, vbucket: int, choice: Shown) -> int:
+        """Return the seqno of the newest durable change in the choice `choice`; 0 if there is none."""
 
     def view(
         self,
         vbucket: int,
         after_seqno: int = ...,
         end_seqno: int = ...,
-        shown: Shown = ...,
+        choice: Shown = ...,
         *,
         every_version: bool = ...,
         plain: Sequence[PlainSpan] = ...,

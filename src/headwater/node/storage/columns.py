@@ -144,10 +144,10 @@ class Index:
         if need > capacity:
             # A quarter more each time, not twice as much: with 1,024 vbuckets, empty rows take much memory.
             capacity = max(need, min(int(capacity * factor) + ROWS_FIRST, index.ROWS_MAX))
-        wanted = int(self.table[vbucket, index.KEYS]) + keys
+        key_count = int(self.table[vbucket, index.KEYS]) + keys
         slots = len(columns.slots)
-        if wanted > _keys_max(slots):
-            slots = _slots_for(wanted)
+        if key_count > _keys_max(slots):
+            slots = _slots_for(key_count)
         if capacity != columns.capacity or slots != len(columns.slots):
             self.adopt(vbucket, columns.copy(had, capacity, slots))
         room = self.columns[vbucket].capacity
@@ -173,8 +173,8 @@ class Index:
     def fit(self, vbucket: int) -> None:
         """Free the memory that a vbucket does not need; room for an eighth more rows stays."""
         rows, keys, columns = self.rows(vbucket), int(self.table[vbucket, index.KEYS]), self.columns[vbucket]
-        wanted = self.sized(rows, keys)
-        capacity, slots = min(wanted.capacity, columns.capacity), min(len(wanted.slots), len(columns.slots))
+        fitted = self.sized(rows, keys)
+        capacity, slots = min(fitted.capacity, columns.capacity), min(len(fitted.slots), len(columns.slots))
         if rows == 0:
             self.adopt(vbucket, self._none)
         elif (capacity, slots) != (columns.capacity, len(columns.slots)):

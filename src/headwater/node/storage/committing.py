@@ -103,19 +103,19 @@ class Committing:
         """
         # From here on no batch is in flight, so the room of the batch is available again.
         self._end(batch)
-        lost, destroyed = self._staging.touched()
+        vbuckets, destroyed = self._staging.touched()
         # A rollback or drop took rows out of the index that are still in the log: only reading the log brings them
         # back.
         if destroyed:
             self.index_anew()
         else:
             history.undo_staged(self._index.table, self._slots.table)
-            for vb in lost:
+            for vb in vbuckets:
                 restore(self._index, vb, self.records.get(vb, VBucketRecord(0)))
         self._staging.forget(self.records)
         rows, durable = self._index.table[:, index.ROWS], self._index.table[:, index.DURABLE_ROWS]
         node_invariant((rows == durable).all(), "a batch was lost, and rows of it are still in the index")
-        return sorted(lost)
+        return sorted(vbuckets)
 
     def _end(self, batch: Batch) -> None:
         if batch is not self._in_flight:

@@ -81,17 +81,17 @@ class CompactedWriter:
             places: the output.
             table: the segments' addresses.
         """
-        done = 0
-        while done < len(rows):
-            count = self._copy(locs, rows, done, places, table, BATCH_BYTES)
-            done += count
-            if done < len(rows):
+        copied = 0
+        while copied < len(rows):
+            count = self._copy(locs, rows, copied, places, table, BATCH_BYTES)
+            copied += count
+            if copied < len(rows):
                 if not count and not self._used:  # the next frame is larger than the rest of the segment, or a batch
-                    _, size = copy_rows(locs, rows[: done + 1], done, table, self._buffer, np.uint64(0), places)
+                    _, size = copy_rows(locs, rows[: copied + 1], copied, table, self._buffer, np.uint64(0), places)
                     self._room_for(int(size))
-                    done += self._copy(locs, rows[: done + 1], done, places, table, int(size))
+                    copied += self._copy(locs, rows[: copied + 1], copied, places, table, int(size))
                 self._flush()
-        node_invariant(done == len(rows), "compaction wrote {} rows of {}", done, len(rows))
+        node_invariant(copied == len(rows), "compaction wrote {} rows of {}", copied, len(rows))
 
     def write_out(self) -> None:
         """Write the buffered frames; on return no write is in progress."""
@@ -185,4 +185,4 @@ class CompactedWriter:
 
 def _write(segment: Segment, number: int, offset: int, body: NDArray[np.uint8]) -> None:
     header = batches.header_of(number, int(count_frames(body, len(body))), body.data, segment.header.salt, offset)
-    segment.writable().write([header, body.data], offset, unread=True)
+    segment.writable().write([header, body.data], offset, is_unread=True)

@@ -148,9 +148,9 @@ def histories(
     """
     rows_of = {}
     for vb in np.flatnonzero(of.table[:, index.DURABLE_ROWS]).tolist():
-        rows, gone = of.table.item(vb, index.DURABLE_ROWS), of.rows_up_to(vb, of.rollback_floor(vb))
+        rows, floor_rows = of.table.item(vb, index.DURABLE_ROWS), of.rows_up_to(vb, of.rollback_floor(vb))
         dropped = np.array(drops(vb), np.int64).reshape(-1, 2)
-        rows_of[vb] = HistoryRows(of.columns[vb], rows, min(gone, rows), min(least(vb), rows), dropped)
+        rows_of[vb] = HistoryRows(of.columns[vb], rows, min(floor_rows, rows), min(least(vb), rows), dropped)
     return rows_of
 
 
@@ -228,12 +228,12 @@ class Compaction:
         numbers: Callable[[int], NDArray[np.uint64]],
         history_rows: Callable[[int], int],
     ) -> dict[int, _Share]:
-        table, chosen = self._index.table, np.zeros(SLOTS_MAX, np.uint8)
+        table, selected = self._index.table, np.zeros(SLOTS_MAX, np.uint8)
         for segment in self._sealed:
             self._slots.register(segment)
-            chosen[segment.slot] = 1
+            selected[segment.slot] = 1
         counts = np.zeros(len(table), np.int64)
-        kernels.prefix_rows(table, chosen, counts)
+        kernels.prefix_rows(table, selected, counts)
         shares = {}
         for vb in np.flatnonzero(counts).tolist():
             rows = int(table[vb, index.DURABLE_ROWS])
@@ -309,12 +309,12 @@ class Compaction:
             raise DiskFull(self._log.folder, least, room)
         return self._wanted[slice(*stretch)]
 
-    def _take(self, chosen: range) -> None:
+    def _take(self, selection: range) -> None:
         """Select the sealed segments to rewrite, and find their rows that stay."""
-        self._old = self._sealed[chosen.start : chosen.stop]
+        self._old = self._sealed[selection.start : selection.stop]
         before, upto = np.zeros(SLOTS_MAX, np.uint8), np.zeros(SLOTS_MAX, np.uint8)
-        before[[segment.slot for segment in self._sealed[: chosen.start]]] = 1
-        upto[[segment.slot for segment in self._sealed[: chosen.stop]]] = 1
+        before[[segment.slot for segment in self._sealed[: selection.start]]] = 1
+        upto[[segment.slot for segment in self._sealed[: selection.stop]]] = 1
         for share in self._shares.values():
             self._check_wanted()
             share.first = kernels.rows_before(share.columns.loc, share.rows, before)
@@ -406,8 +406,8 @@ class Compaction:
             row = self._index.table[vb]
             purge, limit = share.purge, share.limit
             node_invariant(purge <= limit, "vbucket {}: purged to {}, readers lack all from {}", vb, purge, limit)
-            known = share.floor <= int(row[index.FLOOR]) and share.purge <= int(row[index.PURGE])
-            if known and not self._staging.lags_behind(vb):
+            is_known = share.floor <= int(row[index.FLOOR]) and share.purge <= int(row[index.PURGE])
+            if is_known and not self._staging.lags_behind(vb):
                 continue
             # Raised and committed before any row is dropped: a crash in between only makes some rollbacks go further
             # than needed. In the other order, a consumer could continue without tombstones that it never got.
@@ -439,8 +439,8 @@ class Compaction:
         for share in self._shares.values():
             self._check_wanted()
             share.places = np.empty(len(share.keep), np.uint64)
-            kept, rows = len(share.keep), share.end - share.first
-            node_invariant(kept <= rows, "compaction keeps {} rows of {}", kept, rows)
+            kept_rows, rows = len(share.keep), share.end - share.first
+            node_invariant(kept_rows <= rows, "compaction keeps {} rows of {}", kept_rows, rows)
             writer.rows(share.columns.loc, share.keep, share.places, self._slots.table)
         writer.write_out()
         # Verified again, because bytes that were damaged between the first check and the copy would now have a valid
@@ -544,15 +544,15 @@ class Compaction:
         # rollback's frame after the new files removes them.
         end = min(share.end, self._left.get(vb, share.end))
         first = min(share.first, end)
-        kept = int(np.searchsorted(share.keep, end))
-        gone, old = end - first - kept, into.columns[vb]
+        kept_rows = int(np.searchsorted(share.keep, end))
+        removed_rows, old = end - first - kept_rows, into.columns[vb]
         durable, places = int(row[index.DURABLE_ROWS]), len(share.places)
         node_invariant(end <= durable, "vbucket {}: {} rows compacted, {} are durable", vb, end, durable)
-        node_invariant(gone >= 0, "vbucket {}: {} rows stay of {}", vb, kept, end - first)
-        node_invariant(kept <= places, "vbucket {}: {} rows stay, {} were written", vb, kept, places)
+        node_invariant(removed_rows >= 0, "vbucket {}: {} rows stay of {}", vb, kept_rows, end - first)
+        node_invariant(kept_rows <= places, "vbucket {}: {} rows stay, {} were written", vb, kept_rows, places)
         if end == first:
             return
-        rows = int(row[index.ROWS]) - gone
+        rows = int(row[index.ROWS]) - removed_rows
         new = into.sized(rows, int(row[index.KEYS]))
         kernels.rebuild(
             into.table,
@@ -562,8 +562,8 @@ class Compaction:
             (new.seq, new.loc, new.hash, new.prev, new.next),
             first,
             end,
-            share.keep[:kept],
-            share.places[:kept],
+            share.keep[:kept_rows],
+            share.places[:kept_rows],
             slots,
             np.empty(end - first, np.uint32),
         )
@@ -572,7 +572,7 @@ class Compaction:
         fill_slots(new.slots, new.hash, new.next, rows)
         into.adopt(vb, new)
         for count in (index.ROWS, index.DURABLE_ROWS, index.FROZEN_ROWS):
-            row[count] = int(row[count]) - gone
+            row[count] = int(row[count]) - removed_rows
 
     @property
     def written(self) -> list[int]:

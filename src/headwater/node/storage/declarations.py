@@ -83,8 +83,8 @@ class Declarations:
 
         def edit(manifest: Manifest) -> Manifest:
             old = manifest.history
-            kept = Retention(old.seconds if seconds is None else seconds, old.bytes if size is None else size)
-            return replace(manifest, history=kept)
+            retention = Retention(old.seconds if seconds is None else seconds, old.bytes if size is None else size)
+            return replace(manifest, history=retention)
 
         self._log.declare(edit)
 

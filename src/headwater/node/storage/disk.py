@@ -51,10 +51,10 @@ def is_full(error: OSError) -> bool:
 class File(Protocol):
     """An open file of fixed capacity."""
 
-    def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:
+    def write(self, buffers: Sequence[Buffer], offset: int, *, is_unread: bool = False) -> None:
         """Write all buffers, one after the other, from `offset` on. Raises OSError if not all bytes were written.
 
-        `unread` is a hint that the bytes are many, and will hardly be read soon.
+        `is_unread` is a hint that the bytes are many, and will hardly be read soon.
         """
 
     def sync(self) -> None:
@@ -149,12 +149,12 @@ class _RealFile:
         self._descriptor = descriptor
         self._direct = DirectWriter(descriptor)
 
-    def write(self, buffers: Sequence[Buffer], offset: int, *, unread: bool = False) -> None:
+    def write(self, buffers: Sequence[Buffer], offset: int, *, is_unread: bool = False) -> None:
         rest = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         while rest:
-            written = self._direct.write(rest[0], offset) if unread else 0
+            written = self._direct.write(rest[0], offset) if is_unread else 0
             if not written:
-                step = BLOCK_BYTES if unread and self._direct.works else _PIECE_BYTES
+                step = BLOCK_BYTES if is_unread and self._direct.works else _PIECE_BYTES
                 written = os.pwritev(self._descriptor, _first(rest, step - offset % step), offset)
             # Without this check, a write of 0 bytes without an error would lead to an endless loop.
             if written <= 0:

@@ -310,7 +310,7 @@ class Log:
         # The offset is part of the checksum's seed, so the bytes of a batch inside of a stored value are never a valid
         # batch.
         header = batches.header_of(segment.next_number, frames, body, segment.header.salt, segment.end)
-        segment.writable().write([header, body], segment.end, unread=batch.is_unread)
+        segment.writable().write([header, body], segment.end, is_unread=batch.is_unread)
         failpoint("log.before_sync")
         # When this call returns, the batch is durable, and answers that wait for it may be sent.
         segment.writable().sync()
@@ -339,13 +339,13 @@ class Log:
         with self._segment_lock, contextlib.suppress(OSError):
             self.manifest.settle()
             # Used once: a large change that never comes again must not make the room of every later batch large.
-            wanted, self.wanted = min(self.wanted, self.batch_bytes_max), 0
+            wanted_bytes, self.wanted = min(self.wanted, self.batch_bytes_max), 0
             if self.failed:
                 self._roll()
-            elif self._is_used_up(max(self._batch_bytes, wanted, control)):
+            elif self._is_used_up(max(self._batch_bytes, wanted_bytes, control)):
                 with contextlib.suppress(OSError):  # then the log continues in the present segment
                     self._roll()
-            has_room = self._for_documents(wanted)
+            has_room = self._for_documents(wanted_bytes)
             # Without room for documents, the limit is above the room that is reserved for deletions now.
             self._batch_bytes_least = self.batch_bytes_min if has_room else min(BATCH_FIRST, self.batch_bytes_max)
             # Records and deletions have room of their own; otherwise nobody could free a full disk.
@@ -385,18 +385,18 @@ class Log:
         """
         self._disk_bytes = self._disk.free(self.folder) + self.bytes + self.reserve.held
 
-    def _for_documents(self, wanted: int) -> bool:
-        """Reserve room for a batch of documents of at least `wanted` bytes; return True if there is room. The missing
+    def _for_documents(self, wanted_bytes: int) -> bool:
+        """Reserve room for a batch of documents of at least `wanted_bytes`; return True if there is room. The missing
         part of the reserve, and the bytes of a running compaction, come first.
         """
-        if self._is_small and self.bytes + wanted > SMALL_LOG_BYTES and not self._may_outgrow():
+        if self._is_small and self.bytes + wanted_bytes > SMALL_LOG_BYTES and not self._may_outgrow():
             if self.bytes > SMALL_LOG_BYTES:
                 return False
-            wanted = 0  # a large document is refused by itself
+            wanted_bytes = 0  # a large document is refused by itself
         self.reserve.size = self._reserve_bytes
         if not self.reserve.fill() or self._is_needed_for_compaction():
             return False
-        needed = max(self._batch_bytes, wanted)
+        needed = max(self._batch_bytes, wanted_bytes)
         if self.current.reserved - self.current.end >= needed:
             return True
         ahead = 2 * needed  # twice the needed room, so that this is rare
@@ -585,14 +585,14 @@ class Log:
             StorageError: the log no longer has the old segments.
         """
         entries = tuple(Entry(segment.header.id, segment.header.salt, segment.end) for segment in new)
-        gone = [segment.header.id for segment in old]
+        old_ids = [segment.header.id for segment in old]
 
         def edit(manifest: Manifest) -> Manifest:
-            first = next((at for at, entry in enumerate(manifest.segments) if entry.id == gone[0]), 0)
-            end = first + len(gone)
+            first = next((at for at, entry in enumerate(manifest.segments) if entry.id == old_ids[0]), 0)
+            end = first + len(old_ids)
             # Compared while the manifest is locked, because the commit thread may have changed the list since the
             # survey.
-            if [entry.id for entry in manifest.segments[first:end]] != gone:
+            if [entry.id for entry in manifest.segments[first:end]] != old_ids:
                 raise StorageError(f"{self.folder}: the log no longer has the segments that were compacted")
             return replace(manifest, segments=(*manifest.segments[:first], *entries, *manifest.segments[end:]))
 
@@ -603,7 +603,7 @@ class Log:
         self._change(edit, "compact")
         with self._lock:
             first = self.segments.index(old[0])
-            node_invariant(self.segments[first : first + len(old)] == old, "segments {} are no stretch", gone)
+            node_invariant(self.segments[first : first + len(old)] == old, "segments {} are no stretch", old_ids)
             self.segments = [*self.segments[:first], *new, *self.segments[first + len(old) :]]
 
     def close(self, clean: bool) -> None:

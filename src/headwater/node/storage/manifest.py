@@ -218,7 +218,7 @@ def _check_change(before: Manifest, after: Manifest) -> None:
     node_invariant(not is_open, "segments {} are open, and not the last", is_open)
     facts = ("member", "collections", "prepares", "users")
     # A forgotten `member` would start a second owner, a forgotten `users` an open node.
-    gone = [fact for fact in facts if getattr(before, fact) and not getattr(after, fact)]
-    node_invariant(not gone, "the manifest is to forget {}, which it keeps for good", gone)
+    forgotten = [fact for fact in facts if getattr(before, fact) and not getattr(after, fact)]
+    node_invariant(not forgotten, "the manifest is to forget {}, which it keeps for good", forgotten)
     newer = after.generation > before.generation
     node_invariant(newer, "manifest {} is to follow manifest {}", after.generation, before.generation)

@@ -70,14 +70,14 @@ class NewestSeqnos:
         for vb in np.flatnonzero((ahead > BEHIND_MAX) & (table[:, index.MIXED] != 0)).tolist():
             self._look(vb)
 
-    def seqno(self, vbucket: int, shown: Shown) -> int:
-        """Return the newest durable seqno of a change in the choice `shown`; 0 if there is none."""
+    def seqno(self, vbucket: int, choice: Shown) -> int:
+        """Return the newest durable seqno of a change in the choice `choice`; 0 if there is none."""
         bounds = self._look(vbucket)
         if not len(bounds.numbers):
             return 0
-        newest, places = 0, bounds.numbers.searchsorted(shown)
-        chosen = places[bounds.numbers.take(places, mode="clip") == shown]
-        for at in chosen[np.argsort(bounds.seqnos[chosen])[::-1]].tolist():
+        newest, places = 0, bounds.numbers.searchsorted(choice)
+        matching = places[bounds.numbers.take(places, mode="clip") == choice]
+        for at in matching[np.argsort(bounds.seqnos[matching])[::-1]].tolist():
             # The remaining bounds are lower than the newest seqno so far, so their rows are, too.
             if bounds.seqnos.item(at) <= newest:
                 break
@@ -111,8 +111,8 @@ class NewestSeqnos:
         row = min(self._index.rows_up_to(vb, self._looked.item(vb)), rows)
         segments = self._slots.table
         while row < rows:
-            known = bounds.numbers, bounds.seqnos
-            row = int(choices.note_newest(columns.loc, columns.seq, row, rows, segments, *known))
+            bounds_known = bounds.numbers, bounds.seqnos
+            row = int(choices.note_newest(columns.loc, columns.seq, row, rows, segments, *bounds_known))
             if row < rows:
                 self._learn(np.uint64(choices.choice_at(columns.loc, row, segments)))
                 bounds.take(self._numbers)

@@ -97,10 +97,10 @@ class Quarantine:
 
     def check_range(self, vbucket: int, first: int, rows: int) -> None:
         """Raise CorruptStore if one of the rows from `first` up to, but not including, `rows` is lost."""
-        lost = self._rows(vbucket)
+        lost_rows = self._rows(vbucket)
         # A view without the lost row would show a snapshot that seems whole, and the consumer would never get the
         # change.
-        if ((lost >= first) & (lost < rows)).any():
+        if ((lost_rows >= first) & (lost_rows < rows)).any():
             raise self.error(vbucket)
 
     def check_places(self) -> None:

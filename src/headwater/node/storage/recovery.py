@@ -82,9 +82,9 @@ def remove_orphans(disk: Disk, folder: Path, manifest: Manifest) -> None:
     """Remove files that the manifest does not name, left by an interrupted roll or compaction."""
     # Called only after every segment was verified: a start that is refused changes nothing, so that a copy of the
     # folder can still be examined.
-    known = {name_of(entry.id) for entry in manifest.segments}
+    named_files = {name_of(entry.id) for entry in manifest.segments}
     for name in disk.names(folder):
-        if name in (NEXT_NAME, NEXT_SYNCED) or (name.endswith(".log") and name not in known):
+        if name in (NEXT_NAME, NEXT_SYNCED) or (name.endswith(".log") and name not in named_files):
             disk.remove(folder / name)
 
 

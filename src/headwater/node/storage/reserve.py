@@ -79,14 +79,14 @@ class Reserve:
             return self._give(count)
 
     def _give(self, count: int) -> bool:
-        left = max(0, self.held - count)
-        if self._file is None or left == self.held:
+        remaining = max(0, self.held - count)
+        if self._file is None or remaining == self.held:
             return False
         try:
-            self._file.truncate(left)
+            self._file.truncate(remaining)
         except OSError:
             return False
-        self.held = left
+        self.held = remaining
         return True
 
     def lend(self, keep: int) -> None:

@@ -56,8 +56,8 @@ class Slots:
             if segment.slot == LOST_SLOT:
                 segment.slot = UNREGISTERED
                 raise StorageError(f"{segment.path}: {LOST_SLOT} segments are open; compact the store")
-            taken = segment.slot in self._memory or segment.slot < FIRST_SEGMENT
-            node_invariant(not taken, "slot {} is given to a second file, {}", segment.slot, segment.path)
+            is_taken = segment.slot in self._memory or segment.slot < FIRST_SEGMENT
+            node_invariant(not is_taken, "slot {} is given to a second file, {}", segment.slot, segment.path)
             self._fresh = max(self._fresh, segment.slot + 1)
             segment.born = self._time
         self.place(segment.slot, segment.memory, len(segment.memory))
@@ -111,9 +111,9 @@ class Slots:
     def _release(self) -> None:
         if not self._retired:
             return
-        gone = [segment for when, segment in self._retired if not self._is_needed(when, segment)]
-        self._retired = [(when, segment) for when, segment in self._retired if segment not in gone]
-        for segment in gone:
+        unneeded = [segment for when, segment in self._retired if not self._is_needed(when, segment)]
+        self._retired = [(when, segment) for when, segment in self._retired if segment not in unneeded]
+        for segment in unneeded:
             if segment.slot != UNREGISTERED:
                 node_invariant(segment.slot >= FIRST_SEGMENT, "slot {}, of staging, is given back", segment.slot)
                 self.table[segment.slot] = 0
@@ -121,9 +121,9 @@ class Slots:
                 self._free.append(segment.slot)
                 segment.slot = UNREGISTERED
                 segment.close()
-        if gone:
+        if unneeded:
             del segment
-            _forget_beside(gone)
+            _forget_beside(unneeded)
 
     def _is_needed(self, when: int, segment: Segment) -> bool:
         for ticket in self._readers:  # the oldest first

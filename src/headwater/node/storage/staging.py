@@ -164,13 +164,13 @@ class Staging:
         """The slot in a LOC for a change in the arena that is being filled: 0 or 1 (kernels/index.py)."""
         return self.arena.slot
 
-    def use(self, used: int, *, unread: bool = False) -> None:
-        """Count the arena's first `used` bytes as frames. `unread` is a hint that the new frames will hardly be read
+    def use(self, used: int, *, is_unread: bool = False) -> None:
+        """Count the arena's first `used` bytes as frames. `is_unread` is a hint that the new frames will hardly be read
         soon.
         """
         before, size = self.arena.used, len(self.arena.data)
         node_invariant(before <= used <= size, "an arena of {} bytes goes from {} used to {}", size, before, used)
-        self.arena.unread_bytes += (used - self.arena.used) * unread
+        self.arena.unread_bytes += (used - self.arena.used) * is_unread
         self.arena.used = used
 
     def grow(self, vbucket: int, coming: int = 1) -> None:

@@ -229,9 +229,11 @@ class Store:
         """
         return list(events_of(self.index, self.slots, vbucket))
 
-    def newest_seqno(self, vbucket: int, shown: Shown) -> int:
-        """Return the seqno of the newest durable change in the choice `shown`; 0 if there is none."""
-        return self._newest.seqno(vbucket, shown) if self.index.is_mixed(vbucket) else self.index.durable_seqno(vbucket)
+    def newest_seqno(self, vbucket: int, choice: Shown) -> int:
+        """Return the seqno of the newest durable change in the choice `choice`; 0 if there is none."""
+        return (
+            self._newest.seqno(vbucket, choice) if self.index.is_mixed(vbucket) else self.index.durable_seqno(vbucket)
+        )
 
     def collections(self, vbucket: int, ids: list[int]) -> Iterator[tuple[int, int, int, int]]:
         """Yield (collection id, number of live documents, bytes of their frames, number of tombstones) of each
@@ -247,7 +249,7 @@ class Store:
         vbucket: int,
         after_seqno: int = 0,
         end_seqno: int = (1 << 64) - 1,
-        shown: Shown = DEFAULT_ONLY,
+        choice: Shown = DEFAULT_ONLY,
         *,
         every_version: bool = False,
         plain: Sequence[PlainSpan] = (),
@@ -259,7 +261,7 @@ class Store:
             vbucket: the vbucket's number.
             after_seqno: the seqno after which the view begins.
             end_seqno: the seqno at which the view ends.
-            shown: the choice of changes, if the vbucket has other collections than the default one, or system events.
+            choice: the choice of changes, if the vbucket has other collections than the default one, or system events.
             every_version: True for all versions of a key that the log has (it has all above `VBucket.versions_after`);
                 False for the newest version only.
             plain: spans of seqnos with collections whose newest version only is shown, even if `every_version` is True.
@@ -286,10 +288,12 @@ class Store:
         # `_newest` knows the last seqno at the durable end only; a view that ends earlier must look for its last row
         # itself.
         is_whole = rows == self.table.item(vbucket, index.DURABLE_ROWS)
-        last = self._newest.seqno(vbucket, shown) if is_whole else None
+        last = self._newest.seqno(vbucket, choice) if is_whole else None
         durable = self.index.durable_seqno(vbucket)
         node_invariant(last is None or last <= durable, "vbucket {}: seqno {} above {}", vbucket, last, durable)
-        return View(self.slots, vbucket, columns, first, rows, after_seqno, shown, last, every_version, plain, replaced)
+        return View(
+            self.slots, vbucket, columns, first, rows, after_seqno, choice, last, every_version, plain, replaced
+        )
 
     def _befores(self, vbucket: int, every_version: bool) -> int:
         """Return how certain a view can be about the versions that changes replaced (kernels/gather.py).
@@ -428,8 +432,10 @@ class Store:
                 self.index.fork(vbucket)
             history.undo_rows(self.table, vbucket, self.segments, keep)
             self.index.lower(vbucket, keep, high)
-        left = self.index.high_seqno(vbucket)
-        node_invariant(left == high, "vbucket {}: rolled back to seqno {}, {} was written down", vbucket, left, high)
+        high_after = self.index.high_seqno(vbucket)
+        node_invariant(
+            high_after == high, "vbucket {}: rolled back to seqno {}, {} was written down", vbucket, high_after, high
+        )
         # The staged record has numbers from before the rollback; a lost batch must not restore those.
         self.staging.renumbered(vbucket)
         self._newest.cut(vbucket, seqno)
@@ -494,9 +500,9 @@ class Store:
             # Before the rows are undone: the compaction's survey may include some of them, and if it copied them they
             # would be back after a restart.
             self._compaction.overtake()
-        lost = self.committing.abandon(batch)
+        vbuckets = self.committing.abandon(batch)
         self.index.look_for_expired()
-        return lost
+        return vbuckets
 
     # ------------------------------------------------------------------ the log
 

@@ -133,7 +133,7 @@ class View:
         first: int,
         rows: int,
         after_seqno: int,
-        shown: Shown | None = None,
+        choice: Shown | None = None,
         last_seqno: int | None = None,
         every_version: bool = False,
         plain: Sequence[PlainSpan] = (),
@@ -142,7 +142,7 @@ class View:
         self.vbucket = vbucket
         self._befores = befores
         self.cursor: int = after_seqno
-        self._visible = shown
+        self._visible = choice
         self._slots = slots
         self._columns: Columns | None = columns
         self._rows = max(rows, first)
@@ -180,9 +180,9 @@ class View:
 
     def count(self) -> tuple[int, int]:
         """Return the number of changes left, and their stored bytes. Takes time: reads the row of each change."""
-        columns, shown = self._open(), self._visible
+        columns, choice = self._open(), self._visible
         ahead = columns.loc, self._nexts, self._row, self._rows, self._slots.table
-        frames, total = kernels.count_visible(*ahead) if shown is None else choices.count_shown(*ahead, shown)
+        frames, total = kernels.count_visible(*ahead) if choice is None else choices.count_shown(*ahead, choice)
         return int(frames), int(total)
 
     def fill(
@@ -235,8 +235,10 @@ class View:
         rows = self._nexts, self._row, self._rows, self._merged_from
         known_by = self._slots.table, self._befores
         state, place = kernels.find_replaced(columns.seq, columns.loc, columns.prev, *rows, *known_by)
-        known = BeforeState(int(state))
-        return Replaced(known, self._slots.frame(int(place)) if known is BeforeState.VERSION else _NOTHING)
+        before_state = BeforeState(int(state))
+        return Replaced(
+            before_state, self._slots.frame(int(place)) if before_state is BeforeState.VERSION else _NOTHING
+        )
 
     def next_frame(self) -> memoryview:
         """Return the next change in its stored form (records.py), and move past it.

@@ -283,8 +283,8 @@ class Encoding:
             return self._tombstone(value)
         attributes, body = xattr.split(value)
         if not self.xattrs:
-            kept = datatype & Datatype.JSON
-            return (b"", kept if self.keep_datatype else 0) if self.no_value else (body, kept)
+            json_bit = datatype & Datatype.JSON
+            return (b"", json_bit if self.keep_datatype else 0) if self.no_value else (body, json_bit)
         return xattr.join(attributes), datatype if self.keep_datatype else int(Datatype.XATTR)
 
     def _tombstone(self, value: memoryview) -> tuple[memoryview | bytes, int]:
@@ -294,8 +294,8 @@ class Encoding:
         if not self.xattrs:
             return b"", 0
         # User attributes of a tombstone are pruned unless OPEN had 0x100 (dcp 11).
-        kept: memoryview | bytes = value if self.deleted_user_xattrs else xattr.only_system(value)
-        return (kept, int(Datatype.XATTR)) if kept else (b"", 0)
+        attributes: memoryview | bytes = value if self.deleted_user_xattrs else xattr.only_system(value)
+        return (attributes, int(Datatype.XATTR)) if attributes else (b"", 0)
 
 
 def _cut(stored: bytes | memoryview) -> tuple[Frame, memoryview]:

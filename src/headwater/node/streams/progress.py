@@ -67,12 +67,12 @@ def _target(bucket: Bucket, arguments: list[str]) -> tuple[VBucket, str]:
 
 
 def _of_stream(stream: Stream) -> Iterable[tuple[str, str]]:
-    left = stream.items_remaining
+    remaining = stream.items_remaining
     backfilling = stream.phase is StreamPhase.BACKFILLING
     yield "status", _STATUS.get(stream.phase, "in-memory")
-    yield "estimate", str(left)
-    yield "backfillRemaining", str(left if backfilling else 0)
-    yield "chk_items", str(0 if backfilling else left)
+    yield "estimate", str(remaining)
+    yield "backfillRemaining", str(remaining if backfilling else 0)
+    yield "chk_items", str(0 if backfilling else remaining)
 
 
 def _without_stream(bucket: Bucket, vbucket: VBucket, missing: str) -> Iterable[tuple[str, str]]:

@@ -125,7 +125,7 @@ class Stream:
         entry: ProducerStream,
         encoding: Encoding,
         *,
-        wanted: Wanted,
+        streamed: Wanted,
         skip_deletes: bool,
         ready: Callable[[Stream], None],
         ended: Callable[[Stream], None],
@@ -142,14 +142,14 @@ class Stream:
         self._store = store
         self._producer = producer
         self._encoding = encoding
-        self._wanted = wanted
+        self._wanted = streamed
         # Only from seqno 0: a consumer that has documents must get their deletions (dcp 2.1, bit 0x200).
         self._skip_deletes = skip_deletes and self.position == 0
         self._ready = ready
         self._ended = ended
         self._snapshot: SnapshotSender | None = None
         # A consumer takes a COMMIT for a PREPARE of the same stream only (dcp 8.2, 10).
-        self._prepared: set[int] | None = set() if wanted.prepares else None
+        self._prepared: set[int] | None = set() if streamed.prepares else None
         settings, speaks = producer.settings, entry.dialect is not _UPR
         self._asks_versions, self._befores = settings.every_version and speaks, settings.befores and speaks
         self._every_version, self._has_history, self._same_histories_until = False, True, ENDLESS
@@ -517,14 +517,14 @@ class Stream:
 
     def _take_snapshot(self) -> SnapshotSender:
         upto, vb = self._snapshot_end(), self.vbucket.id
-        shown = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
+        choice = self.vbucket.collections.choice(self._wanted, upto)  # a drop hides nothing in a state of before it
         every_version = self._every_version and self._has_versions
         leaves_out = every_version and not self._is_copy and upto <= self._same_histories_until
         # Inside a snapshot, the consumer also lacks the superseded changes before its position.
         since = min(self._next_start, self.position) if self._befores else self.position
         plain = self.vbucket.collections.plain_spans_of(self._wanted, since, upto) if leaves_out else ()
         view = self._store.view(
-            vb, self.position, upto, shown, every_version=every_version, plain=plain, befores=self._befores
+            vb, self.position, upto, choice, every_version=every_version, plain=plain, befores=self._befores
         )
         # A copy: commits that come while this snapshot is sent belong to the next one.
         commits = dict(self.vbucket.prepares.committed(self.position, upto)) if self._wanted.prepares else None

@@ -215,16 +215,16 @@ class Feed:
     def stats(self, now: float) -> Iterable[tuple[str, str]]:
         """Yield this session's statistics in STAT tap (tap.md 7)."""
         producer, ledger, options = self.producer, self.producer.ledger, self.producer.options
-        left = [max(0, each.vbucket.durable_seqno - each.stream.place.seqno) for each in self.readers.values()]
+        backlogs = [max(0, each.vbucket.durable_seqno - each.stream.place.seqno) for each in self.readers.values()]
         backfilling = [each for each in self.readers.values() if each.stream.place.step <= TapStep.BACKFILL]
         yield "type", "producer"
         yield "created", f"{self.created_at:.0f}"
         yield "connected", str(self.connection is not None).lower()
         yield "flags", ",".join(flag.name.lower() for flag in options.flags if flag.name) or "none"
-        yield "qlen", str(sum(left))
-        yield "total_backlog_size", str(sum(left))
+        yield "qlen", str(sum(backlogs))
+        yield "total_backlog_size", str(sum(backlogs))
         yield "rec_fetched", str(ledger.sent)
-        yield "idle", str(not any(left)).lower()
+        yield "idle", str(not any(backlogs)).lower()
         yield "ack_seqno", str(ledger.sent)
         yield "recv_ack_seqno", str(ledger.acked)
         yield "seqno_ack_requested", str(ledger.ack_request)

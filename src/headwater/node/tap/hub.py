@@ -112,9 +112,11 @@ class TapHub:
         A takeover settles such writes itself before it hands a vbucket over.
         """
         here, writes = self._bucket.vbuckets, self._bucket.durable_writes
-        wanted = [here[vb] for vb in options.vbuckets or here if vb in here] if options.dump else []
+        vbuckets = [here[vb] for vb in options.vbuckets or here if vb in here] if options.dump else []
         return sorted(
-            each.id for each in wanted if each.state is State.ACTIVE and not writes.is_settled(each.id, _DEFAULT_ALONE)
+            each.id
+            for each in vbuckets
+            if each.state is State.ACTIVE and not writes.is_settled(each.id, _DEFAULT_ALONE)
         )
 
     def left_behind(self, options: TapOptions) -> list[str]:
@@ -123,8 +125,8 @@ class TapHub:
         TAP sends the default collection only.
         """
         here = self._bucket.vbuckets
-        wanted = [here[vb] for vb in options.vbuckets if vb in here] if options.takeover else []
-        return sorted({name for each in wanted for name in each.collections.named_paths})
+        vbuckets = [here[vb] for vb in options.vbuckets if vb in here] if options.takeover else []
+        return sorted({name for each in vbuckets for name in each.collections.named_paths})
 
     def connect(self, kv: Session, options: TapOptions) -> TapSession:
         """Return the TAP session for a client's connection, of which it takes charge.
@@ -293,8 +295,8 @@ def connect(session: Session, frame: Frame) -> None:
         next_step = f"the first is {unsettled[0]}; its replicas must be up, or failed over"
         _refuse(session, frame, Status.ETMPFAIL, f"{cause}; {next_step}")
     # Refused before anything moves: otherwise documents of other collections would stay behind in a dead vbucket.
-    elif named := tap.left_behind(options):
-        _refuse(session, frame, Status.NOT_SUPPORTED, takes_not(named))
+    elif collection_names := tap.left_behind(options):
+        _refuse(session, frame, Status.NOT_SUPPORTED, takes_not(collection_names))
     else:
         tap.connect(session, options)
 
@@ -325,7 +327,7 @@ def deregister(session: Session, request: Deregister) -> Done:
 @handles(ChangeFilter, value_bytes_max=OPTIONS_BYTES_MAX)
 def change_filter(session: Session, request: ChangeFilter) -> Done:
     """Handle CHANGE_FILTER: change the vbuckets of a session. "n = 0, short body or unknown name: EINVAL"."""
-    wanted = dict(request.checkpoints)
-    if not wanted or not session.server.tap.change_filter(request.key, wanted):
+    checkpoints = dict(request.checkpoints)
+    if not checkpoints or not session.server.tap.change_filter(request.key, checkpoints):
         raise CommandRefused(Status.EINVAL, f"no vbuckets, or no live session of the name {request.key!r}")
     return Done()

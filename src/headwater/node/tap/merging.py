@@ -163,8 +163,8 @@ class TapMerge:
         for run in self._runs:
             refused.setdefault(run.call, run.there)
         self._runs.clear()  # all these messages are sent again, with new numbers
-        for call, there in refused.items():
-            call.answer(frame.opcode, there, frame.status)
+        for call, opaque in refused.items():
+            call.answer(frame.opcode, opaque, frame.status)
 
     def _acknowledge(self, number: int, opcode: int) -> None:
         """Acknowledge the messages up to a number: each worker gets one answer, to its last message among them."""
@@ -177,8 +177,8 @@ class TapMerge:
                 self._runs.popleft()
             else:
                 run.first, run.there, run.count = run.first + count, _wire(run.there + count), run.count - count
-        for call, there in last.items():
-            call.answer(opcode, there, Status.SUCCESS)
+        for call, opaque in last.items():
+            call.answer(opcode, opaque, Status.SUCCESS)
 
     # --- what the workers send ----------------------------------------------------------------------------------------
 

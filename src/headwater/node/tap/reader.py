@@ -30,12 +30,11 @@ _OWNED = frozenset({State.ACTIVE, State.DEAD})
 """The states of a vbucket that no other node owns: ACTIVE while this node owns it, DEAD while it is handed over."""
 
 
-def takes_not(named: Sequence[str]) -> str:
+def takes_not(names: Sequence[str]) -> str:
     """Return the reason why a takeover can't move vbuckets with these collections, and the alternative."""
-    shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-    return (
-        f"a TAP takeover would leave {shown} behind: TAP has no collections; `headwater move --takeover` moves by DCP"
-    )
+    names_text = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    text = f"a TAP takeover would leave {names_text} behind"
+    return f"{text}: TAP has no collections; `headwater move --takeover` moves by DCP"
 
 
 class Readers(Protocol):
@@ -151,14 +150,14 @@ class TapReader:
 
     def take_turn(self, outlet: Outlet, quantum_bytes: int) -> None:
         """Send about `quantum_bytes`, or less if the outlet is full or the connection's turn ends."""
-        left = quantum_bytes
-        while left > 0 and not outlet.is_full and not outlet.is_late():
-            size = self._step(outlet, left)
+        remaining_bytes = quantum_bytes
+        while remaining_bytes > 0 and not outlet.is_full and not outlet.is_late():
+            size = self._step(outlet, remaining_bytes)
             if size is None:
                 self.has_work = False
                 self._feed.hold(self)
                 return
-            left -= size
+            remaining_bytes -= size
         self.has_work = True
 
     def _step(self, outlet: Outlet, quantum_bytes: int) -> int | None:
@@ -232,9 +231,9 @@ class TapReader:
             self._feed.fail(f"vbucket {self.vbucket.id}: {lacks}")
             return False
         if self.vbucket.state is State.ACTIVE:
-            if named := self.vbucket.collections.named_paths:  # created since TAP_CONNECT
+            if collection_names := self.vbucket.collections.named_paths:  # created since TAP_CONNECT
                 outlet.flush()  # before the connection is closed
-                self._feed.fail(f"vbucket {self.vbucket.id}: {takes_not(named)}")
+                self._feed.fail(f"vbucket {self.vbucket.id}: {takes_not(collection_names)}")
                 return False
             bucket = self._feed.bucket
             if self.vbucket.id in bucket.fenced:  # since TAP_CONNECT
@@ -277,8 +276,8 @@ class TapReader:
             if upto < durable and place.step is TapStep.BACKFILL and not store.index.exact(vb, upto):
                 upto = self.stream.upto = durable
             # TAP sends the default collection only, and nothing once that was dropped.
-            shown = self.vbucket.collections.choice(PLAIN, self.vbucket.durable_seqno)
-            view = store.view(vb, place.seqno, upto, shown)
+            choice = self.vbucket.collections.choice(PLAIN, self.vbucket.durable_seqno)
+            view = store.view(vb, place.seqno, upto, choice)
             self._encoding = self._encoding or self._feed.encoding(self.stream)
             self._snapshot = SnapshotSender(view, self._encoding, covers_seqno=upto, last_seqno=view.end_seqno)
         return self._snapshot

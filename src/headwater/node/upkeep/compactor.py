@@ -131,11 +131,11 @@ class Compactor:
         """
         before = SECONDS_MAX if everything or not before_seconds else min(before_seconds, SECONDS_MAX)
         highest = before_seqno or WIRE_SEQNO_MAX
-        kept = 0 if self._bucket.store.staging.lacks_room else HISTORY_ROWS
+        history_rows = 0 if self._bucket.store.staging.lacks_room else HISTORY_ROWS
         await self.run(
             before,
             purge_limit=lambda each: min(highest, self._needed(each)) if each == vbucket else 0,
-            history_rows=lambda each: 0 if each == vbucket else kept,
+            history_rows=lambda each: 0 if each == vbucket else history_rows,
         )
 
     async def run(

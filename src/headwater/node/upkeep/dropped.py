@@ -42,10 +42,10 @@ class DroppedDocuments:
         """Begin to count the documents, in a task, if the last change of collections is old enough. Call this every few
         seconds; `now` is in seconds of the loop's clock.
         """
-        known = sum(vbucket.collections.uid for vbucket in self._bucket.vbuckets.values())
+        uid_sum = sum(vbucket.collections.uid for vbucket in self._bucket.vbuckets.values())
         # The sum of the manifests' uids changes with each drop in any vbucket; the time counts from the last change.
-        if known != self._known:
-            self._known, self._count_at = known, now + SETTLED_SECONDS if known else None
+        if uid_sum != self._known:
+            self._known, self._count_at = uid_sum, now + SETTLED_SECONDS if uid_sum else None
         elif self._count_at is not None and now >= self._count_at and not self._is_counting:
             self._count_at = None
             self._counting = asyncio.get_running_loop().create_task(self._count(now))

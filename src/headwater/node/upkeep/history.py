@@ -67,13 +67,13 @@ class KeptHistory:
         The setting's limit in bytes is for all vbuckets of the bucket; the vbuckets on this node have their share of
         it.
         """
-        kept, bucket = self.retention, self._bucket
+        retention, bucket = self.retention, self._bucket
         if not self._keeps:
             return None
-        since = bucket.clock.time_ns() - kept.seconds * NANOSECONDS
-        here = kept.bytes * len(bucket.vbuckets) // bucket.vbucket_count
+        since = bucket.clock.time_ns() - retention.seconds * NANOSECONDS
+        here = retention.bytes * len(bucket.vbuckets) // bucket.vbucket_count
         # At least 1, because 0 would mean no limit by age.
-        return HistoryLimits(max(1, since) if kept.seconds else 0, here if kept.bytes else FOREVER)
+        return HistoryLimits(max(1, since) if retention.seconds else 0, here if retention.bytes else FOREVER)
 
     def is_due(self, now: float) -> bool:
         """Return True if the bytes may be measured again: enough time has passed, or the setting has changed."""

@@ -96,11 +96,11 @@ class Scrubber:
     def _report(self, damage: Damage) -> None:
         hit = self._bucket.take_out(damage)
         if hit is not None:
-            named = ", ".join(map(str, sorted(hit))) or "none"
+            vbuckets_text = ", ".join(map(str, sorted(hit))) or "none"
             message = (
                 "%s; not served any more: a part of vbuckets %s; replace the node, or restore the store from a copy"
             )
-            log.error(message, damage, named, extra=event("log.damaged", vbuckets=sorted(hit)))
+            log.error(message, damage, vbuckets_text, extra=event("log.damaged", vbuckets=sorted(hit)))
 
     def _begin(self) -> None:
         self._task = self._loop.create_task(self._pass())

@@ -53,8 +53,10 @@ def bound(login: Login, sock: socket.socket | TlsSocket, called: Address) -> Log
     if login.user != CLUSTER_USER:
         return login
     if isinstance(sock, TlsSocket):
-        shown = sock.engine.certificate()
-        return replace(login, binding=Binding(END_POINT, b"" if shown is None else read_der(shown).end_point))
+        certificate = sock.engine.certificate()
+        return replace(
+            login, binding=Binding(END_POINT, b"" if certificate is None else read_der(certificate).end_point)
+        )
     return replace(login, binding=Binding(ADDRESS, f"{called} {_text(sock.getpeername())}".encode()))
 
 
@@ -88,9 +90,9 @@ def why_for_another(sock: TlsSocket | None, called_at: object, names: Collection
     if sock is not None:
         return f"{_FOR_ANOTHER}; it is not for the certificate of this node: does something between the two end TLS?"
     whom = data[:_SHOWN_BYTES_MAX].decode("utf-8", "replace")
-    known = f"by its map this node is {' or '.join(sorted(names))}" if names else "this node has no map"
+    own_names = f"by its map this node is {' or '.join(sorted(names))}" if names else "this node has no map"
     return (
-        f'{_FOR_ANOTHER}; it is for "{whom}", and {known}, called at {_text(called_at) or "no address"}: behind a'
+        f'{_FOR_ANOTHER}; it is for "{whom}", and {own_names}, called at {_text(called_at) or "no address"}: behind a'
         " translation of addresses give it the members' map, or call it by TLS"
     )
 

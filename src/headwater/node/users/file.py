@@ -126,13 +126,13 @@ class UsersFile:
         """
         self.save_list(edited(UserList(), {}, accounts))
 
-    def save_list(self, wanted: UserList) -> None:
+    def save_list(self, users: UserList) -> None:
         """Replace the list; the file is durable on return.
 
         Raises:
             DiskFull, StorageError, UnsureFile: as `save`.
         """
-        body = json.dumps(wanted.as_json(), indent=1).encode()
+        body = json.dumps(users.as_json(), indent=1).encode()
         data = encode_text_file(_TITLE, _FORMAT, body)
         # Checked on the new file before it is renamed: the old list stays if this file system can't keep other users
         # out.
@@ -182,18 +182,18 @@ class UsersFile:
             yield accounts
             self.save_list(edited(users, before, accounts))
 
-    def change(self, wanted: Callable[[UserList | None], UserList | None]) -> None:
-        """Replace the list by the result of `wanted`; the file is durable on return.
+    def change(self, edit: Callable[[UserList | None], UserList | None]) -> None:
+        """Replace the list by the result of `edit`; the file is durable on return.
 
         Args:
-            wanted: called with the present list, None if there is no file; returns the new list, or None for no change.
+            edit: called with the present list, None if there is no file; returns the new list, or None for no change.
 
         Raises:
-            DiskFull, StorageError, UnsureFile: as `save`. Errors of `wanted` are raised too.
+            DiskFull, StorageError, UnsureFile: as `save`. Errors of `edit` are raised too.
         """
         with self._changing():
             before = self.load_list()
-            after = wanted(before)
+            after = edit(before)
             if after is not None and after != before:
                 self.save_list(after)
 

@@ -221,8 +221,8 @@ class Users:
         Raises:
             TooManyWait: too many derivations are waiting already.
         """
-        given = not self.required or user in self._passwords
-        if given and (hash_name, user if self.required else "") not in self._derived:
+        has_keys = not self.required or user in self._passwords
+        if has_keys and (hash_name, user if self.required else "") not in self._derived:
             return await self.derivations.run(lambda: self.keys(hash_name, user))
         return self.keys(hash_name, user)
 

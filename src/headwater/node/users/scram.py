@@ -127,15 +127,15 @@ class Exchange:
         if bound and not self._sees(bound):
             self.is_for_another, self.bound_to = True, bound
             return None
-        said = f"{self._first.bare},{self._challenge},{without_proof}".encode()
-        signature = hmac.digest(self._keys.stored_key, said, self._hash)
-        given = _base64(proof)
-        if len(given) != len(signature):
+        auth_message = f"{self._first.bare},{self._challenge},{without_proof}".encode()
+        signature = hmac.digest(self._keys.stored_key, auth_message, self._hash)
+        client_proof = _base64(proof)
+        if len(client_proof) != len(signature):
             return None
-        client_key = bytes(a ^ b for a, b in zip(given, signature, strict=True))
+        client_key = bytes(a ^ b for a, b in zip(client_proof, signature, strict=True))
         if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), self._keys.stored_key):
             return None
-        return b"v=" + base64.b64encode(hmac.digest(self._keys.server_key, said, self._hash))
+        return b"v=" + base64.b64encode(hmac.digest(self._keys.server_key, auth_message, self._hash))
 
 
 def _text(message: bytes) -> str:

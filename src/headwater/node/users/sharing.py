@@ -113,10 +113,10 @@ class Sharing:
 
     # --- this node's list ---------------------------------------------------------------------------------------------
 
-    def text(self, known: bytes = b"") -> bytes:
-        """Return this node's list; nothing (b"") if `known` is its digest, because the caller has the same list."""
+    def text(self, digest: bytes = b"") -> bytes:
+        """Return this node's list; nothing (b"") if `digest` is its digest, because the caller has the same list."""
         users = self._users.list or UserList()
-        return b"" if known and known == users.digest().encode() else users.encode()
+        return b"" if digest and digest == users.digest().encode() else users.encode()
 
     async def take(self, text: bytes) -> None:
         """Merge an administrator's list into this node's; on return the result is on disk and in force.
@@ -138,10 +138,10 @@ class Sharing:
 
     def watch(self) -> None:
         """Begin to request the lists of new members, and stop requesting those of former ones."""
-        wanted = self._peers() if self._users.required and self._has_secret else ()  # in the order of the map
-        for address in [each for each in self._tasks if each not in wanted]:
+        peers = self._peers() if self._users.required and self._has_secret else ()  # in the order of the map
+        for address in [each for each in self._tasks if each not in peers]:
             self._tasks.pop(address).cancel()
-        for address in [each for each in wanted if each not in self._tasks]:
+        for address in [each for each in peers if each not in self._tasks]:
             self._tasks[address] = self._loop.create_task(self._ask_on(address))
 
     def stop(self) -> None:
@@ -151,13 +151,13 @@ class Sharing:
         self._tasks.clear()
 
     def _peers(self) -> tuple[Address, ...]:
-        known = self._place().map
-        return () if known is None or known.this is None else tuple(known.peers)
+        cluster_map = self._place().map
+        return () if cluster_map is None or cluster_map.this is None else tuple(cluster_map.peers)
 
     @property
     def _cluster(self) -> str:
-        known = self._place().map
-        return known.uuid if known is not None and self._peers() else ""
+        cluster_map = self._place().map
+        return cluster_map.uuid if cluster_map is not None and self._peers() else ""
 
     async def _ask_on(self, address: Address) -> None:
         def failed(error: Exception) -> None:
@@ -246,8 +246,8 @@ def _read(text: bytes) -> UserList:
     return users
 
 
-def _question(known: bytes) -> Conversation[bytes]:
-    answer = yield IoctlGet(key=KEY, value=known).frame()
+def _question(digest: bytes) -> Conversation[bytes]:
+    answer = yield IoctlGet(key=KEY, value=digest).frame()
     if answer.status:
         raise refused("ask for the users", answer)
     return answer.value

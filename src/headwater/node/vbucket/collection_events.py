@@ -239,8 +239,8 @@ class VBucketCollections:
 
     def events_at(self, seqnos: Container[int]) -> list[StoredEvent]:
         """Return the events with these seqnos."""
-        known = zip(self._seqnos, self._row.events(), strict=True)
-        return [StoredEvent(seqno, event) for seqno, event in known if seqno in seqnos]
+        stored_events = zip(self._seqnos, self._row.events(), strict=True)
+        return [StoredEvent(seqno, event) for seqno, event in stored_events if seqno in seqnos]
 
     def steps_to(self, following: CollectionsManifest) -> list[tuple[ManifestEvent, EventParts]]:
         """Return the events that lead to another manifest, each with its stored form. Vbuckets with the same events
@@ -254,16 +254,16 @@ class VBucketCollections:
             folded.next = following, [(event, event_parts(event)) for event in events]
         return folded.next[1]
 
-    def choice(self, wanted: Wanted, seqno: int) -> Shown:
-        """Return the choice (kernels/choices.py) of a reader that wants `wanted`, and may see everything up to
+    def choice(self, query: Wanted, seqno: int) -> Shown:
+        """Return the choice (kernels/choices.py) of a reader that wants `query`, and may see everything up to
         `seqno`.
         """
         choices, length = self._all_events.choices, self._length(seqno)
         # A reader may see events only up to its durable seqno. With those that are staged alone, a lost batch would
         # leave it without documents of a collection that was never dropped.
-        choice = choices.get((wanted, length))
+        choice = choices.get((query, length))
         if choice is None:
-            choice = choices[wanted, length] = self._choose(wanted, seqno)
+            choice = choices[query, length] = self._choose(query, seqno)
         return choice
 
     def plain_spans(self, after: int, last: int) -> tuple[PlainSpan, ...]:
@@ -294,30 +294,30 @@ class VBucketCollections:
         if plain:
             yield PlainSpan(begin, last, _sorted_ids(plain))
 
-    def has_history(self, wanted: Wanted, after: int, last: int) -> bool:
+    def has_history(self, query: Wanted, after: int, last: int) -> bool:
         """Return True if, at some seqno above `after` and up to `last`, one of the wanted collections has a history."""
         if not (spans := self.plain_spans(after, last)):
             return True
         plain = Counter[int]()
         for each in spans:
             plain.update(dict.fromkeys(each.collections.tolist(), each.last - each.after))
-        documents = [each for each in self.choice(wanted, last).tolist() if each < EVENTS_OF_COLLECTIONS]
+        documents = [each for each in self.choice(query, last).tolist() if each < EVENTS_OF_COLLECTIONS]
         # A collection counts from its creation on: before that it had no changes whose versions could be left out.
         created = self._creations() if after < self._seqnos[-1] else {}
         lengths = {each: last - max(after, created.get(each, 0)) for each in documents}
         return not documents or any(not length or plain[each] < length for each, length in lengths.items())
 
-    def plain_spans_of(self, wanted: Wanted, after: int, last: int) -> tuple[PlainSpan, ...]:
+    def plain_spans_of(self, query: Wanted, after: int, last: int) -> tuple[PlainSpan, ...]:
         """Return `plain_spans`, reduced to the wanted collections: a stream has no changes of other collections."""
         if not (spans := self.plain_spans(after, last)):
             return ()
-        shown = self.choice(wanted, last)
-        if not len(shown):
+        numbers = self.choice(query, last)
+        if not len(numbers):
             return spans
-        chosen = (PlainSpan(each.after, each.last, np.intersect1d(each.collections, shown)) for each in spans)
-        return tuple(each for each in chosen if len(each.collections))
+        reduced = (PlainSpan(each.after, each.last, np.intersect1d(each.collections, numbers)) for each in spans)
+        return tuple(each for each in reduced if len(each.collections))
 
-    def span_of_same_histories(self, wanted: Wanted, after: int, durable_seqno: int) -> tuple[int, int]:
+    def span_of_same_histories(self, query: Wanted, after: int, durable_seqno: int) -> tuple[int, int]:
         """Return the first span of seqnos above `after` in which no wanted collection gets or loses its history.
 
         Returns:
@@ -328,7 +328,7 @@ class VBucketCollections:
         if not self._has_plain or after >= self._seqnos[-1]:
             return after, ENDLESS
         for seqno, event in zip(self._seqnos, self._row.events(), strict=True):
-            if seqno <= after or event.kind is not EventKind.MODIFY_COLLECTION or not wanted.concerns(event):
+            if seqno <= after or event.kind is not EventKind.MODIFY_COLLECTION or not query.concerns(event):
                 continue
             if seqno > min(after + 1, durable_seqno):
                 return after, seqno
@@ -340,18 +340,18 @@ class VBucketCollections:
         kind, events = EventKind.CREATE_COLLECTION, zip(self._seqnos, self._row.events(), strict=True)
         return {event.collection_id or 0: seqno for seqno, event in events if event.kind is kind}
 
-    def is_over(self, wanted: Wanted, seqno: int) -> bool:
+    def is_over(self, query: Wanted, seqno: int) -> bool:
         """Return True if, at a seqno, no wanted collection exists, and none can be created later."""
         if not self._seqnos:
             return False
         now = self._events_until(seqno)
-        if not wanted.aware:
+        if not query.aware:
             # A client without collections reads the default one alone, which never comes back.
             return 0 not in now.alive
-        if wanted.scope is not None:
+        if query.scope is not None:
             # A scope without collections is not over: the filter takes in future ones (dcp 5).
-            return now.manifest.scope_by_id(wanted.scope) is None
-        return wanted.collections is not None and not wanted.collections & now.alive.keys()
+            return now.manifest.scope_by_id(query.scope) is None
+        return query.collections is not None and not query.collections & now.alive.keys()
 
     def dropped(self) -> Dropped:
         """Return the dropped collections by id, with the seqno of each drop."""
@@ -378,25 +378,25 @@ class VBucketCollections:
         seqnos = self._seqnos
         return len(seqnos) if not seqnos or seqnos[-1] <= seqno else bisect_right(seqnos, seqno)
 
-    def _choose(self, wanted: Wanted, seqno: int) -> Shown:
+    def _choose(self, query: Wanted, seqno: int) -> Shown:
         alive = self.at(seqno).by_id()
-        if not wanted.aware:
+        if not query.aware:
             plain = [0] if 0 in alive else []
-            return np.array(plain + [PREPARES + each for each in plain if wanted.prepares], np.uint64)
+            return np.array(plain + [PREPARES + each for each in plain if query.prepares], np.uint64)
         collections, scopes = self._ever()
-        documents = {number for number, (scope, _) in alive.items() if wanted.scope in {None, scope.id}}
-        if wanted.collections is not None:
-            documents &= wanted.collections
+        documents = {number for number, (scope, _) in alive.items() if query.scope in {None, scope.id}}
+        if query.collections is not None:
+            documents &= query.collections
             # "A filtered stream receives the events of its scope/collections only" (dcp 2.16).
-            collections, scopes = set(wanted.collections), set()
-        elif wanted.scope is not None:
-            collections, scopes = self._ever(wanted.scope)[0], {wanted.scope}
+            collections, scopes = set(query.collections), set()
+        elif query.scope is not None:
+            collections, scopes = self._ever(query.scope)[0], {query.scope}
         # Events of dropped collections are sent too: a client that had the collection learns only by the drop that its
         # documents are gone (dcp 2.16).
-        chosen = documents | {EVENTS_OF_COLLECTIONS + each for each in collections}
-        chosen |= {PREPARES + each for each in documents if wanted.prepares}
-        chosen |= {MODIFICATIONS + each for each in documents if wanted.modifications}
-        return np.array(sorted(chosen | {EVENTS_OF_SCOPES + each for each in scopes}), np.uint64)
+        numbers = documents | {EVENTS_OF_COLLECTIONS + each for each in collections}
+        numbers |= {PREPARES + each for each in documents if query.prepares}
+        numbers |= {MODIFICATIONS + each for each in documents if query.modifications}
+        return np.array(sorted(numbers | {EVENTS_OF_SCOPES + each for each in scopes}), np.uint64)
 
     def _ever(self, scope: int | None = None) -> tuple[set[int], set[int]]:
         """Return the ids of all collections and of all scopes that ever had an event; with `scope`, only in

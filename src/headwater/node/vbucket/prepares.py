@@ -68,8 +68,8 @@ class VBucketPrepares:
         self.commits.clear()
         # A row in a damaged batch reads as an empty tombstone, so the log alone would say that the prepare is over. A
         # key whose former owner may have answered success would then serve its old version.
-        lost = self._store.quarantine.lost(self._vbucket).tolist()
-        damaged = [(seqno, key) for key, seqno in self.pending.items() if seqno in lost]
+        lost_seqnos = self._store.quarantine.lost(self._vbucket).tolist()
+        damaged = [(seqno, key) for key, seqno in self.pending.items() if seqno in lost_seqnos]
         waiting = [(each.by_seqno, key_of(each.key)) for each in self._store.prepares.waiting(self._vbucket)]
         # Commits are staged in the order of the prepares, and `commits` walks this dictionary from its front.
         self.pending = {key: seqno for seqno, key in sorted(damaged + waiting) if not self._seems_over(key, seqno)}

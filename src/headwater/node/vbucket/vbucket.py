@@ -308,8 +308,12 @@ class VBucket:
         """The value of `complete_durable_seqno`, but at most the seqno before the first change that is damaged
         on disk.
         """
-        lost = self._store.quarantine.lost(self.id)
-        return min(self.complete_durable_seqno, int(lost[0]) - 1) if len(lost) else self.complete_durable_seqno
+        lost_seqnos = self._store.quarantine.lost(self.id)
+        return (
+            min(self.complete_durable_seqno, int(lost_seqnos[0]) - 1)
+            if len(lost_seqnos)
+            else self.complete_durable_seqno
+        )
 
     @property
     def acknowledged_seqno(self) -> int:

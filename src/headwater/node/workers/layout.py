@@ -157,8 +157,8 @@ def count_of(config: NodeConfig) -> int:
     """
     if config.workers:
         return config.workers
-    if (known := load(config.data)) is not None:
-        return len(known.ports)
+    if (layout := load(config.data)) is not None:
+        return len(layout.ports)
     if (config.data / STORE_NAME).exists():
         return 1
     return min(len(os.sched_getaffinity(0)), config.vbuckets or VBUCKETS_NEW)
@@ -166,8 +166,8 @@ def count_of(config: NodeConfig) -> int:
 
 def refuse_folder_of_workers(config: NodeConfig) -> None:
     """Raise OptionError if a folder belongs to several workers: a single process must not serve it."""
-    if (known := load(config.data)) is not None:
-        raise OptionError("workers", 1, f"{len(known.ports)}, which {config.data} was made with: give that number")
+    if (layout := load(config.data)) is not None:
+        raise OptionError("workers", 1, f"{len(layout.ports)}, which {config.data} was made with: give that number")
 
 
 def layout_of(config: NodeConfig) -> WorkersLayout:
@@ -177,18 +177,18 @@ def layout_of(config: NodeConfig) -> WorkersLayout:
         OptionError: the folder was made without workers, or for other settings; or a port can't be bound.
         StorageError: the file of workers is damaged, or a worker's store is missing.
     """
-    known = load(config.data)
-    if known is None:
+    layout = load(config.data)
+    if layout is None:
         _refuse_plain_store(config)
-        known = _planned(config)
+        layout = _planned(config)
         # Before any worker has a store, so that a start after an interruption makes the same map.
-        known.save(config.data)
+        layout.save(config.data)
     else:
         _make_durable(config.data)
-    _refuse_others(config, known)
-    for number in range(len(known.ports)):
-        known.check_store(config.data, number)
-    return known
+    _refuse_others(config, layout)
+    for number in range(len(layout.ports)):
+        layout.check_store(config.data, number)
+    return layout
 
 
 def _make_durable(folder: Path) -> None:
@@ -209,23 +209,23 @@ def _make_durable(folder: Path) -> None:
 def _refuse_plain_store(config: NodeConfig) -> None:
     if (config.data / STORE_NAME).exists():
         way = "documents come into a folder of workers by headwater backup, or headwater load"
-        wanted = f"1, which {config.data} was made with: give another --data for workers; {way}"
-        raise OptionError("workers", config.workers, wanted)
+        allowed = f"1, which {config.data} was made with: give another --data for workers; {way}"
+        raise OptionError("workers", config.workers, allowed)
 
 
-def _refuse_others(config: NodeConfig, known: WorkersLayout) -> None:
+def _refuse_others(config: NodeConfig, layout: WorkersLayout) -> None:
     folder = config.data
-    for name, given, kept in (
-        ("host", config.host, known.host),
-        ("bucket", config.bucket, known.bucket),
-        ("vbuckets", config.vbuckets or known.vbuckets, known.vbuckets),
+    for name, option_value, layout_value in (
+        ("host", config.host, layout.host),
+        ("bucket", config.bucket, layout.bucket),
+        ("vbuckets", config.vbuckets or layout.vbuckets, layout.vbuckets),
     ):
-        if given != kept:
-            raise OptionError(name, given, f"{kept}, which the workers of {folder} were founded with")
+        if option_value != layout_value:
+            raise OptionError(name, option_value, f"{layout_value}, which the workers of {folder} were founded with")
     for name, port in _of_node(config).items():
-        if port in (*known.ports, *known.tls_ports):
+        if port in (*layout.ports, *layout.tls_ports):
             raise OptionError(name, port, f"a port that none of the workers of {folder} has")
-    if config.tls_certificate and not known.tls_ports:
+    if config.tls_certificate and not layout.tls_ports:
         raise OptionError(
             "tls-certificate", config.tls_certificate, f"possible yet for {folder}, whose workers have no ports for TLS"
         )
@@ -255,24 +255,24 @@ def _ports(config: NodeConfig, count: int) -> tuple[tuple[int, ...], tuple[int, 
     return had[:count], had[count:]
 
 
-def free_ports(config: NodeConfig, first: int, wanted: int) -> tuple[int, ...]:
+def free_ports(config: NodeConfig, first: int, count: int) -> tuple[int, ...]:
     """Return ports for workers, all of which are free at this moment.
 
     Args:
         config: the node's settings.
         first: the first of consecutive ports; 0 for any ports.
-        wanted: the number of ports.
+        count: the number of ports.
 
     Raises:
         OptionError: one of the ports is taken, or is the node's own.
     """
-    numbers = [first + at if first else 0 for at in range(wanted)]
+    numbers = [first + at if first else 0 for at in range(count)]
     if first and (numbers[-1] > PORT["most"] or set(_of_node(config).values()) & set(numbers)):
         raise OptionError(
-            "worker-port", first, f"the first of {wanted} ports that are nobody's: {first} to {numbers[-1]}"
+            "worker-port", first, f"the first of {count} ports that are nobody's: {first} to {numbers[-1]}"
         )
-    with ExitStack() as taken:
-        sockets = [taken.enter_context(bound("worker-port", config.host, number)) for number in numbers]
+    with ExitStack() as sockets_open:
+        sockets = [sockets_open.enter_context(bound("worker-port", config.host, number)) for number in numbers]
         return tuple(int(each.getsockname()[1]) for each in sockets)
 
 

@@ -30,38 +30,38 @@ __all__ = ["resized", "spares"]
 log: Final = logging.getLogger(__name__)
 
 
-def resized(config: NodeConfig, known: WorkersLayout) -> WorkersLayout:
+def resized(config: NodeConfig, layout: WorkersLayout) -> WorkersLayout:
     """Return the layout with as many workers as the settings demand; if it is new, it is on the disk on return.
 
     Raises:
         OptionError: this number of workers is impossible now; the error says what has to be done first.
         StorageError, DiskFull: either nothing or everything was changed, and the next start continues from there.
     """
-    count, had = count_of(config), len(known.ports)
+    count, had = count_of(config), len(layout.ports)
     if count == had:
         _set_aside(config.data, had)  # what remains of a start that was interrupted
-        return known
-    if not (known.complete and known.has_map):
-        why = "all of them have been up once" if known.has_map else "their cluster has no other machines"
+        return layout
+    if not (layout.complete and layout.has_map):
+        why = "all of them have been up once" if layout.has_map else "their cluster has no other machines"
         raise OptionError("workers", count, f"{had}, which {config.data} was made with, until {why}")
     if count > had:
         _set_aside(config.data, had)
-        known = _with_more(config, known, count - had)
+        layout = _with_more(config, layout, count - had)
         # The new workers are in the file before they have folders; after an interruption here the next start creates
         # them.
-        known.save(config.data)
+        layout.save(config.data)
     else:
-        _check_left(config, known, count)
-        known = replace(
-            known,
-            ports=known.ports[:count],
-            tls_ports=known.tls_ports[:count],
-            joining=max(0, known.joining + count - had),
+        _check_left(config, layout, count)
+        layout = replace(
+            layout,
+            ports=layout.ports[:count],
+            tls_ports=layout.tls_ports[:count],
+            joining=max(0, layout.joining + count - had),
         )
         # First the file, then the folders: after an interruption between the two the next start sets the folders aside.
-        known.save(config.data)
+        layout.save(config.data)
         _set_aside(config.data, count)
-    return known
+    return layout
 
 
 def spares(folder: Path, layout: WorkersLayout) -> list[Address]:
@@ -72,32 +72,34 @@ def spares(folder: Path, layout: WorkersLayout) -> list[Address]:
     """
     if not layout.has_map:
         return []
-    named = {each for map_ in _newest_maps(folder, len(layout.ports)) for each in map_.servers}
-    return [each for each in layout.addresses if each not in named]
+    mapped = {each for map_ in _newest_maps(folder, len(layout.ports)) for each in map_.servers}
+    return [each for each in layout.addresses if each not in mapped]
 
 
-def _with_more(config: NodeConfig, known: WorkersLayout, added: int) -> WorkersLayout:
-    numbers = sorted((*known.ports, *known.tls_ports))
+def _with_more(config: NodeConfig, layout: WorkersLayout, added: int) -> WorkersLayout:
+    numbers = sorted((*layout.ports, *layout.tls_ports))
     is_a_row = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    given = 0 if config.worker_port in numbers else config.worker_port
-    ports = free_ports(config, given or (numbers[-1] + 1 if is_a_row else 0), added * (2 if known.tls_ports else 1))
+    first_port = 0 if config.worker_port in numbers else config.worker_port
+    ports = free_ports(
+        config, first_port or (numbers[-1] + 1 if is_a_row else 0), added * (2 if layout.tls_ports else 1)
+    )
     return replace(
-        known,
-        ports=(*known.ports, *ports[:added]),
-        tls_ports=(*known.tls_ports, *ports[added:]),
-        joining=known.joining + added,
+        layout,
+        ports=(*layout.ports, *ports[:added]),
+        tls_ports=(*layout.tls_ports, *ports[added:]),
+        joining=layout.joining + added,
     )
 
 
-def _check_left(config: NodeConfig, known: WorkersLayout, count: int) -> None:
+def _check_left(config: NodeConfig, layout: WorkersLayout, count: int) -> None:
     """Raise OptionError if a worker that is to leave is named by a bucket's map."""
-    leaving, had = known.addresses[count:], len(known.ports)
+    leaving, had = layout.addresses[count:], len(layout.ports)
     for map_ in _newest_maps(config.data, had):
-        if named := [each for each in leaving if each in map_.servers]:
-            remove = " ".join(f"--remove {each}" for each in named)
+        if mapped := [each for each in leaving if each in map_.servers]:
+            remove = " ".join(f"--remove {each}" for each in mapped)
             way = f"headwater cluster rebalance {Address(config.host, config.port)} {remove}"
-            wanted = f"{had}, for the map of bucket {map_.bucket} names the others: start {had}, then {way}"
-            raise OptionError("workers", count, wanted)
+            allowed = f"{had}, for the map of bucket {map_.bucket} names the others: start {had}, then {way}"
+            raise OptionError("workers", count, allowed)
 
 
 def _newest_maps(folder: Path, count: int) -> list[ClusterMap]:
@@ -115,9 +117,9 @@ def _maps(folder: Path, count: int) -> Iterator[ClusterMap]:
         # Each bucket has its own map, in the folder of its store.
         for store in (worker, *sorted(worker.glob("buckets/*"))):
             file = MapFile(RealDisk(), store)
-            if store.is_dir() and (kept := file.load()) is not None:
+            if store.is_dir() and (saved := file.load()) is not None:
                 try:
-                    yield ClusterMap.from_json(kept[0])
+                    yield ClusterMap.from_json(saved[0])
                 except RemoteProtocolError as error:
                     raise StorageError(f"{file.path}: {error}") from None
 

@@ -100,22 +100,22 @@ def serve(config: NodeConfig, out: TextIO, load: Callable[[], None], start: Star
     if sys.platform != "linux":
         raise OptionError("workers", config.workers, "1, on a system where processes can't be told to end together")
     log_lines.begin(config.log_level, config.log_format)
-    with ExitStack() as taken:
+    with ExitStack() as resources:
         layout = layout_of(config)
         for port in (*layout.ports, *layout.tls_ports):  # bound so that no other node takes them; workers listen there
-            taken.enter_context(_bound("worker-port", config.host, port, layout))
-        public = taken.enter_context(_public("port", config, config.port, layout))
+            resources.enter_context(_bound("worker-port", config.host, port, layout))
+        public = resources.enter_context(_public("port", config, config.port, layout))
         with_tls = _public("tls-port", config, config.tls_port, layout) if config.tls_certificate else None
         pages = _public("http-port", config, config.http_port, layout) if config.http_port >= 0 else None
         for each in filter(None, (with_tls, pages)):
-            taken.enter_context(each)
+            resources.enter_context(each)
         # Only now that all addresses are bound: no worker of this folder can be running, so its files may be changed.
         had, layout = layout, resized(config, layout)
         for port in {*layout.ports, *layout.tls_ports} - {*had.ports, *had.tls_ports}:
-            taken.enter_context(_bound("worker-port", config.host, port, layout))
+            resources.enter_context(_bound("worker-port", config.host, port, layout))
         relays = _relay_folder(config.data, layout.uuid)
         descriptor = os.open(relays, os.O_RDONLY | os.O_DIRECTORY)
-        taken.callback(os.close, descriptor)
+        resources.callback(os.close, descriptor)
         # Before the forks, so that all workers share the memory of what is loaded.
         load()
         config = replace(config, group_secret=secrets.token_hex(32))
@@ -151,8 +151,8 @@ def _relay_folder(data: Path, uuid: str) -> Path:
     It lies in the folder that the service manager has given to the node, or else in the data folder. It must belong to
     this user, and no other user may have access to it: in a public folder another user could have created it first.
     """
-    given = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
-    folder = Path(given) / f"headwater-{uuid[:16]}" if given else data.absolute() / RELAYS_NAME
+    runtime_folder = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
+    folder = Path(runtime_folder) / f"headwater-{uuid[:16]}" if runtime_folder else data.absolute() / RELAYS_NAME
     try:
         folder.mkdir(0o700, exist_ok=True)
         status = folder.lstat()
@@ -349,7 +349,7 @@ class Supervisor:
             self._layout = replace(self._layout, complete=True, joining=0)
             self._layout.save(self._config.data)
         host, port = self._first.public.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
+        host_text = f"[{host}]" if ":" in host else host
         facts: dict[str, object] = {"bucket": self._layout.bucket, "vbuckets": self._layout.vbuckets}
         facts["workers"] = len(self._lives)
         for name, listener in (("tls", self._first.public_tls), ("http", self._first.public_pages)):
@@ -357,13 +357,13 @@ class Supervisor:
                 facts[name] = listener.getsockname()[1]
         if self._config.log_format == "json":
             extra = event("node.ready", host=host, port=port, **facts)
-            line = log_lines.json_line(log, f"ready on {shown}:{port}", extra)
+            line = log_lines.json_line(log, f"ready on {host_text}:{port}", extra)
         else:
-            line = f"ready {shown}:{port} " + " ".join(f"{name}={text}" for name, text in facts.items())
+            line = f"ready {host_text}:{port} " + " ".join(f"{name}={text}" for name, text in facts.items())
         with suppress(OSError):  # nobody reads it any more, but the workers serve
             print(line, file=out, flush=True)
-        supervisor.tell(f"READY=1\nSTATUS=ready on {shown}:{port}")
-        self._tell_spares(f"{shown}:{port}")
+        supervisor.tell(f"READY=1\nSTATUS=ready on {host_text}:{port}")
+        self._tell_spares(f"{host_text}:{port}")
 
     def _tell_spares(self, address: str) -> None:
         """Log how workers that the cluster map does not name get vbuckets."""

@@ -95,9 +95,9 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
     def target_options(self) -> dict[str, str]:
         """Return the options of the writer."""
         user, password = self._writer
-        named = {"user": user, "password": password, "deadLetters": self.dead_letters, "collection": self.into}
-        given = {name: value for name, value in named.items() if value is not None}
-        return {"url": self.target, "withMeta": "true", **given, **self.writing}
+        options = {"user": user, "password": password, "deadLetters": self.dead_letters, "collection": self.into}
+        set_options = {name: value for name, value in options.items() if value is not None}
+        return {"url": self.target, "withMeta": "true", **set_options, **self.writing}
 
     @property
     def _writer(self) -> tuple[str | None, str | None]:
@@ -112,9 +112,9 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
         """
         from headwater.pipelines.carried import CarriedFile
 
-        begun = CarriedFile(self.place).load()
+        carried = CarriedFile(self.place).load()
         for each in super().buckets():
-            yield each._replace(say_unread=begun is not None and not begun.chooses)
+            yield each._replace(say_unread=carried is not None and not carried.chooses)
         yield BucketAsked(self.target, *self._writer, say_unread=False)
 
     def line(self, progress: CopyProgress) -> str:

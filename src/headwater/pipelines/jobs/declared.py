@@ -138,11 +138,11 @@ class DeclaredJob(Generic[P]):
     @classmethod
     def options(cls) -> list[Option]:
         """Return the options in the order of the help: a job's own first, then those of more and more jobs."""
-        known, shown = {each.field: each for each in options_of(cast("type", cls))}, dict[str, Option]()
+        own_options, ordered = {each.field: each for each in options_of(cast("type", cls))}, dict[str, Option]()
         for base in cls.__mro__:
             names = get_annotations(base)
-            shown |= {name: known[name] for name in names if name in known and name not in shown}
-        return list(shown.values())
+            ordered |= {name: own_options[name] for name in names if name in own_options and name not in ordered}
+        return list(ordered.values())
 
     @classmethod
     def typed(cls, name: str) -> str:
@@ -222,11 +222,11 @@ class FollowingJob(DeclaredJob[P]):
 
     def source_options(self) -> dict[str, str]:
         """Return the options of the source; those of `reading` override others."""
-        named = {each.camel: getattr(self, each.field) for each in self.options() if each.field in self.SOURCE}
-        given = {name: str(value) for name, value in named.items() if value is not None}
+        values = {each.camel: getattr(self, each.field) for each in self.options() if each.field in self.SOURCE}
+        set_options = {name: str(value) for name, value in values.items() if value is not None}
         loss = {"failOnDataLoss": "true"} if self.on_data_loss == "fail" else {}
         # The last of two names counts: a program's own options override those that the command line's fields mean.
-        return {"url": self.source, **given, **loss, **self.reading}
+        return {"url": self.source, **set_options, **loss, **self.reading}
 
     def buckets(self) -> Iterator[BucketAsked]:
         """Yield the bucket that is followed."""
@@ -296,12 +296,12 @@ def _import_function(place: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", getattr(import_module(module), name))
 
 
-def session_settings(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+def session_settings(arguments: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """Return settings of a Spark session from the command line's NAME=VALUE. Raises OptionError."""
-    if isinstance(given, Mapping):
-        return dict(given)
+    if isinstance(arguments, Mapping):
+        return dict(arguments)
     settings = {}
-    for each in given:
+    for each in arguments:
         name, equals, value = each.partition("=")
         if not equals or not name.strip():
             raise OptionError("conf", name, "NAME=VALUE, such as spark.sql.catalogImplementation=hive")
@@ -332,8 +332,8 @@ def losses_line(vbuckets: Sequence[int], effect: str = "so these were read again
     """Return a line about vbuckets in which deletions were missed, in a list; an empty list if there are none."""
     if not vbuckets:
         return []
-    shown = ", ".join(map(str, vbuckets[:VBUCKETS_SHOWN])) + (", ..." if len(vbuckets) > VBUCKETS_SHOWN else "")
-    return [f"data loss in vbuckets {shown}: deletions were purged unread, {effect}"]
+    numbers = ", ".join(map(str, vbuckets[:VBUCKETS_SHOWN])) + (", ..." if len(vbuckets) > VBUCKETS_SHOWN else "")
+    return [f"data loss in vbuckets {numbers}: deletions were purged unread, {effect}"]
 
 
 def with_session(job: Callable[Q, DeclaredJob[P]]) -> Callable[Concatenate[SparkSession | None, Q], P]:
@@ -342,8 +342,8 @@ def with_session(job: Callable[Q, DeclaredJob[P]]) -> Callable[Concatenate[Spark
     """
 
     def run(spark: SparkSession | None, /, *arguments: Q.args, **options: Q.kwargs) -> P:
-        begun = job(*arguments, **options)
-        begun.spark, begun.engine = spark, "local" if spark is None else "spark"
-        return begun.run()
+        new_job = job(*arguments, **options)
+        new_job.spark, new_job.engine = spark, "local" if spark is None else "spark"
+        return new_job.run()
 
     return run

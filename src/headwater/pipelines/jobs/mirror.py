@@ -51,14 +51,14 @@ class MirrorProgress:
     data_loss: list[int] = field(default_factory=list)
     collection: str = ""
 
-    def count(self, written: Sequence[TaskResult]) -> None:
+    def count(self, results: Sequence[TaskResult]) -> None:
         """Add the results of a batch's tasks."""
-        for each in written:
+        for each in results:
             self.mutations += each.counts.get("mutations", 0)
             self.deletions += each.counts.get("deletions", 0)
             self.rollbacks += each.counts.get("rollbacks", 0)
             self.quarantined += each.counts.get("quarantined", 0)
-        self.conflicts = sorted({*self.conflicts, *(line for each in written for line in each.conflicts)})
+        self.conflicts = sorted({*self.conflicts, *(line for each in results for line in each.conflicts)})
 
     def note_losses(self, end: Mapping[str, Any]) -> None:
         """Note the data losses that the offset of a batch names."""
@@ -251,9 +251,9 @@ class Mirror(OnEngines[MirrorProgress]):
 
     def line(self, progress: MirrorProgress) -> str:
         """Return the progress after a batch as a line for people."""
-        where = f", of {progress.collection}: the tables hold" if progress.collection else ": the table holds"
+        tables_text = f", of {progress.collection}: the tables hold" if progress.collection else ": the table holds"
         parts = [
-            f"batch {progress.batch}{where} {progress.changes:,} changes",
+            f"batch {progress.batch}{tables_text} {progress.changes:,} changes",
             f"{progress.mutations:,} stored and {progress.deletions:,} deleted in {progress.seconds:.1f} s",
         ]
         if progress.rollbacks:

@@ -18,12 +18,12 @@ CHANGES_MAX = "50000"
 """Changes of a batch, unless the job says otherwise: readers of the topic see none of them before all are there."""
 
 
-def read_properties(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+def read_properties(arguments: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """Return properties of librdkafka from the command line's KEY=VALUE. Raises OptionError."""
-    if isinstance(given, Mapping):
-        return dict(given)
+    if isinstance(arguments, Mapping):
+        return dict(arguments)
     properties = {}
-    for each in given:
+    for each in arguments:
         name, equals, value = each.partition("=")
         if not equals or not name.strip():
             raise OptionError("kafka", name, "KEY=VALUE, such as security.protocol=SASL_SSL")

@@ -103,9 +103,9 @@ def read_any_system_event(frame: Frame) -> KnownEvent | SystemNews:
     if version < 2 and event in _KINDS and event != EventKind.MODIFY_COLLECTION:
         return KnownEvent(_read_old(frame))
     try:
-        return _of_version_2(by_seqno, event, frame) if version == 2 else _unread(by_seqno, event, version, frame)
+        return _of_version_2(by_seqno, event, frame) if version == 2 else _unknown_news(by_seqno, event, version, frame)
     except ValueError:
-        return _unread(by_seqno, event, version, frame)
+        return _unknown_news(by_seqno, event, version, frame)
 
 
 def _read_old(frame: Frame) -> dcp.SystemEvent:
@@ -115,19 +115,19 @@ def _read_old(frame: Frame) -> dcp.SystemEvent:
     return message
 
 
-def _unread(by_seqno: int, event: int, version: int, frame: Frame) -> SystemNews:
+def _unknown_news(by_seqno: int, event: int, version: int, frame: Frame) -> SystemNews:
     return SystemNews(by_seqno, event, version, frame.key, frame.value)
 
 
 def _of_version_2(by_seqno: int, event: int, frame: Frame) -> KnownEvent | SystemNews:
     if event not in _KINDS:
-        return _unread(by_seqno, event, 2, frame)
+        return _unknown_news(by_seqno, event, 2, frame)
     step = flat_event(EventKind(event), frame.value, frame.key)
     if step.kind is EventKind.MODIFY_COLLECTION:
         values = (step.manifest_uid, step.scope_id, step.collection_id, step.name.encode(), step.max_ttl, step.history)
         return SystemNews(by_seqno, event, 2, frame.key, frame.value, *values)
-    known = replace(old_message(step), vbucket=frame.vbucket, by_seqno=by_seqno)
-    return KnownEvent(known, step.history if step.kind is EventKind.CREATE_COLLECTION else None)
+    message = replace(old_message(step), vbucket=frame.vbucket, by_seqno=by_seqno)
+    return KnownEvent(message, step.history if step.kind is EventKind.CREATE_COLLECTION else None)
 
 
 def label(opcode: int) -> str:

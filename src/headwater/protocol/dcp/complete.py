@@ -92,8 +92,8 @@ class Completeness:
         """
         if self._clocks is None:
             return 0
-        then, seen_at = self._clocks
-        return then + max(0, int((now - seen_at) * NANOSECONDS))
+        clock_time, seen_at = self._clocks
+        return clock_time + max(0, int((now - seen_at) * NANOSECONDS))
 
     def look(self, held: ClocksHeld, seqnos: Mapping[int, int], wanted: Collection[int], now: float) -> None:
         """Note an observation.
@@ -109,26 +109,30 @@ class Completeness:
         if not held.is_promised:
             self._silent_until = now + STRANGERS_SECONDS
         self.is_promised = held.is_promised
-        self.problem = held.problem or self._noted(held, seqnos, wanted)
+        self.problem = held.problem or self._note_marks(held, seqnos, wanted)
 
-    def _noted(self, held: ClocksHeld, seqnos: Mapping[int, int], wanted: Collection[int]) -> str:
+    def _note_marks(self, clocks: ClocksHeld, seqnos: Mapping[int, int], vbuckets: Collection[int]) -> str:
         """Add a mark; return what holds the time up, or an empty text."""
-        if lost := [vb for vb in wanted if vb not in seqnos]:
-            return f"{_vbuckets(lost)} no owner"
-        bounds = {vb: min(held.cas, held.exceptions.get(vb, held.cas if held.is_promised else 0)) for vb in wanted}
+        if ownerless := [vb for vb in vbuckets if vb not in seqnos]:
+            return f"{_vbuckets(ownerless)} no owner"
+        bounds = {
+            vb: min(clocks.cas, clocks.exceptions.get(vb, clocks.cas if clocks.is_promised else 0)) for vb in vbuckets
+        }
         cas, last = min(bounds.values(), default=0), self._marks[-1].cas if self._marks else 0
         if cas > last:
-            self._marks.append(_Mark(cas, {vb: seqnos[vb] for vb in wanted if seqnos[vb]}))
+            self._marks.append(_Mark(cas, {vb: seqnos[vb] for vb in vbuckets if seqnos[vb]}))
             if len(self._marks) > MARKS_MAX:
                 self._marks = self._marks[::2]
-        if not held.is_promised:
+        if not clocks.is_promised:
             idle = [vb for vb, bound in bounds.items() if bound == cas]
             return f"the servers promise no time, and {_vbuckets(idle)} had no change since"
         # With many durable writes each look meets some, but never the same ones for long: the time moves on.
         if 0 < last < cas:
             return ""
-        behind = [vb for vb, bound in bounds.items() if bound < held.cas]
-        return f"{_vbuckets(behind)} a durable write under way, or the highest CAS of all" if behind else ""
+        late_vbuckets = [vb for vb, bound in bounds.items() if bound < clocks.cas]
+        return (
+            f"{_vbuckets(late_vbuckets)} a durable write under way, or the highest CAS of all" if late_vbuckets else ""
+        )
 
     def until(self, seqnos: Mapping[int, int], known: int = 0) -> int:
         """Return the time up to which a reader at these seqnos has everything, as a CAS; 0 if that is not known.
@@ -146,14 +150,14 @@ class Completeness:
 
 
 def _vbuckets(numbers: list[int]) -> str:
-    named = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-    return f"vbucket {named} has" if len(numbers) == 1 else f"{len(numbers)} vbuckets ({named}) have"
+    numbers_text = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+    return f"vbucket {numbers_text} has" if len(numbers) == 1 else f"{len(numbers)} vbuckets ({numbers_text}) have"
 
 
 def as_time(cas: int) -> datetime | None:
     """Return a CAS as the time that it was made of, to the millisecond below; None for 0, or if it is none."""
     try:
-        whole = datetime.fromtimestamp(cas // NANOSECONDS, UTC)
+        seconds_time = datetime.fromtimestamp(cas // NANOSECONDS, UTC)
     except (OverflowError, ValueError, OSError):
         return None
-    return whole.replace(microsecond=cas % NANOSECONDS // 1_000_000 * 1000) if cas else None
+    return seconds_time.replace(microsecond=cas % NANOSECONDS // 1_000_000 * 1000) if cas else None

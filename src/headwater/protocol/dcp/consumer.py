@@ -190,8 +190,8 @@ class Consumer:
             if frame.datatype:
                 raise BadMessage("request", frame.opcode, f"datatype 0x{frame.datatype:02x} where none belongs")
             return _REQUESTS[frame.opcode](self, frame)
-        except BadMessage as bad:
-            self._refuse(frame, bad.status, bad.problem)
+        except BadMessage as error:
+            self._refuse(frame, error.status, error.problem)
             return []
 
     def counted(self, size_bytes: int, now: float, *, more_waits: bool = False) -> None:
@@ -254,8 +254,8 @@ class Consumer:
         Returns a RollbackNeeded instead of sending if the dialect is UPR and the position lies inside a snapshot: UPR
         resumes from whole snapshots only.
         """
-        needed = self._core.ask(stream, position)
-        return [] if needed is None else [needed]
+        rollback = self._core.ask(stream, position)
+        return [] if rollback is None else [rollback]
 
     def close(self, stream: ConsumerStream, status: Status = Status.NOT_MY_VBUCKET) -> list[Event]:
         """Close the stream at this end; if its ADD_STREAM waits for an answer, `status` is the answer."""
@@ -355,8 +355,8 @@ class Consumer:
         self._live.tells_deleted_rev = DELETED_REVS in self._negotiation.accepted
         self._live.takes_durable_writes = SYNC_WRITES in self._negotiation.accepted
         # Streams begin only behind the controls: a stream's encoding is settled when it begins (dcp 1, step 3).
-        waiting = [stream for stream in self.streams.values() if stream.phase is Phase.QUEUED]
-        return [PositionNeeded(stream) for stream in waiting]
+        queued = [stream for stream in self.streams.values() if stream.phase is Phase.QUEUED]
+        return [PositionNeeded(stream) for stream in queued]
 
     def _stream_answered(self, frame: Frame) -> list[Event]:
         event = self._core.answered(frame)
@@ -385,12 +385,12 @@ class Consumer:
     def _add_stream(self, frame: Frame) -> list[Event]:
         if not self.settings.takes_movers:
             raise RemoteProtocolError(f"{label(frame.opcode)} came from a producer that this node called")
-        wanted = dcp.AddStream.decode(frame)
-        if wanted.flags & ~_FLAGS_KNOWN and self._core.dialect is not Dialect.UPR:  # UPR ignores them (erratum A3)
-            reason = f"flags 0x{wanted.flags & ~_FLAGS_KNOWN:x} are unknown or retired"
+        request = dcp.AddStream.decode(frame)
+        if request.flags & ~_FLAGS_KNOWN and self._core.dialect is not Dialect.UPR:  # UPR ignores them (erratum A3)
+            reason = f"flags 0x{request.flags & ~_FLAGS_KNOWN:x} are unknown or retired"
             self._out += self.refusals.answer(frame, Status.EINVAL, reason, extras=bytes(4))
             return []
-        return [StreamWanted(wanted.vbucket, wanted.flags, frame)]
+        return [StreamWanted(request.vbucket, request.flags, frame)]
 
     def _close_stream(self, frame: Frame) -> list[Event]:
         """Answer CLOSE_STREAM with success or "stream not found"; later messages of the vbucket have no stream (dcp

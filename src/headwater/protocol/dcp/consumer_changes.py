@@ -203,7 +203,7 @@ def _surviving(frame: Frame, deleted_user_xattrs: bool) -> bytes:
     try:
         value = snappy.inflate(frame.value) if frame.datatype & Datatype.SNAPPY else frame.value
         attributes, _ = xattr.split(value, xattr.PAIRS_MAX)
-        kept = xattr.join(attributes) if attributes else b""
-        return kept if deleted_user_xattrs or not kept else xattr.only_system(kept)
+        section = xattr.join(attributes) if attributes else b""
+        return section if deleted_user_xattrs or not section else xattr.only_system(section)
     except RemoteProtocolError as error:
         raise BadMessage("deletion", frame.opcode, str(error)) from None

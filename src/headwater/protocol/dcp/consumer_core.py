@@ -160,8 +160,8 @@ class ConsumerCore:
         # Closed at once: changes behind a refusal belong to no stream.
         self.table.close(stream.vbucket)
         is_upr = stream.dialect is Dialect.UPR
-        unknown = frame.status == Status.KEY_ENOENT and (is_upr or self._unknown_is_rollback)
-        if frame.status == Status.ROLLBACK or unknown:
+        is_unknown = frame.status == Status.KEY_ENOENT and (is_upr or self._unknown_is_rollback)
+        if frame.status == Status.ROLLBACK or is_unknown:
             return self._rolled_back(stream, frame)
         # "Tries 48 and on EINVAL retries 40" (dcp 14); once, for a producer that has shown to speak DCP means the
         # EINVAL.
@@ -208,8 +208,8 @@ class ConsumerCore:
         stream.step(Step.ROLLED_BACK)
         stream.histories = ()
         invariant(seqno <= position.seqno, "vbucket {}: back from {} to {}", stream.vbucket, position.seqno, seqno)
-        known = "another history begins after it" if seqno else "the node does not know our history"
-        return RollbackNeeded(stream, seqno, known)
+        reason = "another history begins after it" if seqno else "the node does not know our history"
+        return RollbackNeeded(stream, seqno, reason)
 
     # --- what the producer is owed ----------------------------------------------------------------------------------
 
@@ -226,10 +226,10 @@ class ConsumerCore:
 
     def answer_markers(self) -> bool:
         """Answer the markers with flag ACK whose last seqno was processed (dcp 2.7); return True if there were any."""
-        reached = [vbucket for vbucket, (end, _) in self._acks.items() if self.last(vbucket) >= end]
-        for vbucket in reached:
+        finished = [vbucket for vbucket, (end, _) in self._acks.items() if self.last(vbucket) >= end]
+        for vbucket in finished:
             self.out += plain_response(Opcode.DCP_SNAPSHOT_MARKER, self._acks.pop(vbucket)[1])
-        return bool(reached)
+        return bool(finished)
 
     def last(self, vbucket: int) -> int:
         """Return the last seqno of a stream."""
@@ -237,8 +237,8 @@ class ConsumerCore:
 
     def acknowledge(self, now: float, *, more_waits: bool = False) -> None:
         """Acknowledge processed bytes to the producer, if enough of them are owed (dcp 7)."""
-        if due := self.window.due(now, more_waits=more_waits):
-            self.out += dcp.BufferAck(acked_bytes=due).encode()
+        if bytes_due := self.window.due(now, more_waits=more_waits):
+            self.out += dcp.BufferAck(acked_bytes=bytes_due).encode()
 
     def succeed(self, frame: Frame) -> None:
         """Answer a producer's request with success: a no-op or a state of a takeover (dcp 6, 2.12)."""

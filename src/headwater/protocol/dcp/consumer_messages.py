@@ -39,13 +39,15 @@ from headwater.wire.vbucket import State
 def _marker(live: LiveStreams, frame: Frame) -> list[Event]:
     if live.core.dialect is Dialect.UPR and not frame.extras:
         return _boundary(live, frame)
-    start, end, flags, purged, prepared = read_marker(frame)
+    start, end, flags, purge_seqno, prepared = read_marker(frame)
     if not live.tells_deleted_rev:  # no node of headwater: versions of collections without a history are left out
         flags &= ~SnapshotFlag.HISTORY
     stream = live.enter_snapshot(frame, start, end, ack=bool(flags & SnapshotFlag.ACK))
     # Of what lies above the end nothing is missing yet; a number without bounds would send readers back for ever.
     return [
-        Marked(stream, start, end, flags, min(purged, end), min(prepared, HELD_MAX) if live.tells_deleted_rev else 0)
+        Marked(
+            stream, start, end, flags, min(purge_seqno, end), min(prepared, HELD_MAX) if live.tells_deleted_rev else 0
+        )
     ]
 
 
@@ -125,9 +127,9 @@ def _durability(
 def _set_state(live: LiveStreams, frame: Frame) -> list[Event]:
     number, is_upr = dcp.SetVbucketState.decode(frame).state, live.core.dialect is Dialect.UPR
     state = state_of(number, as_printed=is_upr and live.states_as_printed)
-    wanted = StateWanted(live.open_for(frame), state, frame)
+    request = StateWanted(live.open_for(frame), state, frame)
     # In UPR a snapshot is complete at "next marker, STREAM_END, SET_VBUCKET_STATE" (dcp 14).
-    return [Boundary(wanted.stream, goes_on=state is not State.ACTIVE), wanted] if is_upr else [wanted]
+    return [Boundary(request.stream, goes_on=state is not State.ACTIVE), request] if is_upr else [request]
 
 
 def _end(live: LiveStreams, frame: Frame) -> list[Event]:

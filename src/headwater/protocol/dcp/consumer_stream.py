@@ -99,9 +99,9 @@ class ConsumerStream:
         """The start seqno of the last request; 0 before the first request."""
         return 0 if self.request_position is None else self.request_position.seqno
 
-    def step(self, what: Step) -> None:
+    def step(self, step: Step) -> None:
         """Take a step of the table. A step that the table does not have is a programming error."""
-        following = TRANSITIONS[self.phase].get(what)
+        following = TRANSITIONS[self.phase].get(step)
         if following is None:
-            raise LocalProtocolError(f"vbucket {self.vbucket}: {what.value} on a stream that is {self.phase.value}")
+            raise LocalProtocolError(f"vbucket {self.vbucket}: {step.value} on a stream that is {self.phase.value}")
         self.phase = following

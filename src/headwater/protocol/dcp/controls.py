@@ -209,7 +209,7 @@ def _stream_ids(settings: ControlSettings, negotiated: Negotiated, value: str) -
     return Status.SUCCESS
 
 
-def _nothing(_: ControlSettings, __: Negotiated, ___: str) -> Status:
+def _accept_any(_: ControlSettings, __: Negotiated, ___: str) -> Status:
     """Accept the value, without effect."""
     return Status.SUCCESS
 
@@ -246,7 +246,7 @@ def _sync_writes(settings: ControlSettings, _: Negotiated, value: str) -> Status
     return Status.SUCCESS
 
 
-def _before(settings: ControlSettings, _: Negotiated, value: str) -> Status:
+def _switch_befores_on(settings: ControlSettings, _: Negotiated, value: str) -> Status:
     """Switch on messages Before. EINVAL unless every version is sent: otherwise the version that a change replaced may
     never have been sent. NOT_SUPPORTED with durable writes: a commit, which replicas get, replaces nothing that could
     be shown.
@@ -277,7 +277,7 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     "enable_value_compression": ControlRule(
         "true, else off; of servers before 5.5: no SNAPPY needed", _switch("value_compression")
     ),
-    "enable_ext_metadata": ControlRule("anything; of servers before 5.5: there is none to send", _nothing),
+    "enable_ext_metadata": ControlRule("anything; of servers before 5.5: there is none to send", _accept_any),
     "force_value_compression": ControlRule("true, else off; needs SNAPPY", _force_value_compression),
     "supports_cursor_dropping": ControlRule("true, else off", _switch("cursor_dropping")),
     "supports_cursor_dropping_vulcan": ControlRule("true, else off", _switch("cursor_dropping")),
@@ -302,6 +302,8 @@ CONTROLS = {  # what may be set, what it takes, and who obeys
     "cache_transfer": ControlRule("nothing: no cache to transfer", _not_supported),
     PURGE_SEQNOS: ControlRule("true, else off; headwater's own", _switch("purge_seqnos")),
     DELETED_REVS: ControlRule("true, else off; headwater's own", _switch("deleted_revs")),
-    BEFORE: ControlRule("true; one-way; needs change_streams; not with enable_sync_writes; headwater's own", _before),
+    BEFORE: ControlRule(
+        "true; one-way; needs change_streams; not with enable_sync_writes; headwater's own", _switch_befores_on
+    ),
     CLAIMS: ControlRule("true, else off; headwater's own", _switch("claims")),
 }

@@ -76,8 +76,8 @@ class Coverage:
             purge_seqno: the "purge seqno last seen in a V2.2 marker" (dcp 5); 0 for none. With it, a consumer inside
                 its first snapshot is not rolled back to 0.
         """
-        seen = {"purge_seqno": str(purge_seqno)} if purge_seqno else {}
-        return json.dumps(self.as_json() | seen, separators=(",", ":")).encode()
+        purge = {"purge_seqno": str(purge_seqno)} if purge_seqno else {}
+        return json.dumps(self.as_json() | purge, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, value: Any) -> Coverage:

@@ -159,9 +159,9 @@ class Drain:
         # A replica may lag, or be left behind for good; what it calls a rollback is none (dcp.md 2.4, flag 0x10).
         stream.flags = 0 if self._core.dialect is _UPR else _ACTIVE_VB_ONLY
         stream.requested_at, self._awaited = now, None
-        needed = self._core.ask(stream, position)
-        if needed is not None:
-            self._give_up(replace(needed, seqno=position.snapshot_start), position, row)
+        rollback = self._core.ask(stream, position)
+        if rollback is not None:
+            self._give_up(replace(rollback, seqno=position.snapshot_start), position, row)
 
     def position(self, vbucket: int) -> Position:
         """Return the position of a stream, rows in the arena included."""
@@ -301,17 +301,17 @@ class Drain:
     def _stream_answer(self, head: Head, view: memoryview, row: int, now: float) -> None:
         _, _, key, extras, _, status, size, opaque, _ = head
         if status or key or extras or not may_be_log(size) or opaque not in self._awaiting:
-            self._answered(_frame(view), row, now)
+            self._handle_answer(_frame(view), row, now)
             return
         stream = self._awaiting.pop(opaque)
         if stream is not None:
             self._core.accept(stream, log_entries(view[HEADER_BYTES : HEADER_BYTES + size]))
-            self._accepted(stream, opaque, row)
+            self._open_stream(stream, opaque, row)
 
     def _marker(self, head: Head, view: memoryview, row: int, now: float) -> None:
         """Handle a marker, whose snapshot the kernel has entered; only an event or an answer needs more work."""
         if self._markers or head[2] or head[3] != MARKER_EXTRAS_BYTES or view[MARKER_BYTES - 1] & _ACK:
-            self._marked(_frame(view), row)
+            self._handle_marker(_frame(view), row)
         elif self._with_ids:
             self._snapshots[head[5]] = _MARKER.unpack_from(view, HEADER_BYTES)[:2]
 
@@ -319,9 +319,9 @@ class Drain:
         _, _, key, extras, _, vbucket, size, opaque, _ = head
         is_plain = not key and (extras, size) == (4, 4)
         reason = _END.unpack_from(view, HEADER_BYTES)[0] if is_plain else dcp.StreamEnd.decode(_frame(view)).status
-        self._ended(vbucket, opaque, reason, row)
+        self._handle_end(vbucket, opaque, reason, row)
 
-    def _accepted(self, stream: ConsumerStream, opaque: int, row: int) -> None:
+    def _open_stream(self, stream: ConsumerStream, opaque: int, row: int) -> None:
         if self._awaited is not None:
             first, vbuckets, seqnos = self._awaited
             in_order = opaque == first  # as nearly always
@@ -343,7 +343,7 @@ class Drain:
             stream.step(Step.CLOSED)
             self.events.append((row, DeletionsMissed(stream, stream.request_seqno, quoted)))
 
-    def _answered(self, frame: Frame, row: int, now: float) -> None:
+    def _handle_answer(self, frame: Frame, row: int, now: float) -> None:
         stream = self._awaiting.get(frame.opaque)
         # A refusal must come before any change of its stream; the kernel has taken what stood in front of it already,
         # so this is the place to look.
@@ -353,38 +353,38 @@ class Drain:
             stream.requested_at = now  # if it is asked again
         match self._core.answered(frame):
             case Opened(stream=stream):
-                self._accepted(stream, frame.opaque, row)
+                self._open_stream(stream, frame.opaque, row)
             case PositionNeeded(stream=stream) if stream.request_position is not None:
                 self._ask(stream, stream.request_position, row, now)
-            case RollbackNeeded(stream=stream) as needed if stream.request_position is not None:
-                self._give_up(needed, stream.request_position, row)
-            case Refused() as refused:
-                self.events.append((row, refused))
+            case RollbackNeeded(stream=stream) as rollback if stream.request_position is not None:
+                self._give_up(rollback, stream.request_position, row)
+            case Refused() as refusal:
+                self.events.append((row, refusal))
 
-    def _give_up(self, needed: RollbackNeeded, position: Position, row: int) -> None:
+    def _give_up(self, rollback: RollbackNeeded, position: Position, row: int) -> None:
         """Report a rollback as an event: only the caller can undo what it did with the rows."""
-        needed.stream.request_position = position
-        needed.stream.step(Step.CLOSED)
-        self.events.append((row, needed))
+        rollback.stream.request_position = position
+        rollback.stream.step(Step.CLOSED)
+        self.events.append((row, rollback))
 
-    def _marked(self, frame: Frame, row: int) -> None:
+    def _handle_marker(self, frame: Frame, row: int) -> None:
         stream = self.streams[frame.vbucket]
         if frame.extras:
-            start, end, flags, purged, _ = read_marker(frame)
-            if purged:
-                self._purged(stream, start, min(purged, end), row)
+            start, end, flags, purge_seqno, _ = read_marker(frame)
+            if purge_seqno:
+                self._note_purge(stream, start, min(purge_seqno, end), row)
         else:  # the bare marker of UPR: a boundary without numbers
             start, end, flags = 0, ENDLESS, 0
             self.events.append((row, Boundary(stream, goes_on=True)))
         if self._with_ids:
-            # Behind `_purged`, which needs the snapshot before this one.
+            # Behind `_note_purge`, which needs the snapshot before this one.
             self._snapshots[frame.vbucket] = start, end
         if flags & dcp.SnapshotFlag.ACK:
             self._core.marked(stream, end, wants_answer=True)
         if self._markers:
             self.events.append((row, Marked(stream, start, end, flags)))
 
-    def _purged(self, stream: ConsumerStream, start: int, purged: int, row: int) -> None:
+    def _note_purge(self, stream: ConsumerStream, start: int, purge_seqno: int, row: int) -> None:
         """Record the purge seqno of a snapshot ("highest tombstone seqno removed by purging", dcp 8.2); report
         DeletionsMissed if this drain lacks purged deletions.
 
@@ -393,17 +393,17 @@ class Drain:
         below the purge seqno: from the start of the request for the first snapshot, from the end of the previous one
         for a later snapshot.
         """
-        held = stream.request_seqno
+        held_seqno = stream.request_seqno
         if before := self._snapshots.get(stream.vbucket):
-            held = max(held, min(before[1], start))
-        known, stream.purge_seqno = stream.purge_seqno, purged
-        if self._checks_purges and 0 < held < purged != known and stream.phase is _PHASE_OPEN:
+            held_seqno = max(held_seqno, min(before[1], start))
+        earlier, stream.purge_seqno = stream.purge_seqno, purge_seqno
+        if self._checks_purges and 0 < held_seqno < purge_seqno != earlier and stream.phase is _PHASE_OPEN:
             # Given up rather than gone on with: a reader that missed a deletion keeps a document for ever, and nothing
             # would ever tell.
             stream.step(Step.CLOSED)
-            self.events.append((row, DeletionsMissed(stream, held, purged)))
+            self.events.append((row, DeletionsMissed(stream, held_seqno, purge_seqno)))
 
-    def _ended(self, vbucket: int, opaque: int, reason: int, row: int) -> None:
+    def _handle_end(self, vbucket: int, opaque: int, reason: int, row: int) -> None:
         stream = self.streams.get(vbucket)
         # The end of a stream that is long gone is ignored (dcp.md 9).
         if stream is None or stream.opaque != opaque or stream.phase is not _PHASE_OPEN:
@@ -443,9 +443,9 @@ class Drain:
 
     def _check_order(self) -> None:
         if self._awaited is None:
-            waiting = [stream for stream in self._awaiting.values() if stream is not None]
-            seqnos = np.array([stream.request_seqno for stream in waiting], np.uint64)
-            self._awaited = next(iter(self._awaiting)), np.array([stream.vbucket for stream in waiting]), seqnos
+            queued = [stream for stream in self._awaiting.values() if stream is not None]
+            seqnos = np.array([stream.request_seqno for stream in queued], np.uint64)
+            self._awaited = next(iter(self._awaiting)), np.array([stream.vbucket for stream in queued]), seqnos
         _, vbuckets, seqnos = self._awaited
         # One comparison for all streams in the usual case; a change in front of its acceptance would be of a stream
         # that may yet be refused.

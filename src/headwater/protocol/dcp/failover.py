@@ -106,14 +106,14 @@ class FailoverTable:
 
     def sanitize(self, high_seqno: int) -> None:
         """Repair a loaded table: drop entries with uuid 0, and entries that begin above a newer entry."""
-        kept: list[FailoverEntry] = []
+        entries: list[FailoverEntry] = []
         for entry in self._entries:
             # Compared with the newer entry that was kept, so one bad entry does not take the good ones behind it along
             # (vector T09).
-            if entry.vb_uuid and (not kept or entry.seqno <= kept[-1].seqno):
-                kept.append(entry)
-        self._entries = tuple(kept)
-        if not kept:
+            if entry.vb_uuid and (not entries or entry.seqno <= entries[-1].seqno):
+                entries.append(entry)
+        self._entries = tuple(entries)
+        if not entries:
             self.create(high_seqno)
 
     def last_seqno_for_uuid(self, vb_uuid: int, high_seqno: int) -> int | None:
@@ -133,10 +133,10 @@ class FailoverTable:
         return self._encoded[1]
 
     def _push(self, seqno: int) -> FailoverEntry:
-        known = {entry.vb_uuid for entry in self._entries}
+        uuids = {entry.vb_uuid for entry in self._entries}
         vb_uuid = 0
         # 0 means "no history" in a request (dcp 2.4), and a uuid that comes twice would name two branches (vector F50).
-        while vb_uuid == 0 or vb_uuid in known:
+        while vb_uuid == 0 or vb_uuid in uuids:
             vb_uuid = self._new_uuid() & ((1 << VB_UUID_BITS) - 1)
         highest = max((entry.seqno for entry in self._entries), default=0)
         invariant(highest <= seqno, "a branch from seqno {} follows one from {}", seqno, highest)

@@ -70,5 +70,7 @@ class FlowLedger:
         self.is_full = self.window_bytes <= self.outstanding_bytes
         self.acknowledged_bytes += counted
         self.excess_bytes += size_bytes - counted
-        known, sent = self.acknowledged_bytes + self.outstanding_bytes, self.sent_bytes
-        invariant(known <= sent, "{} bytes are acknowledged or on their way, {} were sent", known, sent)
+        accounted, sent_bytes = self.acknowledged_bytes + self.outstanding_bytes, self.sent_bytes
+        invariant(
+            accounted <= sent_bytes, "{} bytes are acknowledged or on their way, {} were sent", accounted, sent_bytes
+        )

@@ -45,7 +45,7 @@ def encode_marker(
     start_seqno: int,
     end_seqno: int,
     flags: int,
-    purged: Purged = NOTHING_PURGED,
+    purge: Purged = NOTHING_PURGED,
 ) -> bytes:
     """Return a snapshot marker's bytes.
 
@@ -57,17 +57,17 @@ def encode_marker(
         return b"" if stream.state is ProducerState.INSIDE else marker.encode()
     # The layout goes by what there is to send: V2.2 with a purge seqno, else V2.0 with the visible seqno, else V1 (dcp
     # 2.7).
-    if purged.seqno:
-        return _with_purged(stream, start_seqno, end_seqno, flags, purged)
-    if purged.visible is not None:
+    if purge.seqno:
+        return _with_purged(stream, start_seqno, end_seqno, flags, purge)
+    if purge.visible is not None:
         return dcp.SnapshotMarkerV2(
             vbucket=stream.vbucket,
             opaque=stream.opaque,
             start_seqno=start_seqno,
             end_seqno=end_seqno,
             flags=int(flags),
-            max_visible_seqno=purged.visible.seqno,
-            high_completed_seqno=purged.visible.completed_seqno,
+            max_visible_seqno=purge.visible.seqno,
+            high_completed_seqno=purge.visible.completed_seqno,
         ).encode()
     if stream.framing is None:
         return dcp.SnapshotMarker.encode_plain(stream.vbucket, stream.opaque, start_seqno, end_seqno, int(flags))
@@ -81,13 +81,13 @@ def encode_marker(
     ).encode()
 
 
-def _with_purged(stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int, purged: Purged) -> bytes:
+def _with_purged(stream: ProducerStream, start_seqno: int, end_seqno: int, flags: int, purge: Purged) -> bytes:
     """Return a marker of version 2.2, which has the purge seqno. "Absent numbers in V2 are 0" (dcp 2.7).
 
     Between nodes of headwater that agreed on controls.DELETED_REVS, the field of the high prepared seqno holds the
     highest revision of all tombstones.
     """
-    visible = purged.visible or Visible()
+    visible = purge.visible or Visible()
     return dcp.SnapshotMarkerV22(
         vbucket=stream.vbucket,
         opaque=stream.opaque,
@@ -97,8 +97,8 @@ def _with_purged(stream: ProducerStream, start_seqno: int, end_seqno: int, flags
         flags=int(flags),
         max_visible_seqno=visible.seqno,
         high_completed_seqno=visible.completed_seqno,
-        purge_seqno=purged.seqno,
-        high_prepared_seqno=purged.deleted_rev,
+        purge_seqno=purge.seqno,
+        high_prepared_seqno=purge.deleted_rev,
     ).encode()
 
 

@@ -81,24 +81,24 @@ class Negotiation:
     """The controls of one connection.
 
     Args:
-        wanted: keys and values, in order.
+        controls: keys and values, in order.
         next_opaque: returns the opaque of each request.
 
     Attributes:
         accepted: the keys that took effect, with their values.
     """
 
-    def __init__(self, wanted: tuple[tuple[str, str], ...], next_opaque: Callable[[], int]) -> None:
+    def __init__(self, controls: tuple[tuple[str, str], ...], next_opaque: Callable[[], int]) -> None:
         self.accepted: dict[str, str] = {}
-        self._left = deque(wanted)
+        self._remaining = deque(controls)
         self._next_opaque = next_opaque
         self._pending: dcp.Control | None = None
-        self._begun = False
+        self._is_begun = False
 
     @property
     def is_over(self) -> bool:
         """True if every control was answered."""
-        return self._begun and self._pending is None and not self._left
+        return self._is_begun and self._pending is None and not self._remaining
 
     @property
     def is_under_way(self) -> bool:
@@ -107,9 +107,9 @@ class Negotiation:
 
     def begin(self) -> bytes:
         """Return the first request at the first call; nothing at later calls, or without controls to request."""
-        if self._begun:
+        if self._is_begun:
             return b""
-        self._begun = True
+        self._is_begun = True
         return self._ask()
 
     def answered(self, answer: Frame) -> bytes:
@@ -121,21 +121,21 @@ class Negotiation:
         control = self._pending
         # "A response whose opaque does not match the outstanding control: disconnect" (dcp 4).
         if control is None or answer.opaque != control.opaque:
-            waiting = "none waits" if control is None else f"{control.opaque} waits"
-            raise RemoteProtocolError(f"a control was answered with opaque {answer.opaque}; {waiting} for an answer")
+            expected = "none waits" if control is None else f"{control.opaque} waits"
+            raise RemoteProtocolError(f"a control was answered with opaque {answer.opaque}; {expected} for an answer")
         key, value = control.key.decode(), control.value.decode()
         # Any refusal means "feature absent, go on" (dcp 4).
         if not answer.status:
             self.accepted[key] = value
         elif key == NOOP_INTERVAL and "." in value:
             # "set_noop_interval (fractional; on failure retry whole seconds)" (dcp 4)
-            self._left.appendleft((key, str(max(1, round(float(value))))))
+            self._remaining.appendleft((key, str(max(1, round(float(value))))))
         return self._ask()
 
     def _ask(self) -> bytes:
-        if not self._left:
+        if not self._remaining:
             self._pending = None
             return b""
-        key, value = self._left.popleft()
+        key, value = self._remaining.popleft()
         self._pending = dcp.Control(opaque=self._next_opaque(), key=key.encode(), value=value.encode())
         return self._pending.encode()

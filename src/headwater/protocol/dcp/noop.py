@@ -71,8 +71,8 @@ class NoopTimer:
         """The time at which `peer_is_silent` or `due` may next become true; None for never."""
         if not self.enabled:
             return None
-        gone = self._heard_at + self.silence_seconds_max
-        return gone if self._answer_owed else min(gone, self._sent_at + self.interval_seconds)
+        silent_at = self._heard_at + self.silence_seconds_max
+        return silent_at if self._answer_owed else min(silent_at, self._sent_at + self.interval_seconds)
 
     def overslept(self, now: float) -> bool:
         """Return True if the deadline passed so long ago that this process itself must have been stopped (SIGSTOP, a

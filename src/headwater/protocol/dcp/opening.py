@@ -72,8 +72,8 @@ def _problem(request: Open) -> str:
     for together, problem in _REFUSED_TOGETHER:
         if request.flags & together == together:
             return problem
-    for flag, other, problem in _NEEDS:
-        if request.flags & flag and not request.flags & other:
+    for flag, required, problem in _NEEDS:
+        if request.flags & flag and not request.flags & required:
             return problem
     return _value_problem(request)
 
@@ -95,6 +95,6 @@ def _json_problem(request: Open) -> str:
     if not isinstance(properties, dict):
         return "the value is not a JSON object"
     allowed = set() if request.flags & OpenFlag.PRODUCER else {"consumer_name"}
-    if unknown := sorted(properties.keys() - allowed):
-        return f"property {unknown[0]!r} has no meaning here"
+    if unknown_names := sorted(properties.keys() - allowed):
+        return f"property {unknown_names[0]!r} has no meaning here"
     return "" if all(isinstance(name, str) for name in properties.values()) else "consumer_name is not a string"

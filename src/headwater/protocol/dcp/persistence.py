@@ -47,28 +47,28 @@ def read_min_persisted(option: object) -> MinPersisted:
     raise OptionError("min_persisted", option, f'a number of copies from 1 to {COPIES_MAX}, "majority" or "all"')
 
 
-def copies_needed(wanted: MinPersisted, named: int, configured: int) -> int:
+def copies_needed(min_persisted: MinPersisted, copies: int, configured: int) -> int:
     """Return the number of copies that must persist a change before it is yielded.
 
     Args:
-        wanted: the user's option.
-        named: number of copies that the cluster map names now. Copies missing there (a replica that was failed over, a
+        min_persisted: the user's option.
+        copies: number of copies that the cluster map names now. Copies missing there (a replica that was failed over, a
             cluster of too few nodes) do not count: they can't be promoted, so nothing rolls back to them.
         configured: the bucket's configured number of copies, of which a majority is taken.
     """
-    most = {"all": named, "majority": majority_of(configured)}
+    counts = {"all": copies, "majority": majority_of(configured)}
     # Never more than the map names, or a cluster after a failover would hold everything back.
-    needed = min(wanted if isinstance(wanted, int) else most[wanted], named)
-    invariant(needed > 0 or not named, "no copy is needed of {}", named)
+    needed = min(min_persisted if isinstance(min_persisted, int) else counts[min_persisted], copies)
+    invariant(needed > 0 or not copies, "no copy is needed of {}", copies)
     return needed
 
 
 def persisted(answer: ObserveSeqnoResponse, vb_uuid: int) -> int:
     """Return the seqno up to which a copy has the branch `vb_uuid` on disk, from its answer to OBSERVE_SEQNO."""
     if isinstance(answer, ObserveSeqnoFailedOver):
-        known = answer.old_vb_uuid == vb_uuid
+        is_older_branch = answer.old_vb_uuid == vb_uuid
         # Of a branch that the copy left counts what it received of it, and only as far as that is on its disk.
-        return min(answer.persisted_seqno, answer.last_received_seqno) if known else 0
+        return min(answer.persisted_seqno, answer.last_received_seqno) if is_older_branch else 0
     return answer.persisted_seqno if answer.vb_uuid == vb_uuid else 0
 
 
@@ -78,7 +78,7 @@ def persisted_by(count: int, copies: Collection[Copy], seqnos: Mapping[Copy, int
     """
     if not 0 < count <= len(copies):
         return 0
-    reached = sorted((seqnos.get(copy, 0) for copy in copies), reverse=True)[count - 1]
-    having = sum(seqnos.get(copy, 0) >= reached for copy in copies)
-    invariant(having >= count, "{} of {} copies have seqno {}, {} are needed", having, len(copies), reached, count)
-    return reached
+    seqno = sorted((seqnos.get(copy, 0) for copy in copies), reverse=True)[count - 1]
+    having = sum(seqnos.get(copy, 0) >= seqno for copy in copies)
+    invariant(having >= count, "{} of {} copies have seqno {}, {} are needed", having, len(copies), seqno, count)
+    return seqno

@@ -100,13 +100,13 @@ class Position:
 
     def to_json(self) -> str:
         """Return the position as one line of JSON, keys in a fixed order, so that equal positions give equal texts."""
-        held: dict[str, object] = {"vbucket": self.vbucket, "vb_uuid": f"{self.vb_uuid:016x}"}
-        held |= {name: getattr(self, name) for name in _NUMBERS[1:]}
+        fields: dict[str, object] = {"vbucket": self.vbucket, "vb_uuid": f"{self.vb_uuid:016x}"}
+        fields |= {name: getattr(self, name) for name in _NUMBERS[1:]}
         if self.failover_log:
-            held["failover_log"] = [[f"{uuid:016x}", seqno] for uuid, seqno in self.failover_log]
+            fields["failover_log"] = [[f"{uuid:016x}", seqno] for uuid, seqno in self.failover_log]
         if self.coverage is not None:
-            held["collections"] = self.coverage.as_json()
-        return json.dumps(held, separators=(",", ":"))
+            fields["collections"] = self.coverage.as_json()
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Position:
@@ -115,33 +115,33 @@ class Position:
         Raises:
             OptionError: not JSON, a missing field, or invalid numbers.
         """
-        shown = text if isinstance(text, str) else repr(text)
+        text_shown = text if isinstance(text, str) else repr(text)
         try:
-            held = json.loads(text)
+            fields = json.loads(text)
         except ValueError:
-            raise _no_position(shown) from None
-        return cls.from_fields(held, shown)
+            raise _no_position(text_shown) from None
+        return cls.from_fields(fields, text_shown)
 
     @classmethod
-    def from_fields(cls, held: Any, shown: str = "") -> Position:
-        """Return the position from the parsed JSON of `to_json`; `shown` is its text, for the error.
+    def from_fields(cls, fields: Any, text_shown: str = "") -> Position:
+        """Return the position from the parsed JSON of `to_json`; `text_shown` is its text, for the error.
 
         Raises:
             OptionError: a missing field, or invalid numbers.
         """
         try:
-            log = tuple((int(uuid, 16), int(seqno)) for uuid, seqno in held.get("failover_log", ()))
-            seqno, start, end = (int(held[name]) for name in _NUMBERS[1:])
-            coverage = Coverage.from_json(held["collections"]) if "collections" in held else None
-            return cls(int(held["vbucket"]), int(held["vb_uuid"], 16), seqno, start, end, log, coverage)
+            log = tuple((int(uuid, 16), int(seqno)) for uuid, seqno in fields.get("failover_log", ()))
+            seqno, start, end = (int(fields[name]) for name in _NUMBERS[1:])
+            coverage = Coverage.from_json(fields["collections"]) if "collections" in fields else None
+            return cls(int(fields["vbucket"]), int(fields["vb_uuid"], 16), seqno, start, end, log, coverage)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if isinstance(error, OptionError):
                 raise
-            raise _no_position(shown or repr(held)) from None
+            raise _no_position(text_shown or repr(fields)) from None
 
 
-def _no_position(shown: str) -> OptionError:
-    return OptionError("position", shown, 'a saved position: {"vbucket":..,"vb_uuid":"16 hex digits",..}')
+def _no_position(text_shown: str) -> OptionError:
+    return OptionError("position", text_shown, 'a saved position: {"vbucket":..,"vb_uuid":"16 hex digits",..}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +177,10 @@ def older_histories(position: Position) -> list[int]:
     """
     if not position.complete or not position.failover_log:
         return []
-    begun = [entry for entry in position.failover_log if entry[1] <= position.seqno]
-    at = next((at for at, (uuid, _) in enumerate(begun) if uuid == position.vb_uuid), len(begun))
-    empty = len(list(takewhile(lambda entry: entry[1] == position.seqno, begun[at:])))
-    return [uuid for uuid, _ in begun[at + 1 : at + 1 + empty]]
+    earlier_branches = [entry for entry in position.failover_log if entry[1] <= position.seqno]
+    at = next((at for at, (uuid, _) in enumerate(earlier_branches) if uuid == position.vb_uuid), len(earlier_branches))
+    empty = len(list(takewhile(lambda entry: entry[1] == position.seqno, earlier_branches[at:])))
+    return [uuid for uuid, _ in earlier_branches[at + 1 : at + 1 + empty]]
 
 
 def place(  # noqa: PLR0917 - the numbers of a row, as kernels keep them
@@ -205,9 +205,9 @@ def shared_seqno(ours: FailoverLog, theirs: FailoverLog) -> int:
 
     ENDLESS if both end in the same branch; 0 if they have no branch in common.
     """
-    known = {uuid for uuid, _ in ours}
+    our_uuids = {uuid for uuid, _ in ours}
     # The newest branch that both logs name; where either of them left it the histories part.
-    uuid = next((uuid for uuid, _ in theirs if uuid in known), None)
+    uuid = next((uuid for uuid, _ in theirs if uuid in our_uuids), None)
     if uuid is None:
         return 0
     ends = ([seqno for _, seqno in takewhile(lambda entry: entry[0] != uuid, log)][-1:] for log in (ours, theirs))

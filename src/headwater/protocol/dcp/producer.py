@@ -120,8 +120,8 @@ class Producer:
             return []
         try:
             return handler(self, frame, now)
-        except BadMessage as bad:
-            self.refuse(frame, bad.status, bad.problem)
+        except BadMessage as error:
+            self.refuse(frame, error.status, error.problem)
             return []
 
     def receive_plain_request(self, data: memoryview, offset: int, now: float) -> StreamRequested | None:
@@ -294,10 +294,10 @@ class Producer:
         self._ends.append(encode_end(stream, reason))
         self._flush_ends()
 
-    def _send(self, stream: ProducerStream, sent: SentMessage, size_bytes: int) -> None:
+    def _send(self, stream: ProducerStream, message: SentMessage, size_bytes: int) -> None:
         if self.flow.is_full:
-            raise LocalProtocolError(f"vbucket {stream.vbucket}: {sent.value} through a window that is full")
-        stream.step(sent)
+            raise LocalProtocolError(f"vbucket {stream.vbucket}: {message.value} through a window that is full")
+        stream.step(message)
         self.flow.send(size_bytes)
 
     def _flush_ends(self) -> None:
@@ -322,11 +322,11 @@ class Producer:
         stream_id = stream_id_of(frame.framing)
         stream = self.streams.get((vbucket, stream_id))
         if (stream_id is not None) != self.settings.stream_ids:
-            wanted = "needed" if self.settings.stream_ids else "not enabled"
-            self.refuse(frame, Status.DCP_STREAMID_INVALID, f"a stream id is {wanted} on this connection")
+            rule = "needed" if self.settings.stream_ids else "not enabled"
+            self.refuse(frame, Status.DCP_STREAMID_INVALID, f"a stream id is {rule} on this connection")
         elif stream is None:
-            others = any(key[0] == vbucket for key in self.streams)
-            status = Status.DCP_STREAMID_INVALID if others else Status.KEY_ENOENT
+            has_streams = any(key[0] == vbucket for key in self.streams)
+            status = Status.DCP_STREAMID_INVALID if has_streams else Status.KEY_ENOENT
             self.refuse(frame, status, f"no such stream of vbucket {vbucket} is open on this connection")
         else:
             self._out += response(frame).encode()
@@ -435,11 +435,11 @@ class Producer:
 
     def _drop_unknown(self, frame: Frame) -> list[Event]:
         """Close the streams that the consumer no longer has, without a STREAM_END (dcp 2.3)."""
-        dropped = self._streams_of(frame)
-        for stream in dropped:
+        unknown_streams = self._streams_of(frame)
+        for stream in unknown_streams:
             stream.step(SentMessage.CUT)
             del self.streams[stream.key]
-        return [StreamClosed(stream) for stream in dropped]
+        return [StreamClosed(stream) for stream in unknown_streams]
 
 
 _ACK = int(SnapshotFlag.ACK)  # with plain numbers: a live change has a marker of its own

@@ -90,9 +90,9 @@ class ProducerStream:
         """The flags of the request: StreamFlag bits."""
         return self.accepted.flags
 
-    def step(self, sent: SentMessage) -> None:
+    def step(self, message: SentMessage) -> None:
         """Take a step of the table. A step that the table does not have is a programming error."""
-        following = TRANSITIONS[self.state].get(sent)
+        following = TRANSITIONS[self.state].get(message)
         if following is None:
-            raise LocalProtocolError(f"vbucket {self.vbucket}: {sent.value} on a stream that is {self.state.value}")
+            raise LocalProtocolError(f"vbucket {self.vbucket}: {message.value} on a stream that is {self.state.value}")
         self.state = following

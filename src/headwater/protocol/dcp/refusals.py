@@ -69,9 +69,9 @@ class Refusals:
 
     def take(self) -> list[Refusal]:
         """Return the refusals since the last call, and forget them."""
-        taken = list(self._refusals)
+        refusals = list(self._refusals)
         self._refusals.clear()
-        return taken
+        return refusals
 
     def __bool__(self) -> bool:
         return bool(self._refusals)

@@ -220,23 +220,23 @@ def judge(
         elif facts.manifest is not EMPTY and not facts.manifest.has(0):
             raise _ValueError("the default collection was dropped", Status.UNKNOWN_COLLECTION)
         # In front of all that concerns the history: a user without the right learns nothing of it.
-        if facts.denied is not None and (why := facts.denied(filtered)) is not None:
-            raise _ValueError(*why)
+        if facts.denied is not None and (denial := facts.denied(filtered)) is not None:
+            raise _ValueError(*denial)
     except _ValueError as error:
         return RequestRefusal(error.status, str(error), _manifest_uid(error.status, facts))
     key = (request.vbucket, filtered.stream_id)
     if key in live:
         return RequestRefusal(Status.KEY_EEXISTS, f"a stream of vbucket {request.vbucket} is open on this connection")
     partial_end = _partial_end(claim, claims=settings.claims)
-    return _place(request, claim, facts, key, filtered, partial_end=partial_end, aware=negotiated.collections)
+    return _stream_place(request, claim, facts, key, filtered, partial_end=partial_end, aware=negotiated.collections)
 
 
 def _unfit(request: StreamRequest, facts: Facts, *, needs_noops: bool) -> RequestRefusal | None:
     """Apply checks 4 and 6: refuse a wrong state, a fenced vbucket, a connection without no-ops."""
     # Only its owner can hand a vbucket over: were a replica to do so, there would be two (failover 4, step 1).
-    wanted = _OWNED if request.flags & _OWNER else _HELD
-    if facts.state not in wanted:
-        states = f"{facts.state.name.lower()}, not {' or '.join(state.name.lower() for state in wanted)}"
+    allowed = _OWNED if request.flags & _OWNER else _HELD
+    if facts.state not in allowed:
+        states = f"{facts.state.name.lower()}, not {' or '.join(state.name.lower() for state in allowed)}"
         return RequestRefusal(Status.NOT_MY_VBUCKET, f"vbucket {request.vbucket} is {states}")
     # "ETMPFAIL: can not now, may later": what is true of it now may not be once its peers have been heard (kv.md 5).
     if facts.is_fenced:
@@ -253,8 +253,8 @@ def _unfit(request: StreamRequest, facts: Facts, *, needs_noops: bool) -> Reques
 def _claim(request: StreamRequest, facts: Facts) -> Claim:
     """Return the numbers of the request; with FROM_LATEST (check 5), those of a consumer that holds everything.
 
-    For a takeover, TO_LATEST, or DISK_ONLY with end 0, the end seqno is replaced by endless; `_place` sets the actual
-    end (check 13). So the end in such a request is never compared with its start (erratum A6).
+    For a takeover, TO_LATEST, or DISK_ONLY with end 0, the end seqno is replaced by endless; `_stream_place` sets the
+    actual end (check 13). So the end in such a request is never compared with its start (erratum A6).
     """
     claim, flags = claim_of(request), request.flags
     # "Takeover forces end = endless" (dcp 2.4).
@@ -267,7 +267,7 @@ def _claim(request: StreamRequest, facts: Facts) -> Claim:
     return claim._replace(start_seqno=high, snap_start_seqno=high, snap_end_seqno=high, vb_uuid=uuid)
 
 
-def _place(
+def _stream_place(
     request: StreamRequest,
     claim: Claim,
     facts: Facts,
@@ -366,8 +366,8 @@ def _read_value(request: StreamRequest, settings: ControlSettings) -> StreamFilt
     """Apply checks 9 and 10: read the JSON value. It must contain a stream id exactly if stream ids are enabled."""
     filtered = _parse_value(request) if request.value else _NO_FILTER
     if (filtered.stream_id is not None) != settings.stream_ids:
-        wanted = "needed" if settings.stream_ids else "not enabled"
-        raise _ValueError(f"a stream id is {wanted} on this connection", Status.DCP_STREAMID_INVALID)
+        rule = "needed" if settings.stream_ids else "not enabled"
+        raise _ValueError(f"a stream id is {rule} on this connection", Status.DCP_STREAMID_INVALID)
     # A replica that lacked some collections could not stand in for its owner (dcp 2.4, check 10).
     if settings.sync_writes and (filtered.collections is not None or filtered.scope is not None):
         raise _ValueError("durable writes are streamed of all collections only", Status.NOT_SUPPORTED)
@@ -403,8 +403,8 @@ def _check_filter(value: dict[str, Any]) -> None:
 
 def _check_there(filtered: StreamFilter, manifest: CollectionsManifest) -> None:
     """Check that the chosen collections and scope exist."""
-    if unknown := (filtered.collections or frozenset()) - manifest.by_id().keys():
-        raise _ValueError(f"there is no collection 0x{min(unknown):x}", Status.UNKNOWN_COLLECTION)
+    if unknown_ids := (filtered.collections or frozenset()) - manifest.by_id().keys():
+        raise _ValueError(f"there is no collection 0x{min(unknown_ids):x}", Status.UNKNOWN_COLLECTION)
     if filtered.scope is not None and manifest.scope_by_id(filtered.scope) is None:
         raise _ValueError(f"there is no scope 0x{filtered.scope:x}", Status.UNKNOWN_SCOPE)
 

@@ -66,14 +66,14 @@ class ConsumerWindow:
         may wait for the share of the window.
         """
         # BUFFER_ACK has 32 bits; the rest stays owed for the next one.
-        owed = min(self.owed_bytes, ACK_BYTES_MAX)
+        bytes_due = min(self.owed_bytes, ACK_BYTES_MAX)
         late = self._owed_since is not None and now >= self._owed_since + ACK_SECONDS_MAX
         share = self.window_bytes * ACK_SHARE
         bearable = share if self.owed_bytes_max is None or more_waits else min(share, self.owed_bytes_max)
-        if not owed or not (late or owed > bearable):
+        if not bytes_due or not (late or bytes_due > bearable):
             return 0
-        self.acknowledged_bytes += owed
+        self.acknowledged_bytes += bytes_due
         acked, processed = self.acknowledged_bytes, self.processed_bytes
         invariant(acked <= processed, "{} bytes are acknowledged, {} were processed", acked, processed)
         self._owed_since = now if self.owed_bytes else None
-        return owed
+        return bytes_due

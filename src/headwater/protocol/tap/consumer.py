@@ -120,8 +120,8 @@ class TapConsumer:
             return [ConnectRefused(frame.status, context_of(frame.value))] if frame.opcode == Opcode.TAP_CONNECT else []
         try:
             message = self.read(frame)
-        except BadMessage as bad:
-            self._reply(frame, bad.status)
+        except BadMessage as error:
+            self._reply(frame, error.status)
             return []
         return [] if message is None else [Received(message, frame)]
 
@@ -179,10 +179,10 @@ class TapConsumer:
             raise RemoteProtocolError(f"opcode 0x{frame.opcode:02x} on a TAP stream")
         try:
             message = kind.decode(frame)
-        except BadMessage as bad:
+        except BadMessage as error:
             # "A checkpoint message without an id: disconnect" (tap.md 5.1).
             if issubclass(kind, tap.CheckpointStart):
-                raise RemoteProtocolError(f"a checkpoint without an id: {bad.problem}") from None
+                raise RemoteProtocolError(f"a checkpoint without an id: {error.problem}") from None
             raise
         # tap.md 3.2: "a message received with ttl 0 is not applied and is answered with EINVAL".
         if message.ttl == 0:

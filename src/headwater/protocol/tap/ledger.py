@@ -134,15 +134,15 @@ class Ledger:
 
     def acknowledge(self, number: int) -> list[Run]:
         """Acknowledge a message "and every earlier message"; return the runs with newly acknowledged messages."""
-        touched = []
+        runs = []
         self.acked = max(self.acked, number)
         invariant(self.acked <= self.sent, "message {} is acknowledged, {} were sent", self.acked, self.sent)
         while self._runs and self._runs[0].first <= self.acked:
-            touched.append(self._runs[0])
+            runs.append(self._runs[0])
             if self._runs[0].last > self.acked:
                 break
             self._runs.popleft()
-        return touched
+        return runs
 
     def restart(self, stream: Hashable, place: TapPlace) -> None:
         """Set the place to which a stream returns when its unacknowledged messages must be sent again."""

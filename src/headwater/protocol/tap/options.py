@@ -82,14 +82,14 @@ class TapOptions:
         """True if the producer closes the connection once everything is sent."""
         return self.dump or self.takeover
 
-    def goes_on_from(self, kept: TapOptions) -> bool:
+    def goes_on_from(self, other: TapOptions) -> bool:
         """Return True if a client that requests these options resumes the session of the same name with the options
-        `kept`.
+        `other`.
 
         A dump sends "existing items only", all of them: it always starts again and is never resumed. A takeover resumes
         only a takeover, because only a takeover first sets the vbuckets to pending.
         """
-        return not self.dump and not kept.dump and self.takeover == kept.takeover
+        return not self.dump and not other.dump and self.takeover == other.takeover
 
     def check(self) -> TapOptions:
         """Return self.
@@ -99,8 +99,8 @@ class TapOptions:
         """
         if len(self.name) > SESSION_NAME_BYTES_MAX:
             raise OptionError("name", self.name, f"at most {SESSION_NAME_BYTES_MAX} bytes")
-        if bad := [vb for vb in self.vbuckets if not 0 <= vb <= VBUCKET_MAX]:
-            raise OptionError("vbuckets", bad[0], f"vbuckets, 0 to {VBUCKET_MAX}")
+        if bad_vbuckets := [vb for vb in self.vbuckets if not 0 <= vb <= VBUCKET_MAX]:
+            raise OptionError("vbuckets", bad_vbuckets[0], f"vbuckets, 0 to {VBUCKET_MAX}")
         if self.takeover and not self.vbuckets:
             raise OptionError("takeover", self.takeover, "given together with the vbuckets to take over")
         if self.since is not None and not 0 <= self.since <= NOW:
@@ -147,8 +147,8 @@ def read_connect(frame: Frame) -> TapOptions:
         raise BadMessage("TAP_CONNECT", frame.opcode, f"extras are {len(frame.extras)} bytes, expected 0, 4 or 8")
     try:
         read = form.decode(frame)
-    except BadMessage as bad:
-        raise _refusal(frame, form, bad) from None
+    except BadMessage as error:
+        raise _refusal(frame, form, error) from None
     flags = ConnectFlag((read.flags or 0) & sum(ConnectFlag))  # "unknown flag bits: ignore"
     fields: dict[str, Any] = {name: flag in flags for name, flag in FLAGS.items()}
     fields |= {"since": read.backfill_age, "vbuckets": tuple(dict.fromkeys(read.vbuckets or ()))}
@@ -158,11 +158,11 @@ def read_connect(frame: Frame) -> TapOptions:
     return TapOptions(name=read.key, closed_checkpoints_only=bool(read.closed_checkpoints_only), **fields)
 
 
-def _refusal(frame: Frame, form: type[Connect] | type[ConnectWide], bad: BadMessage) -> RemoteProtocolError:
+def _refusal(frame: Frame, form: type[Connect] | type[ConnectWide], error: BadMessage) -> RemoteProtocolError:
     flags = form.layout.extras.read(frame.extras, 0).get("flags")
     if flags is None:
-        return bad  # a value without flags
+        return error  # a value without flags
     before = _AGE_BYTES if flags & ConnectFlag.BACKFILL else 0
     if flags & ConnectFlag.LIST_VBUCKETS and len(frame.value) >= before:
-        return BadMessage("TAP_CONNECT", frame.opcode, bad.problem, Status.NOT_SUPPORTED)
-    return RemoteProtocolError(f"TAP_CONNECT: {bad.problem}")
+        return BadMessage("TAP_CONNECT", frame.opcode, error.problem, Status.NOT_SUPPORTED)
+    return RemoteProtocolError(f"TAP_CONNECT: {error.problem}")

@@ -136,13 +136,13 @@ class TapProducer:
         planned for it; without BACKFILL the old criterion stays" (tap.md 1.2)."""
         if options.since is None:
             options = replace(options, since=self.options.since)
-        again = options.since != self.options.since
+        is_other_start = options.since != self.options.since
         # In front of the new filter: places of unacknowledged messages go back by the streams that sent them.
         self._take_back()
         self.options, self.ledger.acknowledges = options, options.acknowledge
         # Who now wants changes only gives up the rest of a backfill, not the changes that it has not heard of.
         given_up = TapStep.DONE if options.wants_backfill(now_unix) else TapStep.BACKFILL
-        for vb in [vb for vb, stream in self.streams.items() if again and stream.place.step <= given_up]:
+        for vb in [vb for vb, stream in self.streams.items() if is_other_start and stream.place.step <= given_up]:
             del self.streams[vb]
         for vb in [vb for vb in self.streams if options.vbuckets and vb not in options.vbuckets]:
             del self.streams[vb]
@@ -173,8 +173,8 @@ class TapProducer:
         """
         self.streams.pop(vbucket, None)
         if self.options.checkpoints:
-            kept = {vb: number for vb, number in self.options.checkpoints.items() if vb != vbucket}
-            self.options = replace(self.options, checkpoints=kept)
+            checkpoints = {vb: number for vb, number in self.options.checkpoints.items() if vb != vbucket}
+            self.options = replace(self.options, checkpoints=checkpoints)
 
     def restart(self, stream: TapProducerStream) -> None:
         """Start a stream from the beginning, because the vbucket no longer has the history that the client knows.
@@ -191,10 +191,10 @@ class TapProducer:
 
         `seqno` is 0 if there is no such change.
         """
-        step, reached = stream.place.step, stream.place.seqno
+        step, seqno_sent = stream.place.step, stream.place.seqno
         if step is TapStep.BACKFILL:
-            reached = stream.upto
-        return step in (TapStep.BACKFILL, TapStep.LIVE) and reached < seqno <= high_seqno
+            seqno_sent = stream.upto
+        return step in (TapStep.BACKFILL, TapStep.LIVE) and seqno_sent < seqno <= high_seqno
 
     def filter_changed(self) -> None:
         """Queue the OPAQUE that confirms CHANGE_VB_FILTER."""
@@ -282,13 +282,13 @@ class TapProducer:
         place = stream.place
         if place.step not in (TapStep.BACKFILL, TapStep.LIVE, TapStep.DRAIN) or self._holds_back(stream):
             return None
-        upto = stream.upto if place.step is TapStep.BACKFILL else high_seqno
+        seqno_max = stream.upto if place.step is TapStep.BACKFILL else high_seqno
         if self.options.checkpoints is not None and place.step is not TapStep.BACKFILL:
             if not place.checkpoint:
                 return None  # its START is due first
             # No change of the next checkpoint goes out before the END of this one is acknowledged (tap.md 5.1).
-            upto = min(upto, place.checkpoint * CHECKPOINT_SEQNOS)
-        return upto if upto > place.seqno else None
+            seqno_max = min(seqno_max, place.checkpoint * CHECKPOINT_SEQNOS)
+        return seqno_max if seqno_max > place.seqno else None
 
     def sends_all(self, stream: TapProducerStream) -> bool:
         """Return True if changes are sent although their TTL is 0: "break loops" (tap.md 3.2) concerns live changes
@@ -315,7 +315,7 @@ class TapProducer:
         stream.place = replace(stream.place, step=TapStep.DRAIN)
 
     def sent(self, stream: TapProducerStream, seqnos: Sequence[int], upto: int, *, asks: bool) -> None:
-        """Report changes that are sent now, all up to `upto` with them; `asks` is True if the last one has flag ACK."""
+        """Report changes that are sent now, all up to `upto`; `asks` is True if the last one has flag ACK."""
         self.ledger.sending(stream, stream.place, seqnos, asks=asks)
         self.reached(stream, upto)
 
@@ -390,11 +390,11 @@ class TapProducer:
             return self._mark(stream, tap.CheckpointEnd, after, key=b"checkpoint_end", checkpoint_id=place.checkpoint)
         if stream.blocked_by > self.ledger.acked or (place.step is TapStep.DRAIN and place.seqno >= high_seqno):
             return None
-        opened = place.seqno // CHECKPOINT_SEQNOS + 1
-        after = replace(place, checkpoint=opened)
+        checkpoint = place.seqno // CHECKPOINT_SEQNOS + 1
+        after = replace(place, checkpoint=checkpoint)
         # tap.md 2: the private section is the highest deleted revision: new keys of the consumer start above it.
-        named = {"key": b"checkpoint_start", "engine_specific": tap.revision(stream.deleted_rev)}
-        return self._mark(stream, tap.CheckpointStart, after, checkpoint_id=opened, **named)
+        fields = {"key": b"checkpoint_start", "engine_specific": tap.revision(stream.deleted_rev)}
+        return self._mark(stream, tap.CheckpointStart, after, checkpoint_id=checkpoint, **fields)
 
     def _mark(
         self, stream: TapProducerStream, kind: type[tap.CheckpointStart], after: TapPlace, **fields: object

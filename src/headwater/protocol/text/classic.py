@@ -33,15 +33,15 @@ LineWords = Sequence[bytes]
 
 def _get(line_words: LineWords, block: bytes) -> Steps:
     name, *keys = line_words
-    checked = [words.key(key) for key in keys]
-    yield from _values((documents.Get(key=key) for key in checked), with_cas=name == b"gets")
+    checked_keys = [words.key(key) for key in keys]
+    yield from _values((documents.Get(key=key) for key in checked_keys), with_cas=name == b"gets")
 
 
 def _get_and_touch(line_words: LineWords, block: bytes) -> Steps:
     name, word, *keys = line_words
     expiry = words.expiry(word, _BAD_EXPTIME)
-    checked = [words.key(key) for key in keys]
-    requests = (documents.GetAndTouch(key=key, expiration=expiry) for key in checked)
+    checked_keys = [words.key(key) for key in keys]
+    requests = (documents.GetAndTouch(key=key, expiration=expiry) for key in checked_keys)
     yield from _values(requests, with_cas=name == b"gats")
 
 

@@ -22,10 +22,10 @@ def steps(line: TextCommand, now: int, *, is_stranger: bool = False) -> Steps:
     if line.closes:
         return _reply(line.problem)
     if is_stranger:
-        return _checked(classic.login(line.words, None if line.problem else line.block))
+        return _with_refusals(classic.login(line.words, None if line.problem else line.block))
     name = line.words[0] if line.words else b""
     if name in meta.COMMANDS:
-        return _problem(line) or _checked(meta.COMMANDS[name](line.words, line.block or b"", now))
+        return _problem(line) or _with_refusals(meta.COMMANDS[name](line.words, line.block or b"", now))
     command = classic.COMMANDS.get(name)
     return _reply(ERROR) if command is None else _classic(command, line)
 
@@ -46,23 +46,23 @@ def _classic(command: classic.Classic, line: TextCommand) -> Steps:
         line_words = line_words[:-1]
     if len(line_words) < command.least or (command.most is not None and len(line_words) > command.most):
         return _reply(ERROR)
-    steps = _problem(line) or _checked(command.steps(line_words, line.block or b""))
-    return _silent(steps) if is_quiet else steps
+    steps = _problem(line) or _with_refusals(command.steps(line_words, line.block or b""))
+    return _without_answers(steps) if is_quiet else steps
 
 
 def _reply(line: bytes) -> Steps:
     yield line
 
 
-def _checked(steps: Steps) -> Steps:
+def _with_refusals(steps: Steps) -> Steps:
     """Run the steps; after a LineRefused, answer with its line."""
     try:
         yield from steps
-    except LineRefused as refused:
-        yield refused.line
+    except LineRefused as error:
+        yield error.line
 
 
-def _silent(steps: Steps) -> Steps:
+def _without_answers(steps: Steps) -> Steps:
     """Run the steps, and discard their answers."""
     answer = None
     while True:

@@ -72,13 +72,13 @@ class CommandReader:
         words = tuple(word for word in line[:-1].removesuffix(b"\r").split(b" ") if word)
         claimed = _claimed_length(words)
         if claimed is None:
-            return self._taken(TextCommand(words, len(line)))
+            return self._take_command(TextCommand(words, len(line)))
         if claimed > self.block_bytes_max:
-            return self._taken(TextCommand(words, len(line), problem=TOO_LARGE, swallows=claimed + len(_END)))
+            return self._take_command(TextCommand(words, len(line), problem=TOO_LARGE, swallows=claimed + len(_END)))
         size = len(line) + claimed + len(_END)
         if len(data) < size:
             return None
-        return self._taken(_with_block(words, bytes(data[len(line) : size]), size))
+        return self._take_command(_with_block(words, bytes(data[len(line) : size]), size))
 
     def wanted(self, data: memoryview) -> int:
         """Return the size in bytes of the first command as far as known; above the size of `data` if incomplete."""
@@ -94,20 +94,20 @@ class CommandReader:
         """Forget the state of the current command: the next call has different bytes."""
         self._searched = 0
 
-    def _taken(self, command: TextCommand) -> TextCommand:
+    def _take_command(self, command: TextCommand) -> TextCommand:
         self._searched = 0
         return command
 
     def _line(self, data: memoryview) -> bytes | None:
         """Return the first line with its end; None while it is incomplete, empty if it is too long."""
-        most = KEYS_LINE_BYTES_MAX if self._searched >= LINE_BYTES_MAX else LINE_BYTES_MAX
-        end = self._searched + bytes(data[self._searched : most]).find(b"\n")
+        bytes_max = KEYS_LINE_BYTES_MAX if self._searched >= LINE_BYTES_MAX else LINE_BYTES_MAX
+        end = self._searched + bytes(data[self._searched : bytes_max]).find(b"\n")
         if end >= self._searched:
             return bytes(data[: end + 1])
-        self._searched = min(len(data), most)
-        if len(data) < most:
+        self._searched = min(len(data), bytes_max)
+        if len(data) < bytes_max:
             return None
-        if most == LINE_BYTES_MAX and bytes(data[:5]).startswith(_LONG):
+        if bytes_max == LINE_BYTES_MAX and bytes(data[:5]).startswith(_LONG):
             return self._line(data)
         return b""
 

@@ -57,8 +57,8 @@ class Flags:
         """Return the expiry in a flag's token; `default` if the line does not have the flag."""
         return words.expiry(self.tokens[letter], _BAD_TOKEN) if letter in self.tokens else default
 
-    def line(self, begins: bytes, known: Mapping[str, int] | None = None) -> bytes:
-        """Return an answer line: its beginning, then the requested fields that `known` contains."""
+    def line(self, begins: bytes, values: Mapping[str, int] | None = None) -> bytes:
+        """Return an answer line: its beginning, then the requested fields that `values` contains."""
         out = [begins]
         for letter, token in self.tokens.items():
             if letter == "O":
@@ -67,8 +67,8 @@ class Flags:
                 out.append(b"k" + self.word)
             elif letter == "b":
                 out.append(b"b")
-            elif known is not None and letter in known:
-                out.append(b"%b%d" % (letter.encode(), known[letter]))
+            elif values is not None and letter in values:
+                out.append(b"%b%d" % (letter.encode(), values[letter]))
         return b" ".join(out) + b"\r\n"
 
 
@@ -126,15 +126,15 @@ def _get(line_words: LineWords, block: bytes, now: int) -> Steps:
         missed = answer is not None and answer.status == Status.KEY_ENOENT
         yield b"" if missed and flags.quiet else said(answer, {Status.KEY_ENOENT: flags.line(_EN)})
         return
-    known = {"c": answer.cas, "f": answer.flags, "s": len(answer.value)}
+    values = {"c": answer.cas, "f": answer.flags, "s": len(answer.value)}
     if "t" in flags.tokens:
-        known["t"] = _remaining(flags, (yield GetMeta(key=flags.key)))
+        values["t"] = _remaining(flags, (yield GetMeta(key=flags.key)))
     if "v" in flags.tokens:
-        answer_line = [with_value(flags.line(b"VA %d" % len(answer.value), known), answer.value)]
+        answer_line = [with_value(flags.line(b"VA %d" % len(answer.value), values), answer.value)]
         del answer  # as for the classic commands: what waits for its reader holds no value
         yield answer_line.pop()
     else:
-        yield flags.line(_HD, known)
+        yield flags.line(_HD, values)
 
 
 def _describe(line_words: LineWords, block: bytes, now: int) -> Steps:
@@ -144,8 +144,8 @@ def _describe(line_words: LineWords, block: bytes, now: int) -> Steps:
     if not isinstance(answer, documents.GetResponse):
         yield said(answer, {Status.KEY_ENOENT: b"EN\r\n"})
         return
-    left = _remaining(flags, (yield GetMeta(key=flags.key)))
-    yield b"ME %b exp=%d cas=%d size=%d\r\n" % (flags.word, left, answer.cas, len(answer.value))
+    seconds = _remaining(flags, (yield GetMeta(key=flags.key)))
+    yield b"ME %b exp=%d cas=%d size=%d\r\n" % (flags.word, seconds, answer.cas, len(answer.value))
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -162,13 +162,13 @@ def _mode(flags: Flags, modes: Mapping[str, str], command: bytes) -> str:
     return mode
 
 
-def _outcome(flags: Flags, answer: Answer | None, lines: Mapping[int, bytes], known: Mapping[str, int]) -> bytes:
+def _outcome(flags: Flags, answer: Answer | None, lines: Mapping[int, bytes], values: Mapping[str, int]) -> bytes:
     """Return the answer line: HD and the requested fields (empty with the flag q), or the two letters of a failure.
 
     "q: no EN, HD, and of md no NF" (kv.md 7.2): a quiet client takes silence for "written".
     """
     if answer is not None and answer.status == Status.SUCCESS:
-        return b"" if flags.quiet else flags.line(_HD, {**known, "c": answer.cas})
+        return b"" if flags.quiet else flags.line(_HD, {**values, "c": answer.cas})
     line = lines.get(answer.status) if answer is not None else None
     if line is None:
         return failed(answer)
@@ -193,15 +193,15 @@ def _set(line_words: LineWords, block: bytes, now: int) -> Steps:
 
 def _storing(flags: Flags, block: bytes) -> Request:
     mode, cas = _mode(flags, _MODES, b"ms"), flags.number("C", 64, 0)
-    key, own, expiry = flags.key, flags.number("F", 32, 0), flags.expiry("T")
+    key, client_flags, expiry = flags.key, flags.number("F", 32, 0), flags.expiry("T")
     if mode == "A":
         return documents.Append(key=key, value=block, cas=cas)
     if mode == "P":
         return documents.Prepend(key=key, value=block, cas=cas)
     if mode == "E":
-        return documents.Add(key=key, value=block, flags=own, expiration=expiry)
+        return documents.Add(key=key, value=block, flags=client_flags, expiration=expiry)
     form = documents.Replace if mode == "R" else documents.Set
-    return form(key=key, value=block, flags=own, expiration=expiry, cas=cas)
+    return form(key=key, value=block, flags=client_flags, expiration=expiry, cas=cas)
 
 
 def _delete(line_words: LineWords, block: bytes, now: int) -> Steps:
@@ -229,25 +229,27 @@ def _count(line_words: LineWords, block: bytes, now: int) -> Steps:
     if not isinstance(answer, documents.IncrementResponse):
         yield _outcome(flags, answer, {Status.KEY_ENOENT: _NF}, {})
         return
-    known = {"c": answer.cas}
+    values = {"c": answer.cas}
     if "T" in flags.tokens:
-        touched = yield documents.Touch(key=flags.key, expiration=expiry)
-        known["c"] = touched.cas if touched is not None and touched.status == Status.SUCCESS else answer.cas
+        touch_answer = yield documents.Touch(key=flags.key, expiration=expiry)
+        values["c"] = (
+            touch_answer.cas if touch_answer is not None and touch_answer.status == Status.SUCCESS else answer.cas
+        )
     if "t" in flags.tokens:
-        known["t"] = _remaining(flags, (yield GetMeta(key=flags.key)))
-    yield _counted(flags, answer.counter, known)
+        values["t"] = _remaining(flags, (yield GetMeta(key=flags.key)))
+    yield _count_line(flags, answer.counter, values)
 
 
-def _counted(flags: Flags, counter: int, known: Mapping[str, int]) -> bytes:
+def _count_line(flags: Flags, counter: int, values: Mapping[str, int]) -> bytes:
     if flags.quiet:
         return b""
     digits = b"%d" % counter
     if "v" in flags.tokens:
-        return flags.line(b"VA %d" % len(digits), known) + digits + b"\r\n"
-    return flags.line(_HD, known)
+        return flags.line(b"VA %d" % len(digits), values) + digits + b"\r\n"
+    return flags.line(_HD, values)
 
 
-def _nothing(line_words: LineWords, block: bytes, now: int) -> Steps:
+def _no_op(line_words: LineWords, block: bytes, now: int) -> Steps:
     """Execute MN, a no-op whose answer follows the answers to all earlier commands."""
     yield b"MN\r\n"
 
@@ -258,5 +260,5 @@ COMMANDS: dict[bytes, Callable[[LineWords, bytes, int], Steps]] = {
     b"md": _delete,
     b"ma": _count,
     b"me": _describe,
-    b"mn": _nothing,
+    b"mn": _no_op,
 }

@@ -115,13 +115,13 @@ def expanded(value: bytes, change: ChangeNumbers, old: StoredDocument | None) ->
 
 
 def _of_document(path: str, old: StoredDocument) -> bytes:
-    known = {
+    values = {
         "$document.CAS": _hex(old.cas),
         "$document.exptime": old.expiry,
         "$document.flags": old.flags,
         "$document.revid": str(old.rev_seqno),
         "$document.seqno": _hex(old.seqno),
     }
-    if path not in known:
+    if path not in values:
         raise CommandRefused(Status.SUBDOC_XATTR_UNKNOWN_MACRO, f"there is no macro {path!r}")
-    return json.dumps(known[path]).encode()
+    return json.dumps(values[path]).encode()

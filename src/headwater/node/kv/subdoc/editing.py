@@ -260,11 +260,11 @@ def add_unique(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
     _array(text, place.at)
     # Strings are compared after decoding, all other values by their text.
     is_string = value[:1] == b'"'
-    said = json.loads(value).encode("utf-8", "surrogatepass") if is_string else value
-    seen = among(_view(text), place.at, said, is_string=is_string)
-    if seen == CONTAINER:
+    encoded = json.loads(value).encode("utf-8", "surrogatepass") if is_string else value
+    status = among(_view(text), place.at, encoded, is_string=is_string)
+    if status == CONTAINER:
         raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the array holds more than simple values")
-    if seen == FOUND:
+    if status == FOUND:
         raise CommandRefused(Status.SUBDOC_PATH_EEXISTS, "the array holds the value")
     return Edit(_appended(text, place.at, value))
 
@@ -281,12 +281,12 @@ def counter(text: bytes, path: Path, value: bytes, mkdir_p: bool) -> Edit:
         if not isinstance(path[-1], str):
             raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the path leads nowhere")
         return Edit(_add_missing(text, place, value, mkdir_p), value)
-    there = text[place.at : _end(text, place.at)]
-    if not _INTEGER.fullmatch(there):
+    digits = text[place.at : _end(text, place.at)]
+    if not _INTEGER.fullmatch(digits):
         raise CommandRefused(Status.SUBDOC_PATH_MISMATCH, "the path leads to no whole number")
-    if len(there) > 20 or int(there) not in INT64:
+    if len(digits) > 20 or int(digits) not in INT64:
         raise CommandRefused(Status.SUBDOC_NUM_ERANGE, "the number there does not fit 64 bits")
-    total = int(there) + int(value)
+    total = int(digits) + int(value)
     if total not in INT64:
         raise CommandRefused(Status.SUBDOC_VALUE_CANTINSERT, "the sum does not fit 64 bits")
     return Edit(_replaced(text, place.at, b"%d" % total), b"%d" % total)
