@@ -211,6 +211,23 @@ def test_a_damaged_batch_in_front_of_a_whole_one_is_no_cut_write() -> None:
     assert last == starts[-2]
 
 
+def test_a_whole_batch_whose_last_bytes_are_a_hole_proves_that_the_damaged_one_was_no_cut_write() -> None:
+    """Some file systems keep zeros as a hole; a power cut takes the note away, so only the later batch tells."""
+    disk = FaultyDisk()
+    store = three_batches(disk)
+    place = store.log.segments[-1].end
+    store.staging.mutation(0, b"zeros", bytes(900), cas=1, rev_seqno=1)
+    commit(store)
+    files = killed(store, disk)
+    data_ends_at = len(files[FIRST].rstrip(b"\0"))
+    assert place < data_ends_at < store.log.segments[-1].end - 800
+    files.pop(SYNCED)
+    first_body = SEGMENT_HEADER_BYTES + batches.BATCH_HEADER_BYTES
+    for at in (first_body + 8, place - 8):
+        with pytest.raises(CorruptStore, match="is whole, so this was no interrupted write"):
+            open_store(image(files | {FIRST: flipped(files[FIRST], at)}))
+
+
 def test_a_flip_in_a_last_batch_that_nobody_was_told_of_loses_that_batch() -> None:
     disk = FaultyDisk()
     store = three_batches(disk)

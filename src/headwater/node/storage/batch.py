@@ -141,14 +141,20 @@ def walk(data: memoryview, offset: int, end: int, salt: int, number: int) -> Ite
         offset, number = header.end, number + 1
 
 
-def find_later(data: memoryview, offset: int, end: int, salt: int, number: int) -> BatchHeader | None:
+def find_later(
+    data: memoryview, offset: int, end: int, salt: int, number: int, *, written: int | None = None
+) -> BatchHeader | None:
     """Return the first valid batch after the bad one at `offset` whose number is at least `number`; None if there is
     none.
 
     Such a batch proves that the bad one was complete once.
+
+    Args:
+        end: where the last batch may end. written: where the data ends, for a file with a hole behind it; None for
+            `end`. A batch begins before that, but file systems may keep zeros at its end as a hole.
     """
     # A search for the magic rather than a walk by lengths: the bad header's own length can't be trusted.
-    raw = bytes(data[offset:end])
+    raw = bytes(data[offset : end if written is None else written])
     at = raw.find(MAGIC, 1)
     while at >= 0:
         try:

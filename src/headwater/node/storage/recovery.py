@@ -167,7 +167,7 @@ def _verify_open(segment: Segment) -> OpenedSegment:
     data, salt = segment.memory.data, segment.header.salt
     # Each batch is written after the sync of the previous one. So a valid batch after a bad one proves that the bad one
     # was whole and acknowledged.
-    if later := batches.find_later(data, torn.offset, written, salt, segment.next_number):
+    if later := batches.find_later(data, torn.offset, segment.size, salt, segment.next_number, written=written):
         why = f"{torn.why}; batch {later.number} at byte {later.offset} is whole, so this was no interrupted write"
         raise CorruptStore(segment.path, torn.offset, why)
     # Zeros need no cut: they are what a write that never reached the disk leaves.
