@@ -158,7 +158,7 @@ def test_who_has_read_the_mark_before_a_backup_of_another_choice_is_removed_lose
         if next(removals) == nth:
             late = _UnfinishedBackup(ID, [], "now")
             a_run(place)._mark(late)
-            late.parts = list(a_run(place)._noted(ID))
+            late.parts = list(a_run(place)._noted_parts(ID))
             finish(place, late)
 
     place.before = before
@@ -200,6 +200,20 @@ def test_a_backup_of_another_choice_is_taken_over_before_it_is_removed(
     place.before = before
     a_run(place, Choice(vbuckets=(0,)))._begin()
     assert folder(ID, FILE) in asked and ID not in place.names("backups")
+
+
+def test_a_manifest_that_comes_behind_the_look_for_one_goes_with_the_files_that_it_names(
+    place: Unlocked, begun: _UnfinishedBackup
+) -> None:
+    """Its run was killed between the manifest and its last look at the mark, so nobody was told of that backup."""
+
+    def before(path: str) -> None:
+        if path == folder(ID, FILE):
+            place.write(folder(ID, MANIFEST), f"{FILE}".encode())
+
+    place.before = before
+    a_run(place, Choice(vbuckets=(0,)))._begin()
+    assert ID not in place.names("backups")
 
 
 def test_a_backup_that_is_finished_when_it_is_taken_over_stays(place: Unlocked, begun: _UnfinishedBackup) -> None:

@@ -256,6 +256,11 @@ class _Run:
         """
         names = self.place.names(folder(unfinished.id))
         self._remove(unfinished, [name for name in names if name != BEGUN])
+        # Its former run may have been about to finish: a manifest that was not there when the backup was ours already
+        # was written behind our mark, so that run does not report the backup, and the manifest's files are gone.
+        if MANIFEST in self.place.names(folder(unfinished.id)):
+            self._require_ours(unfinished)
+            self.place.remove(folder(unfinished.id, MANIFEST))
         # The mark goes last: a process that dies before leaves a folder that the next run still knows for an unfinished
         # backup.
         self.place.remove(folder(unfinished.id, BEGUN))
