@@ -223,7 +223,7 @@ def test_what_was_put_off_later_outlives_what_is_answered_late():
     first, second = BulkItem(b"k", value=b"1", order=0), BulkItem(b"k", value=b"2", order=1)
     writer._postpone(second, ConnectionLost("node:1", "gone"))
     writer._sort([first], {})
-    assert [item.value for item, _ in writer._postpone_so_far()] == [b"2"]
+    assert [item.value for item, _ in writer._put_off_so_far()] == [b"2"]
 
 
 def test_an_expiry_of_months_in_seconds_is_refused_and_as_a_timedelta_taken() -> None:
