@@ -17,8 +17,10 @@ from harness.lake_faults import judge
 from harness.nodes import keep, return_to
 from headwater.errors import OptionError
 from headwater.lake.history import query
+from headwater.pipelines.changelog import ChangeLog
 from headwater.pipelines.jobs import Mirror
 from headwater.pipelines.mirror import mirror
+from headwater.pipelines.sink import TableSink
 from headwater.testing.node import Node, node
 from tests.lake.iceberg.support import iceberg_of
 from tests.pipelines.test_changelog import follow_and_die_between_the_commits
@@ -217,6 +219,29 @@ def test_each_collection_has_versions_of_its_own(bucket: Node, tmp_path: Path) -
         (b"one", "create"),
         (b"two", "update"),
     ]
+
+
+@pytest.mark.parametrize("moment", ["between batches", "amid a batch"])
+def test_a_mirror_fills_the_columns_that_another_one_added_meanwhile(
+    moment: str, bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without them would look like those of before."""
+    overwrite(bucket, b"one")
+    follow(bucket, tmp_path)
+    overwrite(bucket, b"two")
+    others, name = iter([True]), "tasks" if moment == "between batches" else "commit"
+    done = getattr(TableSink, name)
+
+    def late(sink: TableSink, *arguments: Any, **options: Any) -> Any:
+        if next(others, False):
+            ChangeLog(f"{sink.place}_changes", "default", befores=True)
+        return done(sink, *arguments, **options)
+
+    monkeypatch.setattr(TableSink, name, late)
+    follow(bucket, tmp_path)
+    check(bucket, tmp_path)
+    counts = Counter(row["before_known"] for row in log_of(tmp_path))
+    assert counts == {None: len(KEYS), True: len(KEYS) * ROUNDS + len(KEYS[::3])}
 
 
 @pytest.mark.parametrize("name", ["history", "before"])

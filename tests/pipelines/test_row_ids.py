@@ -12,8 +12,9 @@ from deltalake import DeltaTable, QueryBuilder
 from harness.nodes import diverge
 from headwater.lake.log import TableLog
 from headwater.lake.places import store_of
+from headwater.lake.verify import check_indexes
 from headwater.pipelines.mirror import mirror
-from headwater.pipelines.tables import fold, vacuum
+from headwater.pipelines.tables import fold, open_table, vacuum
 from headwater.testing.node import Node, node
 from tests.lake.iceberg.support import by_pyiceberg, for_linux, queried
 from tests.lake.support import row_ids
@@ -110,6 +111,15 @@ def test_a_table_that_exists_begins_and_its_documents_keep_what_they_got(bucket:
     run(bucket, place)
     now = ids(place)
     assert {key: now[key] for key in first} == first and table(place) == documents(bucket)
+
+
+def test_its_indexes_are_good_for_who_verifies_it(bucket: Node, tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    run(bucket, place, row_ids=True)
+    put(bucket, "two")
+    run(bucket, place)
+    log, indexes = open_table(str(place))
+    assert indexes is not None and check_indexes(log.store, log.state, indexes) == []
 
 
 def test_a_table_for_each_collection_keeps_ids_of_its_own(tmp_path: Path) -> None:

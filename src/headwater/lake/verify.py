@@ -79,6 +79,8 @@ def check_indexes(store: TableStore, state: TableState, indexes: Indexes, tell: 
     A missing or damaged index loses nothing, since it is built again when it is needed.
     """
     problems = []
+    columns = state.id_columns
+    indexes.keep_ids(columns.row if columns else None)
     for count, file in enumerate(state.files.values()):
         tell(count)
         if not indexes.is_good(file.path):

@@ -76,11 +76,21 @@ class ChangeLog(Table):
             created=created,
         )
         self.add_missing(columns)
+        self._reads_befores: bool = self.has_befores
 
     @property
     def has_befores(self) -> bool:
         """True if the log has what each change replaced."""
         return changes.has_befores(self.log.state)
+
+    def require_columns(self) -> None:
+        """Check that the log has the columns with which it was opened, by which tasks know what to read.
+
+        Raises:
+            TableChanged: another mirror has added some; open the log anew.
+        """
+        if self.has_befores != self._reads_befores:
+            raise TableChanged(self.place, "another mirror added columns of what changes replaced; it is opened anew")
 
     def append(
         self,
@@ -103,6 +113,7 @@ class ChangeLog(Table):
         record = self.refresh()
         if self.log.restored:
             raise TableChanged(self.place, "somebody put the change log back to an older version; it begins anew")
+        self.require_columns()
         digests_before = {each.changes_after for each in results} or {record.digest}
         if len(digests_before) > 1:
             raise TableChanged(self.place, "tasks saw different versions of the change log")

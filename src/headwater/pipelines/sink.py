@@ -255,6 +255,7 @@ class TableSink(Table):
         self._level_quarantine()
         if self.changes:
             self.changes.level(self, Offset.from_json(end))
+            self.changes.require_columns()
         start = Offset.from_json(self.record.end)
         neighbours = TablesBeside(_identity_of(self.changes), _identity_of(self.quarantine))
         planned = tasks_of(start, Offset.from_json(end), settings, (self.place, self.log.state.id), count, neighbours)

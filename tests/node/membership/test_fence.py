@@ -74,6 +74,12 @@ def test_after_a_standstill_a_closed_one_needs_new_answers() -> None:
     assert fence.hear(map_of_five.peers[2]) and fence.is_open and not fence.in_doubt
 
 
+def test_a_map_that_leaves_nobody_to_wait_for_ends_the_doubt() -> None:
+    assert Fence(known(2), is_open=True, in_doubt=True).in_doubt
+    assert not Fence(known(1), is_open=True, in_doubt=True).in_doubt
+    assert not Fence(known(2, this=None), is_open=True, in_doubt=True).in_doubt
+
+
 def test_without_others_there_is_no_doubt() -> None:
     fence = Fence(known(1))
     fence.doubt()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from headwater.errors import RemoteProtocolError
 from headwater.node.calling import connect
@@ -27,7 +31,7 @@ class Asked:
         self.error = error
         self.called = asyncio.Event()
 
-    async def told(self, peer: Address, config: bytes) -> None:
+    async def told(self, peer: Address, config: bytes, requested_after: int) -> None:
         self.maps[peer] = config
         self.called.set()
         if self.error is not None:
@@ -100,3 +104,60 @@ def test_a_node_that_hangs_up_is_a_problem() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert "hung up" in asyncio.run(hang_up(listener))
+
+
+class Clocks:
+    """A steady clock and a wall clock, both put forward by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.suspended = 0.0
+        wall = time.time
+        monkeypatch.setattr(
+            "headwater.node.membership.peers.time", SimpleNamespace(time=lambda: wall() + self.suspended)
+        )
+
+
+def test_an_answer_to_a_request_from_before_a_standstill_is_not_taken_for_one_from_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks, heard, stills = Clocks(monkeypatch), list[int](), list[float]()
+    address = Address("127.0.0.1", 1)
+
+    async def run() -> None:
+        told = asyncio.Event()
+
+        async def on_map(peer: Address, config: bytes, requested_after: int) -> None:
+            heard.append(requested_after)
+            if len(heard) == 2:
+                told.set()
+
+        peers = Peers(asyncio.get_running_loop, lambda: LOGIN, call, on_map, stills.append)
+
+        async def suspended_once(peer: Address) -> bytes:
+            if not heard:
+                clocks.suspended = 60.0
+                peers.look()
+            return b"{}"
+
+        monkeypatch.setattr(peers, "_ask", suspended_once)
+        peers.watch([address])
+        await asyncio.wait_for(told.wait(), SECONDS_MAX)
+        assert peers.standstills == 1
+        peers.stop()
+
+    asyncio.run(run())
+    assert heard == [0, 1] and 55 < stills[0] < 60
+
+
+def test_without_other_nodes_a_standstill_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks, stills = Clocks(monkeypatch), list[float]()
+
+    async def run() -> None:
+        peers = Peers(asyncio.get_running_loop, lambda: LOGIN, call, Asked().told, stills.append)
+        peers.look()
+        clocks.suspended = 60.0
+        peers.look()
+        assert peers.standstills == 0
+
+    asyncio.run(run())
+    assert stills == []

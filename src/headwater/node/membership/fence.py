@@ -39,14 +39,14 @@ class Fence:
     ) -> None:
         self.heard: set[Address] = set()
         self.alone = alone
-        self.in_doubt = in_doubt
         self._peers = frozenset(cluster_map.peers)
         # A majority that includes this node: it has a node in common with any majority that has a newer map.
         self._needed, members = majority_of(len(cluster_map.servers)), len(cluster_map.servers)
         node_invariant(2 * self._needed > members, "{} of {} nodes are to be a majority", self._needed, members)
-        self.is_open: bool = (
-            is_open or self._needed <= 1 or cluster_map.this is None
-        )  # without other members there are no answers to wait for
+        # Without other members there are no answers to wait for.
+        is_alone = self._needed <= 1 or cluster_map.this is None
+        self.is_open: bool = is_open or is_alone
+        self.in_doubt: bool = in_doubt and not is_alone
 
     @property
     def missing(self) -> int:

@@ -222,8 +222,11 @@ class Membership:
             return (0, 0)
         return self._server.cluster.version
 
-    async def _receive_map(self, peer: Address, config: bytes) -> None:
+    async def _receive_map(self, peer: Address, config: bytes, requested_after: int = 0) -> None:
         """Handle a peer's map: adopt it if it is newer; otherwise note that the peer has no newer one.
+
+        Args:
+            requested_after: how often this process had stood still when the map was requested.
 
         Raises:
             RemoteProtocolError: the map is invalid, or another cluster's.
@@ -244,7 +247,8 @@ class Membership:
                 )
                 self._adopt(mine)
             # `self.fence` is read again, because `_adopt` has replaced the fence; the new one has no answers yet.
-            if self.fence is not None and self.fence.hear(peer):
+            is_recent = requested_after == self.peers.standstills
+            if is_recent and self.fence is not None and self.fence.hear(peer):
                 self._open()
         self.reconciler.look()
 

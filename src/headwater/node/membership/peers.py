@@ -53,11 +53,13 @@ class Peers:
         loop: returns the event loop.
         login: returns this node's login.
         call: connects to a node.
-        on_map: called with a node and the JSON of its map; an error that it raises is recorded as the node's problem.
+        on_map: called with a node, the JSON of its map, and the value of `standstills` when that was requested; an
+            error that it raises is recorded as the node's problem.
         stood_still: called with the seconds for which this process stood still, before the nodes are asked.
 
     Attributes:
         known: each node, with its last answer and its problem.
+        standstills: the number of times that this process stood still.
     """
 
     def __init__(
@@ -65,10 +67,11 @@ class Peers:
         loop: Callable[[], asyncio.AbstractEventLoop],
         login: Callable[[], Login],
         call: Callable[[Address], Awaitable[socket.socket | TlsSocket]],
-        on_map: Callable[[Address, bytes], Awaitable[None]],
+        on_map: Callable[[Address, bytes, int], Awaitable[None]],
         stood_still: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.known: dict[Address, MapPeer] = {}
+        self.standstills: int = 0
         self._loop = loop
         self._login = login
         self._call = call
@@ -76,6 +79,7 @@ class Peers:
         self._stood_still = stood_still
         self._at_once = asyncio.Event()
         self._beat: asyncio.Task[None] | None = None
+        self._looked_at: tuple[float, float] | None = None
         self._tasks: dict[Address, asyncio.Task[None]] = {}
 
     def watch(self, addresses: Iterable[Address]) -> None:
@@ -88,10 +92,11 @@ class Peers:
             self.known[address] = MapPeer()
             self._tasks[address] = self._loop().create_task(self._ask_on(address, self.known[address]))
         if new_peers and self._beat is None:
-            self._beat = self._loop().create_task(self._watch_time())
+            self._beat = self._loop().create_task(self._look_on())
+            self.look()
         elif not new_peers and self._beat is not None:
             self._beat.cancel()
-            self._beat = None
+            self._beat = self._looked_at = None
 
     def stop(self) -> None:
         """Stop requesting maps."""
@@ -99,10 +104,14 @@ class Peers:
 
     async def _ask_on(self, address: Address, peer: MapPeer) -> None:
         async def ask() -> None:
-            async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                config = await self._ask(address)
-            # Outside of the time limit, which must not interrupt writing a map to disk.
-            await self._on_map(address, config)
+            requested_after = -1
+            # An answer from before a standstill tells nothing of the time since.
+            while requested_after != self.standstills:
+                requested_after = self.standstills
+                async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                    config = await self._ask(address)
+                # Outside of the time limit, which must not interrupt writing a map to disk.
+                await self._on_map(address, config, requested_after)
             peer.heard_at, peer.problem = self._loop().time(), ""
 
         def failed(error: Exception) -> None:
@@ -116,16 +125,24 @@ class Peers:
             async with asyncio.timeout(seconds):
                 await self._at_once.wait()
 
-    async def _watch_time(self) -> None:
+    async def _look_on(self) -> None:
         while True:
-            # A machine that was suspended may tell by its wall clock alone.
-            then, steady = time.time(), self._loop().time()
             await asyncio.sleep(BEAT_SECONDS)
-            late = max(time.time() - then, self._loop().time() - steady) - BEAT_SECONDS
-            if late > STOOD_STILL_SECONDS:
-                self._stood_still(late)
-                self._at_once.set()
-                self._at_once.clear()
+            self.look()
+
+    def look(self) -> None:
+        """Find out whether this process stood still since the last look; nothing without other nodes."""
+        if self._beat is None:
+            return
+        # A machine that was suspended may tell by its wall clock alone.
+        wall, steady = time.time(), self._loop().time()
+        earlier, self._looked_at = self._looked_at, (wall, steady)
+        late = 0.0 if earlier is None else max(wall - earlier[0], steady - earlier[1]) - BEAT_SECONDS
+        if late > STOOD_STILL_SECONDS:
+            self.standstills += 1
+            self._stood_still(late)
+            self._at_once.set()
+            self._at_once.clear()
 
     async def _ask(self, address: Address) -> bytes:
         """Return the map of a node, as JSON."""

@@ -42,6 +42,7 @@ def stats(server: Services, membership: Membership) -> Iterable[tuple[str, str]]
 
 
 def _member(membership: Membership, now: float) -> Iterable[tuple[str, str]]:
+    membership.peers.look()  # an operator may ask sooner than the next look of its own would come
     yield "answers_missing", str(membership.fence.missing if membership.fence is not None else 0)
     if membership.fence is not None and membership.fence.in_doubt:
         yield "in_doubt", "true"
