@@ -348,7 +348,7 @@ def test_a_mover_that_is_part_of_a_run_takes_the_lease_of_that_run_and_leaves_th
 def test_a_mover_that_lost_its_lease_to_another_operator_does_not_try_again(world):
     met = world()
 
-    async def refuse(operator, *, again=False):
+    async def refuse(operator, *, is_renewal=False):
         raise ClusterError("the failover has been at work on this node meanwhile", "wait")
 
     def lose(event):
