@@ -170,7 +170,7 @@ async def keep_asking(
     failed: Callable[[Exception], None],
     backoff: Backoff,
     again_seconds: float = 0.0,
-    pausing: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    pausing: Callable[[float], Awaitable[None]] | None = None,
 ) -> None:
     """Send a request to another node again and again, until this task is cancelled.
 
@@ -179,7 +179,7 @@ async def keep_asking(
         failed: called with the OSError, TimeoutError or HeadwaterError of a failed attempt.
         backoff: the pauses after failed attempts; reset after a successful attempt.
         again_seconds: the longest pause after a successful attempt.
-        pausing: waits for so many seconds, or less.
+        pausing: waits for so many seconds, or less; None for asyncio.sleep.
     """
     again = Backoff(again_seconds, again_seconds)  # random pauses, so that the nodes of a cluster do not ask at once
     while True:
@@ -191,7 +191,7 @@ async def keep_asking(
         else:
             backoff.reset()
             pause = again.next_seconds()
-        await pausing(pause)
+        await (pausing or asyncio.sleep)(pause)
 
 
 async def _send(loop: asyncio.AbstractEventLoop, sock: socket.socket | TlsSocket, data: bytes) -> None:
