@@ -169,6 +169,40 @@ def test_an_operators_word_lifts_the_fence_of_one_vbucket(rig: Rig) -> None:
     assert rig.bucket.is_active(1) and not rig.bucket.is_active(0)
 
 
+@pytest.mark.parametrize("stop", ["made dead", "deleted"])
+def test_a_fenced_vbucket_that_an_operator_stops_is_fenced_again_when_that_is_lost(
+    rig: Rig, loop: Loop, stop: str
+) -> None:
+    """A node came back, its disk failed as a rebalance stopped it, and it served the vbucket by its old map."""
+    rig.reconciler.serves = False
+    rig.bucket.fence(range(4))
+    assert rig.ask((0,), (0,), (0,), (0,))
+    if stop == "deleted":
+        rig.bucket.drop_vbucket(0)
+    else:
+        rig.bucket.vbuckets[0].set_state(State.DEAD)
+        rig.reconciler.overruled(0)
+    assert 0 not in rig.bucket.fenced
+    lose_the_batch(rig)
+    assert rig.bucket.state(0) is State.ACTIVE and not rig.bucket.is_active(0)
+    loop.run_all()
+    assert not rig.bucket.is_active(0)
+    rig.reconciler.serves = True
+    assert rig.ask((0,), (0,), (0,), (0,)) and rig.bucket.is_active(0)
+
+
+def test_a_fence_that_ended_with_a_batch_on_disk_stays_away(rig: Rig, loop: Loop) -> None:
+    rig.bucket.fence([0])
+    rig.bucket.vbuckets[0].set_state(State.DEAD)
+    rig.reconciler.overruled(0)
+    rig.desk.committer.commit()
+    rig.bucket.vbuckets[0].set_state(State.ACTIVE)
+    rig.desk.committer.commit()
+    rig.bucket.vbuckets[0].set_state(State.REPLICA)
+    lose_the_batch(rig)
+    assert rig.bucket.is_active(0)
+
+
 def test_what_is_active_here_and_anothers_by_the_map_stays_behind_the_fence(rig: Rig) -> None:
     rig.bucket.fenced.update(range(4))
     config = cluster_map(1, ["a:1", "b:2"], [(0,), (1,), (1, 0), (-1,)], this=0)

@@ -107,6 +107,7 @@ class Bucket:
         }
         self._new_uuid = new_uuid or (lambda: secrets.randbits(VB_UUID_BITS))
         self._changed: set[int] = set()
+        self._lifted: dict[int, int] = {}  # by vbucket: the batch with the state that made its fence unnecessary
         self.on_owned: list[Callable[[int], None]] = []
         self.on_changed: list[Callable[[int], None]] = []
         self._state_waiters: dict[int, dict[Callable[[], None], None]] = {}
@@ -151,8 +152,9 @@ class Bucket:
     def drop_vbucket(self, vbucket: int) -> int:
         """Drop a vbucket; return the number of the batch that makes this durable."""
         dropped = self.vbuckets.pop(vbucket)
-        self.fenced.discard(vbucket)
         dropped.drop()
+        if vbucket in self.fenced:
+            self._lift_fence(vbucket)
         return dropped.gate
 
     def fence(self, vbuckets: Iterable[int]) -> None:
@@ -165,8 +167,14 @@ class Bucket:
     def unfence(self, vbucket: int) -> None:
         """Remove the fence of a vbucket; if it is active, it is served again."""
         if vbucket in self.fenced:
-            self.fenced.discard(vbucket)
+            self._lift_fence(vbucket)
             self._tell_of(vbucket)
+
+    def _lift_fence(self, vbucket: int) -> None:
+        self.fenced.discard(vbucket)
+        # If the batch with the new state is lost, the vbucket is active again, and another node may still own it.
+        if self.state(vbucket) is not State.ACTIVE:
+            self._lifted[vbucket] = self.committer.gate()
 
     def may_hand_over(self, vbucket: int) -> bool:
         """Return True if a vbucket can be handed over: its durable writes are settled, or need not be settled
@@ -390,6 +398,8 @@ class Bucket:
                 )
             if record is None:
                 self.vbuckets.pop(vb, None)
+            if self._lifted.pop(vb, 0) > self.committer.durable and self.state(vb) is State.ACTIVE:
+                self.fenced.add(vb)  # before anybody is told of the vbucket
             self._changed.add(vb)
             self.map_changes += 1
             self._tell_of(vb)
