@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from headwater.errors import StorageError
 from headwater.node.buckets.bucket import Bucket
+from headwater.node.buckets.clock_floor import NAME as CLOCK_FILE
 from headwater.node.committer import Committer
 from headwater.node.config import NodeConfig
 from headwater.node.connections.connection import Connection
 from headwater.node.kv.session import KvSession
+from headwater.node.membership.file import NAME as MAP_FILE
+from headwater.node.membership.file import MapFile
 from headwater.node.refused import CommandRefused
 from headwater.node.served import ServedBucket
 from headwater.node.server import Server
@@ -161,5 +166,53 @@ def test_a_flush_that_was_put_off_waits_for_the_fence_and_for_room(
         served.bucket.unfence(0)
         while served.bucket.store.index.items(0):
             await asyncio.sleep(0)
+
+    run(tmp_path, story)
+
+
+def test_a_bucket_that_is_dropped_while_a_map_is_written_follows_nobody_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its dialers went on for ever, and closed the streams of the next bucket of that name; its folder could not go."""
+
+    async def story(two: Two) -> None:
+        served, begun, goes_on = two.other, asyncio.Event(), threading.Event()
+        save = MapFile.save
+
+        def slowly(file: MapFile, config: bytes, given_up: list[int]) -> None:
+            two.loop.call_soon_threadsafe(begun.set)
+            goes_on.wait(60)
+            save(file, config, given_up)
+
+        monkeypatch.setattr(MapFile, "save", slowly)
+        config = cluster_map(1, ["127.0.0.1:1", "127.0.0.1:2"], [(1, 0)] * 2, this=0)
+        taking = asyncio.create_task(served.membership.take((EPOCH, 1), config.replace(b'"default"', b'"two"')))
+        await begun.wait()
+        stopping = asyncio.create_task(served.stop())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        ended = stopping.done()
+        goes_on.set()
+        await stopping
+        is_written = MAP_FILE in served.bucket.store.disk.names(served.bucket.store.path)
+        with pytest.raises(CommandRefused, match="dropped"):
+            await taking
+        assert not ended and is_written, "the bucket's files may go once it has stopped"
+        assert not served.membership.peers.known and not served.replication.wants(0)
+
+    run(tmp_path, story)
+
+
+def test_a_bucket_that_is_dropped_takes_no_map_and_promises_no_time(tmp_path: Path) -> None:
+    async def story(two: Two) -> None:
+        served = two.other
+        await served.stop()
+        config = cluster_map(1, ["127.0.0.1:1", "127.0.0.1:2"], [(1, 0)] * 2, this=0)
+        with pytest.raises(CommandRefused, match="dropped"):
+            await served.membership.take((EPOCH, 1), config.replace(b'"default"', b'"two"'))
+        with pytest.raises(StorageError, match="dropped"):
+            await served.bucket.clock_floor.promise(1 << 60)
+        names = served.bucket.store.disk.names(served.bucket.store.path)
+        assert not {MAP_FILE, CLOCK_FILE} & set(names)
 
     run(tmp_path, story)

@@ -194,8 +194,9 @@ class ServedBucket:
 
     async def stop(self) -> None:
         """Close the connections to other nodes, and stop tending the files; wait until work on these is complete."""
-        self.membership.stop()
+        await self.membership.stop()
         self.replication.stop()
+        await self.bucket.clock_floor.stop()
         if self._flush is not None:
             self._flush.cancel()
         self.pager.stop()

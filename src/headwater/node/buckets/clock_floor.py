@@ -54,7 +54,7 @@ class ClockFloor:
         self._path = folder / NAME
         self._file = WholeFile(disk, self._path, folder / NEXT_NAME, _FAILPOINTS)
         self._table = table
-        self._saving = asyncio.Lock()
+        self._saving, self._is_stopped = asyncio.Lock(), False
         self.held: int = 0
         self._bound = self._load(disk, folder)
         self._raise(self._bound)
@@ -72,15 +72,24 @@ class ClockFloor:
         """Promise that no change gets a CAS at or below `cas` any more, now and after restarts.
 
         Raises:
-            DiskFull, StorageError: it could not be written; the earlier promise holds.
+            DiskFull, StorageError: it could not be written, or the bucket is not served any more; the earlier promise
+                holds.
         """
         async with self._saving:
             # On disk first: a promise that a restart forgets is none, and the clock may have been put back by then.
             if cas > self._bound:
+                if self._is_stopped:
+                    raise StorageError("the bucket is being dropped, or the node stops")
                 bound = min(cas + AHEAD_NANOSECONDS, HELD_MAX - 1)
                 await asyncio.get_running_loop().run_in_executor(None, self._save, bound)
                 self._bound = bound
         self._raise(min(cas, self._bound))
+
+    async def stop(self) -> None:
+        """Write no more bounds, because the bucket is dropped, or the node stops; on return none is being written."""
+        self._is_stopped = True
+        async with self._saving:
+            pass
 
     def unbound(self, vbucket: int) -> bool:
         """Return True if a vbucket's next CAS is not above its highest one: a peer has sent the highest of all."""

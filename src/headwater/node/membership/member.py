@@ -75,6 +75,8 @@ class Membership:
         self._bucket = server.bucket
         self._file = MapFile(server.bucket.store.disk, server.bucket.store.path)
         self._taking = asyncio.Lock()
+        self._writing: asyncio.Future[None] | None = None
+        self._is_stopped = False
         self.following: Final = Following(server.replication, self._source)
         self.reconciler: Final = Reconciler(server, self.following)
         self.peers: Final = Peers(lambda: server.loop, self._login, self.call, self._receive_map, self._doubt)
@@ -126,11 +128,23 @@ class Membership:
         self.peers.watch(cluster_map.peers if is_member else ())
         self.own.watch(cluster_map.here if is_member and cluster_map.peers else None)
 
-    def stop(self) -> None:
-        """Stop requesting maps and reconciling."""
+    async def stop(self) -> None:
+        """Stop requesting maps and reconciling, because the bucket is dropped, or the node stops. On return no map is
+        being written, and later ones are refused.
+        """
+        self._is_stopped = True
         self.peers.stop()
         self.own.stop()
         self.reconciler.stop()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])  # does not cancel it, and does not raise its error
+
+    def _check_serves(self) -> None:
+        """Raise StorageError if the bucket is not served any more. By a new map its replicas would follow other nodes,
+        whose bucket of this name may be the next one.
+        """
+        if self._is_stopped:
+            raise StorageError("the bucket is being dropped, or the node stops")
 
     # --- maps that arrive -------------------------------------------------------------------------------------------
 
@@ -162,6 +176,7 @@ class Membership:
         async with self._taking:
             map_ = self._checked(version, config, content)
             try:
+                self._check_serves()
                 if self.map is None or not says_the_same(map_, self.map):
                     await self._keep(map_)
             except StorageError as error:
@@ -295,10 +310,15 @@ class Membership:
         return read_map(config, bucket=self._bucket.name, vbuckets=self._bucket.vbucket_count)
 
     async def _keep(self, map_: ClusterMap) -> None:
-        """Write a map to disk, with the active vbuckets that it takes away."""
+        """Write a map to disk, with the active vbuckets that it takes away. Raises StorageError if that fails, or if
+        the bucket is not served any more.
+        """
         given_up = [vb for vb in self._taken_away(map_) if self._bucket.state(vb) is State.ACTIVE]
-        # In a thread: two syncs of a slow disk would delay all connections.
-        await self._server.loop.run_in_executor(None, self._save, map_.text, sorted(given_up))
+        self._check_serves()
+        # In a thread: two syncs of a slow disk would delay all connections. Nobody who is cancelled stops the thread.
+        self._writing = self._server.loop.run_in_executor(None, self._save, map_.text, sorted(given_up))
+        await asyncio.shield(self._writing)
+        self._check_serves()
 
     def _taken_away(self, map_: ClusterMap) -> list[int]:
         """Return the vbuckets that are served here and belong to another node by a new map."""

@@ -54,7 +54,7 @@ class Reconciler:
         self._todo: dict[int, News] = {}
         self._given_up: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._looking = False
+        self._looking = self._is_stopped = False
         server.bucket.committer.on_failure.append(self._lost)
 
     @property
@@ -66,7 +66,7 @@ class Reconciler:
         """Reconcile vbuckets at the next `look` or `reconcile`. `news` is the change of their entries; if a vbucket
         already waits with a greater change, that one counts.
         """
-        for vb in vbuckets:
+        for vb in () if self._is_stopped else vbuckets:
             # The greater change counts: a vbucket that waits for room to be given up must still be given up after a map
             # that only changed its chain.
             self._todo[vb] = max(news, self._todo.get(vb, News.NONE))
@@ -84,7 +84,8 @@ class Reconciler:
             self._server.loop.create_task(self._look_on())
 
     def stop(self) -> None:
-        """Stop reconciling: forget the waiting vbuckets."""
+        """Stop reconciling: forget the waiting vbuckets, and all that are asked for later."""
+        self._is_stopped = True
         self._todo.clear()
         if self._timer is not None:
             self._timer.cancel()
