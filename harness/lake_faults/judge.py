@@ -232,15 +232,23 @@ def check_changes(place: Path, bucket: Bucket) -> None:
     Raises:
         Wrong: with the broken promise.
     """
-    check_rows(pl.read_delta(str(place), columns=list(LOGGED)).to_dicts(), bucket)
+    check_rows(_rows_of(place), bucket)
+
+
+def counting_of(place: Path) -> list[dict[str, Any]]:
+    """Return the changes of a change log that were not taken back."""
+    return counting(_rows_of(place))
+
+
+def _rows_of(place: Path) -> list[dict[str, Any]]:
+    return pl.read_delta(str(place), columns=list(LOGGED)).to_dicts()
 
 
 def check_rows(rows: list[dict[str, Any]], bucket: Bucket) -> None:
     """Check a change log by its rows, as `check_changes`."""
-    counting = [row for row in _counting(rows) if row["event"] != "rollback"]
     seen: dict[tuple[int, int], Any] = {}
     held: dict[Key, tuple[int, bytes]] = {}
-    for row in sorted(counting, key=lambda row: row["seqno"]):
+    for row in sorted(counting(rows), key=lambda row: row["seqno"]):
         place_of_change = (row["vbucket"], row["seqno"])
         if place_of_change in seen:
             raise Wrong(f"change log: vbucket {row['vbucket']}, seqno {row['seqno']} is there twice: {_short(row)}")
@@ -258,7 +266,8 @@ def check_rows(rows: list[dict[str, Any]], bucket: Bucket) -> None:
         raise Wrong(f"change log: of {len(there)} documents " + ", ".join(filter(None, told)))
 
 
-def _counting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def counting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a change log that are changes, and were not taken back."""
     back: dict[int, list[tuple[int, int]]] = {}
     for row in rows:
         if row["event"] == "rollback":
@@ -266,5 +275,6 @@ def _counting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         row
         for row in rows
-        if not any(batch > row["batch"] and seqno < row["seqno"] for batch, seqno in back.get(row["vbucket"], ()))
+        if row["event"] != "rollback"
+        and not any(batch > row["batch"] and seqno < row["seqno"] for batch, seqno in back.get(row["vbucket"], ()))
     ]

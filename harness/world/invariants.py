@@ -289,8 +289,11 @@ INVARIANTS: tuple[Invariant, ...] = (
         "lake",
         "each version of a mirror's table is a state that the bucket had, every vbucket at the seqno that the table's"
         " record tells, also after a failover; when all faults are over one run makes it level, and the change log"
-        " leads to the same",
-        "`harness.world.mirror`, each version as its commit appears, and `harness.lake_faults` at the end",
+        " leads to the same. A log with every version has each change of the history once, but those for which a"
+        " warning said that only last versions were read, and none that no owner wrote; what a change replaced is as"
+        " promised above",
+        "`harness.world.mirror`, each version as its commit appears, and `harness.lake_faults` at the end; in half of"
+        " the worlds `harness.world.versions`, each row of the log as its commit appears, and the whole log at the end",
         check_lake,
     ),
 )

@@ -25,6 +25,8 @@ from harness.lake_faults import judge
 from harness.simulation.histories import Broken
 from harness.world import blocking, operators
 from harness.world.backups import change_of
+from harness.world.befores import BeforesJudge
+from harness.world.versions import LogJudge, Warnings
 from headwater import client
 from headwater.errors import HeadwaterError
 from headwater.lake import vectors
@@ -44,12 +46,16 @@ if TYPE_CHECKING:
 
 PLACE = "s3://lake/table"
 ROOT = "lake/table"
+LOG = f"{ROOT}{CHANGES}"
+JUDGED = (f"{ROOT}/{FOLDER}", f"{LOG}/{FOLDER}")
 LEVEL_SECONDS = 300.0
 AGAIN_SECONDS = 1.0
 EXPIRY_SECONDS = 30.0
 """The longest time until all documents with an expiry have expired."""
 AT_ONCE = ("", "5", "40")
 RETRY_SECONDS = "10"
+VERSIONS = ("last", "last", "history", "before")
+"""The versions in the change log of a mirror, and whether each comes with what it replaced."""
 
 Rows = dict[tuple[int, bytes], tuple[int, "Change"]]
 """By vbucket and key: the seqno, and the document."""
@@ -60,6 +66,7 @@ class Lake:
 
     Attributes:
         versions: the number of the table's versions so far.
+        versions_logged: the versions that its change log has, of `VERSIONS`.
     """
 
     def __init__(self, world: World) -> None:
@@ -67,6 +74,10 @@ class Lake:
         self._world = world
         self._random = Random(f"lake of {world.plan.seed}")  # noqa: S311 - must be repeatable
         self._limit = self._random.choice(AT_ONCE)
+        self.versions_logged = self._random.choice(VERSIONS)
+        self._warnings = Warnings()
+        befores = BeforesJudge(world.watcher.branches, world.counts)
+        self._judge_of_log = LogJudge(world.watcher, befores, world.counts)
         self._running: BlockingProgram | None = None
         self._stops = self._is_used = False
         self._state = TableState()
@@ -102,30 +113,50 @@ class Lake:
 
     def _mirror(self, *, once: bool) -> None:
         limit = {"maxChangesPerTrigger": self._limit} if self._limit else {}
-        done = mirror(
-            None,
-            self._world.url,
-            PLACE,
-            once=once,
-            changelog=True,
-            workers=0,
-            interval_seconds=0.2,
-            reading={"retrySeconds": RETRY_SECONDS, "pollIntervalSeconds": "0.2"} | limit | operators.login_options(),
-            stop=lambda: self._stops and not once,
-        )
+        with self._warnings.heard():
+            done = mirror(
+                None,
+                self._world.url,
+                PLACE,
+                once=once,
+                changelog=True,
+                workers=0,
+                interval_seconds=0.2,
+                reading={"retrySeconds": RETRY_SECONDS, "pollIntervalSeconds": "0.2"}
+                | limit
+                | operators.login_options(),
+                stop=lambda: self._stops and not once,
+                history=self.versions_logged == "history",
+                before=self.versions_logged == "before",
+            )
         self._world.counts["rollbacks of the mirror"] += done.rollbacks
 
     # --- its versions -----------------------------------------------------------------------------------------------
 
     def _put(self, key: str) -> None:
-        """Judge the table's version if the object that appeared is its next commit."""
+        """Judge the object that appeared if it is the next commit of the table, or of its change log."""
         folder, _, name = key.rpartition("/")
-        if folder != f"{ROOT}/{FOLDER}" or not COMMIT.fullmatch(name) or self._broken is not None:
+        if folder not in JUDGED or not COMMIT.fullmatch(name) or self._broken is not None:
             return
+        content = self._world.store.held[key].content
         try:
-            self._judge(int(name[:20]), self._world.store.held[key].content)
+            if folder == JUDGED[0]:
+                self._judge(int(name[:20]), content)
+            else:
+                self._judge_log(content)
         except Broken as broken:
             self._broken = broken  # told at the end: here it would be the mirror's
+
+    def _judge_log(self, content: bytes) -> None:
+        added = (action["add"]["path"] for action in map(json.loads, content.splitlines()) if "add" in action)
+        for path in added:
+            self._judge_of_log.judge_added(self._rows_at(LOG, path, "the change log"))
+
+    def _rows_at(self, folder: str, path: str, who: str) -> list[dict[str, Any]]:
+        key = f"{folder}/{path}"
+        if key not in self._world.store.held:
+            raise Broken(f"lake: {who} names {path}, which is not there")
+        return pq.read_table(io.BytesIO(self._world.store.held[key].content)).to_pylist()
 
     def _judge(self, version: int, content: bytes) -> None:
         if version != self._state.version + 1:
@@ -147,15 +178,9 @@ class Lake:
 
     def _alive(self, file: DataFile) -> Iterator[tuple[tuple[int, bytes], tuple[int, Change]]]:
         if file.path not in self._files:
-            self._files[file.path] = list(map(_row, self._table(file).to_pylist()))
+            self._files[file.path] = list(map(_row, self._rows_at(ROOT, file.path, f"version {self._state.version}")))
         dead = vectors.read(ObjectStore(PLACE), file.vector) if file.vector else ()
         return (row for number, row in enumerate(self._files[file.path]) if number not in dead)
-
-    def _table(self, file: DataFile) -> Any:
-        key = f"{ROOT}/{file.path}"
-        if key not in self._world.store.held:
-            raise Broken(f"lake: version {self._state.version} names {file.path}, which is not there")
-        return pq.read_table(io.BytesIO(self._world.store.held[key].content))
 
     def _compare(self, rows: Rows) -> None:
         """Check a version against the histories, at the seqnos of its record."""
@@ -237,9 +262,20 @@ class Lake:
                 path.write_bytes(stored.content)
         try:
             judge.compare(judge.of_table(folder / ROOT), bucket)
-            judge.check_changes(folder / f"{ROOT}{CHANGES}", bucket)
+            judge.check_changes(folder / LOG, bucket)
         except judge.Wrong as wrong:
             raise Broken(f"lake: {wrong}") from wrong
+        if self.versions_logged != "last":
+            self._check_versions(judge.counting_of(folder / LOG))
+
+    def _check_versions(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Check that the rows of the log that count are every version."""
+        end = Offset.from_json(json.loads(self._state.records[DOMAIN])["end"])
+        for vb in range(self._world.plan.vbuckets):
+            place = end.position(vb)
+            of_vbucket = (row for row in rows if row["vbucket"] == vb)
+            floor = self._warnings.floors.get(vb, 0)
+            self._judge_of_log.judge_whole(vb, (place.vb_uuid, place.seqno), of_vbucket, floor)
 
 
 def _row(row: Mapping[str, Any]) -> tuple[tuple[int, bytes], tuple[int, Change]]:
