@@ -6,8 +6,9 @@ import socket
 
 import pytest
 
+from headwater import testing
 from headwater.client.routing import Address
-from headwater.cluster.admin import Endpoint, NodeAdmin, Operator
+from headwater.cluster.admin import LEASE_SECONDS, Endpoint, NodeAdmin, Operator
 from headwater.cluster.alone import lease_all
 from headwater.cluster.members import Members
 from headwater.cluster.proxied import Limits, open_proxied
@@ -104,6 +105,35 @@ def test_a_connection_that_is_opened_again_has_the_lease_again_unless_another_op
         close([one, other])
 
     run(story)
+
+
+def test_an_operator_who_was_cut_off_is_refused_by_a_node_that_started_again_since():
+    """Another operator has worked meanwhile, and the node can't know: it lost the lease with its process."""
+
+    async def story(node):
+        seconds, address = [0.0], Address("127.0.0.1", node.port)
+        one = NodeAdmin(Endpoint(address), 60, lambda: seconds[0])
+        (other,) = admins([address])
+        await lease_all([one], Operator("run 1", "rebalance one"), wait_seconds=60)
+        one._link.close()
+        seconds[0] += LEASE_SECONDS / 2
+        node.restart()
+        await one.set_state(1, State.REPLICA)  # the run knows that it was alone
+        one._link.close()
+        seconds[0] += LEASE_SECONDS
+        await lease_all([other], OTHER, wait_seconds=60)
+        await other.set_state(1, State.ACTIVE)
+        close([other])
+        node.restart()
+        for _ in range(2):
+            with pytest.raises(ClusterError, match="no node has answered rebalance one for 20 s; another operator may"):
+                await one.delete(1)
+        (third,) = admins([address])
+        assert await third.state(1) is State.ACTIVE
+        close([one, third])
+
+    with testing.node(vbuckets=8) as node:
+        run(lambda: story(node))
 
 
 def test_a_new_operator_ends_the_hand_overs_of_the_one_before_and_no_other_connection(nodes):

@@ -76,10 +76,10 @@ COPY_ATTEMPTS = 5
 PERSISTENCE_SECONDS_MAX = 30.0
 """The time after which a node stops waiting for its disk; the request may be repeated (failover 5, step 4)."""
 
+LEASE_SECONDS = 20.0
+"""A node gives a lease to others when its holder was silent for so long (node/ownership/lease.py)."""
 RENEW_SECONDS = 4.0
-"""The interval of renewals: a node gives a lease to others when its holder was silent for 20 s
-(node/ownership/lease.py).
-"""
+"""The interval of renewals."""
 
 LONG_SECONDS_MAX = 600.0
 """The timeout of slow requests: a compaction of a large log, or the deletion of all documents, may take minutes."""
@@ -129,15 +129,29 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator who must be alone at work on nodes: one run, with a unique id, and its description in words."""
+    """An operator who must be alone at work on nodes: one run, with a unique id, and its description in words.
+
+    A node that starts again does not know its leases any more. So a run itself notes when any node last confirmed that
+    it is alone: after a longer silence, another operator may have been at work.
+    """
 
     run: str
     by: str
+    _confirmed: list[tuple[float, float]] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def of(cls, work: str) -> Operator:
         """Return a new run of this process; `work` says what it does, in words."""
         return cls(uuid.uuid4().hex, f"{work} (process {os.getpid()} on {socket.gethostname()})"[:TEXT_MAX])
+
+    def confirm(self, steady: float) -> None:
+        """Note that a node has confirmed the lease, at this time of a steady clock."""
+        self._confirmed[:] = [(steady, time.time())]
+
+    def silent_seconds(self, steady: float) -> float:
+        """Return the seconds since a node last confirmed the lease, by the clock that went on further."""
+        # The steady clock of some systems stands still while the machine is suspended.
+        return max((max(steady - then, time.time() - wall) for then, wall in self._confirmed), default=0.0)
 
 
 class NodeAdmin:
@@ -270,8 +284,17 @@ class NodeAdmin:
     async def _lease_on(self, link: Pipeline, operator: Operator) -> None:
         """Take the lease on a connection; close the connection if the lease is refused, so that no request is sent
         without it.
+
+        Raises:
+            ClusterError: another operator is at work, or has been since; or that may be, and the node may not know it.
         """
         try:
+            if self._had_lease and (silent := operator.silent_seconds(self._clock())) >= LEASE_SECONDS:
+                raise ClusterError(
+                    f"{self.address}: no node has answered {operator.by} for {silent:.0f} s; another operator may have"
+                    " been at work",
+                    "type the same again",
+                )
             await self._ask_lease(link, operator, again=self._had_lease)
         except NO_LEASES:
             self._operator = None
@@ -293,6 +316,7 @@ class NodeAdmin:
             who = f"{self.address}: {context_of(answer.value)}"
             raise ClusterError(who, "wait until that ends, then type this again")
         _check(f"{self.address}: {action}", answer)
+        operator.confirm(self._clock())
 
     async def _renew(self) -> None:
         while self._operator is not None:
