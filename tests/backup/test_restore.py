@@ -189,6 +189,36 @@ def test_what_was_forced_back_between_two_backups_is_restored_though_its_revisio
     assert sum(counts(archive, point_of(archive), force=True).values()) > len(held(bucket))
 
 
+@pytest.mark.parametrize("keys_at_once", [1, restore.KEYS_AT_ONCE])
+def test_what_was_forced_back_while_a_full_backup_lay_unfinished_is_restored_though_its_revision_is_lower(
+    bucket: Node, empty: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys_at_once: int
+) -> None:
+    """The backup has both versions of a key, as one that reads on for vbuckets that it had read before."""
+    monkeypatch.setattr(restore, "KEYS_AT_ONCE", keys_at_once)
+    fill(bucket, "a", 20)
+    backed_up(bucket, tmp_path / "good")
+    with bucket.client() as client:
+        for i in range(5):
+            assert client.set_many((f"a{k}", f"bad {i}") for k in range(20)) == {}
+        client.delete("a7")
+
+    def ends(name: str) -> None:
+        if name == "backup.part_noted":
+            raise InterruptedError
+
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr("headwater.backup.create.failpoint", ends)
+        backed_up(bucket, tmp_path / "full")
+    restored(tmp_path / "good", bucket, force=True)
+    fill(bucket, "later", 5)
+    made = backed_up(bucket, tmp_path / "full")
+    assert made.kind == "full" and made.rows > len(held(bucket))
+    restored(tmp_path / "full", empty)
+    assert held(empty) == held(bucket)
+    archive = Archive(Folder(tmp_path / "full"))
+    assert sum(counts(archive, point_of(archive)).values()) == len(held(bucket))
+
+
 def test_a_restore_that_was_killed_is_done_again(bucket: Node, empty: Node, tmp_path: Path) -> None:
     for name in "ab":
         fill(bucket, name)

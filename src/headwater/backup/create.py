@@ -610,9 +610,8 @@ class _Run:
         places = {**before, **self._starts(unfinished)}
         starts = {**{vb: place.seqno for vb, place in places.items()}, **read.starts}
         rolled_back = {each.vbucket: each for each in read.rolled_back} | self.lost
-        return BackupPart(
-            starts, places, read.files, read.changes, tuple(rolled_back[vb] for vb in sorted(rolled_back))
-        )
+        rolled = tuple(rolled_back[vb] for vb in sorted(rolled_back))
+        return BackupPart(starts, places, read.files, read.changes, rolled, read.read_on)
 
 
 def _is_note(name: str) -> bool:

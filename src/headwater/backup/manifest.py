@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from headwater.errors import BackupError, OptionError
@@ -131,6 +131,10 @@ class RolledBack:
 class BackupPart:
     """Some vbuckets, read to an end: their files, the start and end of each, and those that were read again because a
     failover or a purge had changed their history.
+
+    Attributes:
+        read_on: vbuckets that a later part read on, with the seqno at which their first part ended. Keys that were
+            written in between are in the files twice.
     """
 
     starts: Mapping[int, int]
@@ -138,10 +142,12 @@ class BackupPart:
     files: tuple[BackupFile, ...]
     changes: Mapping[str, int]
     rolled_back: tuple[RolledBack, ...] = ()
+    read_on: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the part as JSON types."""
-        return {
+        read_on = {"read_on": {str(vb): seqno for vb, seqno in sorted(self.read_on.items())}} if self.read_on else {}
+        return read_on | {
             "format": FORMAT,
             "starts": {str(vb): seqno for vb, seqno in sorted(self.starts.items())},
             "ends": [json.loads(self.ends[vb].to_json()) for vb in sorted(self.ends)],
@@ -160,6 +166,7 @@ class BackupPart:
             tuple(_file(file) for file in fields["files"]),
             {str(name): int(count) for name, count in fields["changes"].items()},
             tuple(RolledBack(**each) for each in fields.get("rolled_back", ())),  # older notes of a part have none
+            {int(vb): int(seqno) for vb, seqno in fields.get("read_on", {}).items()},
         )
 
 
@@ -170,7 +177,9 @@ def joined(parts: Iterable[BackupPart]) -> BackupPart:
     files: list[BackupFile] = []
     changes: dict[str, int] = {}
     rolled_back: dict[int, RolledBack] = {}
+    read_on: dict[int, int] = {}
     for part in parts:
+        read_on = {**{vb: ends[vb].seqno for vb in part.ends.keys() & ends.keys()}, **read_on}
         # The first part's start stays, the last part's end counts.
         starts = {**part.starts, **starts}
         ends |= part.ends
@@ -178,7 +187,9 @@ def joined(parts: Iterable[BackupPart]) -> BackupPart:
         rolled_back |= {each.vbucket: each for each in part.rolled_back}
         for name, count in part.changes.items():
             changes[name] = changes.get(name, 0) + count
-    return BackupPart(starts, ends, tuple(files), changes, tuple(rolled_back[vb] for vb in sorted(rolled_back)))
+    return BackupPart(
+        starts, ends, tuple(files), changes, tuple(rolled_back[vb] for vb in sorted(rolled_back)), read_on
+    )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from headwater.backup.archive import Archive, folder
 from headwater.backup.collections import DEFAULT_PATH, live, routed
@@ -36,10 +37,11 @@ from headwater.spark.schema import types
 from headwater.spark.settings import WriteSettings
 from headwater.spark.writing import ROWS_PER_CALL, WriteCounts, write
 from headwater.wire.manifest import CollectionsManifest
+from headwater.wire.numbers import SEQNO_MAX
 from headwater.wire.vbucket import VBUCKET_NUMBERS
 
 KEYS_AT_ONCE = 10_000_000
-"""The most keys of increments that are remembered, about 1 GiB; of more, vbuckets are restored in several passes."""
+"""The most keys that are remembered, about 1 GiB; of more, vbuckets are restored in several passes."""
 
 Seen = set[tuple[int, bytes]]
 """Keys of which a newer version came already, with the ids of their collections."""
@@ -69,9 +71,12 @@ class RestorePoint:
     def portions(self) -> list[RestorePoint]:
         """The same point in several parts with some of the vbuckets each.
 
-        The increments of a part have about as many changes as one pass may remember keys (KEYS_AT_ONCE).
+        The increments of a part, and what the full backup read on, have about as many changes as one pass may remember
+        keys (KEYS_AT_ONCE).
         """
-        vbuckets, changes = sorted(self.upto), sum(manifest.rows for manifest in self.chain[1:])
+        full, vbuckets = self.chain[0].part, sorted(self.upto)
+        changes = sum(full.ends[vb].seqno - seqno for vb, seqno in full.read_on.items())
+        changes += sum(manifest.rows for manifest in self.chain[1:])
         count = max(1, min(len(vbuckets), -(-changes // KEYS_AT_ONCE)))
         return [RestorePoint(self.chain, {vb: self.upto[vb] for vb in vbuckets[n::count]}) for n in range(count)]
 
@@ -183,12 +188,18 @@ def rows_of(
     backup_counts[list(point.upto)] = list(point.upto.values())
     routes = {count: live(point.chain[count - 1].collections, collections) for count in {*point.upto.values()} - {0}}
     step, newer_keys = -1 if newest_first else 1, Seen()
+    read_on = point.chain[0].part.read_on
     for place, manifest in list(enumerate(point.chain))[::step]:
         if manifest.collections is None and collections is not None and str(DEFAULT_PATH) not in collections:
             continue
         limits = point.limits(place)
         bounds = np.zeros(VBUCKET_NUMBERS, np.int64)
         bounds[list(limits)] = list(limits.values())
+        # Of the full backup, which is read last, only keys of what it read on have older versions behind them: memory
+        # holds the keys of increments, and those.
+        repeated_after = np.full(VBUCKET_NUMBERS, 0 if place else SEQNO_MAX, np.int64)
+        if not place:
+            repeated_after[list(read_on)] = list(read_on.values())
         for file in manifest.part.files[::step]:
             path = folder(manifest.id, file.path)
             data = archive.place.read(path)
@@ -200,21 +211,22 @@ def rows_of(
                 for batch in _reversed(parquet_file) if newest_first else parquet_file.iter_batches(ROWS_PER_CALL):
                     true = batch.column("seqno").to_numpy() <= bounds[batch.column("vbucket").to_numpy()]
                     rows = batch if true.all() else batch.filter(pa.array(true))
-                    if newest_first and len(point.chain) > 1:
-                        # The full backup is read last, and its own keys need not be remembered: memory holds the keys
-                        # of increments only.
-                        rows = _newest(rows, newer_keys, remember=place > 0)
+                    if newest_first and (len(point.chain) > 1 or read_on):
+                        rows = _newest(rows, newer_keys, repeated_after)
                     yield rows if manifest.collections is None else routed(rows, backup_counts, routes)
 
 
-def _newest(batch: pa.RecordBatch, newer_keys: Seen, *, remember: bool) -> pa.RecordBatch:
-    """Return the rows whose keys are not in `newer_keys`; add their keys to it if `remember`, for older backups."""
+def _newest(batch: pa.RecordBatch, newer_keys: Seen, repeated_after: NDArray[np.int64]) -> pa.RecordBatch:
+    """Return the rows whose keys are not in `newer_keys`; add to it the keys of rows above the seqno in
+    `repeated_after` (by vbucket), since older versions of these may follow.
+    """
     keys: list[Any] = batch.column("key").to_pylist()
     ids: list[Any] = [0] * len(keys)
     if "collection_id" in batch.schema.names:
         ids = batch.column("collection_id").to_pylist()
+    is_repeated = batch.column("seqno").to_numpy() > repeated_after[batch.column("vbucket").to_numpy()]
     is_new = []
-    for key in zip(ids, keys, strict=True):
+    for key, remember in zip(zip(ids, keys, strict=True), is_repeated.tolist(), strict=True):
         is_new.append(key not in newer_keys)
         if remember:
             newer_keys.add(key)
