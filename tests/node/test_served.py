@@ -23,6 +23,7 @@ from headwater.node.refused import CommandRefused
 from headwater.node.served import ServedBucket
 from headwater.node.server import Server
 from headwater.node.storage.store import ArenaFull, Store
+from headwater.wire.address import Address
 from headwater.wire.dcp import Prepare
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
@@ -214,5 +215,23 @@ def test_a_bucket_that_is_dropped_takes_no_map_and_promises_no_time(tmp_path: Pa
             await served.bucket.clock_floor.promise(1 << 60)
         names = served.bucket.store.disk.names(served.bucket.store.path)
         assert not {MAP_FILE, CLOCK_FILE} & set(names)
+
+    run(tmp_path, story)
+
+
+def test_a_node_that_started_again_serves_when_a_peer_brings_the_map_that_leaves_it_alone(tmp_path: Path) -> None:
+    """The peer was taken out meanwhile: nobody is left who could be asked, and no operator had more to do."""
+
+    async def story(two: Two) -> None:
+        before, peers = two.other, ["127.0.0.1:1", "127.0.0.1:2"]
+        of_both = cluster_map(1, peers, [(0, 1)] * 2, this=0).replace(b'"default"', b'"two"')
+        await before.membership.take((EPOCH, 1), of_both)
+        await before.stop()
+        served = two.other = ServedBucket(two.server, before.config, before.bucket, before.committer)
+        served.start(1)
+        assert not served.bucket.is_active(0)
+        of_one = cluster_map(2, peers[:1], [(0,)] * 2).replace(b'"default"', b'"two"')
+        await served.membership._receive_map(Address("127.0.0.1", 2), of_one)
+        assert served.bucket.is_active(0) and served.bucket.is_active(1)
 
     run(tmp_path, story)

@@ -263,9 +263,17 @@ class Membership:
                 self._adopt(mine)
             # `self.fence` is read again, because `_adopt` has replaced the fence; the new one has no answers yet.
             is_recent = requested_after == self.peers.standstills
-            if is_recent and self.fence is not None and self.fence.hear(peer):
+            if (is_recent and self.fence is not None and self.fence.hear(peer)) or self._is_left_alone:
                 self._open()
         self.reconciler.look()
+
+    @property
+    def _is_left_alone(self) -> bool:
+        """True if this node is behind a fence, and a new map has no other member any more that could be asked."""
+        cluster_map, fence = self.map, self.fence
+        if cluster_map is None or cluster_map.here is None or fence is None or self.reconciler.serves:
+            return False
+        return fence.is_open and fence.alone is not False and not cluster_map.peers
 
     def _doubt(self, seconds: float) -> None:
         """Note that this process stood still: the others may have taken it for dead, and have gone on."""
