@@ -17,6 +17,7 @@ import pytest
 
 from harness.nodes import diverge
 from headwater import failpoints
+from headwater.client import connect
 from headwater.errors import DataLoss, LedgerError, OptionError, SearchRefused
 from headwater.pipelines.failures import MirrorFailed
 from headwater.pipelines.fulltext import KeptAside, kept_aside, open_for_reading, path_of, search
@@ -28,6 +29,7 @@ from headwater.spark.planning import Planning
 from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
 from tests.battery import few_of
+from tests.client.test_made_anew import make, make_anew, url
 from tests.pipelines.buckets import create
 from tests.pipelines.search_server import SearchIndex, search_server
 from tests.pipelines.support import KEEP_TOMBSTONES, compact, documents, missed
@@ -245,6 +247,28 @@ def test_a_failover_is_undone_at_a_server_and_a_second_one_too(
         assert go(bucket, tmp_path, server=where, retry_seconds=30.0).rollbacks == 4
         assert served(found) == documents(bucket)
     assert {version >> 44 for _, version, _ in found.applied} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("engine", ["file", "server"])
+def test_an_index_has_the_documents_of_a_bucket_that_was_made_anew_with_more_vbuckets(
+    engine: str, bucket: Node, tmp_path: Path, server: tuple[SearchServer, SearchIndex]
+) -> None:
+    """Half of the keys have another vbucket then, whose seqnos are below those under which the server has them: it took
+    the new documents for older ones, and the rest of the old vbucket was removed."""
+    where, found = server
+    address, more = url(bucket), {"opensearch": where.url} if engine == "server" else {}
+    make(bucket, 4)
+    for vbuckets, word, count in ((4, "old", 40), (8, "new", 30)):
+        if vbuckets > 4:
+            make_anew(bucket, vbuckets)
+        with connect(address) as client:
+            for number in range(vbuckets, 9):
+                assert client.set_many((f"a{i}", f"{word} {number}") for i in range(count)) == {}
+        TextIndex(
+            address, tmp_path, engine="local", workers=0, once=True, retry_seconds=0.0, others="text", **more
+        ).run()
+    expected = {f"a{i}".encode(): b"new 8" for i in range(30)}
+    assert (served(found) if engine == "server" else held(tmp_path)) == expected
 
 
 def test_what_an_earlier_attempt_sends_late_brings_no_deleted_document_back_into_an_index_made_by_hand(

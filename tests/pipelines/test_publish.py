@@ -21,6 +21,7 @@ import pytest
 from harness.ivy import NotFetched
 from harness.kafka import Broker, open_broker
 from harness.nodes import diverge
+from headwater.client import connect
 from headwater.errors import ConnectionLost, LedgerError, OptionError, PublishRefused
 from headwater.pipelines.jobs import Publish, PublishProgress
 from headwater.pipelines.kafka import KafkaPositions, KafkaTarget, KafkaWriter, PublicationState, TopicState
@@ -30,6 +31,8 @@ from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range
 from headwater.testing.node import Node, node
 from tests.battery import few_of
+from tests.client.test_made_anew import make, make_anew
+from tests.client.test_made_anew import url as url_of
 from tests.pipelines.buckets import create
 from tests.pipelines.publications import NUMBERS, ROOT, Topic, begin, go, killed, truth, write
 from tests.pipelines.support import documents, missed
@@ -645,6 +648,21 @@ def test_a_document_of_a_collection_made_anew_is_the_one_that_had_its_name(
         store("1")
     go(bucket, topic, scope="shop")
     assert topic.held() == {b"a": 1}
+
+
+def test_a_document_of_a_bucket_made_anew_with_more_vbuckets_is_the_last_event_of_its_key(
+    bucket: Node, topic: Topic
+) -> None:
+    """Half of them have another vbucket: the events that undo the old one's come before the new one's, not behind."""
+    asked: dict[str, Any] = {"engine": "local", "workers": 0, "once": True, "retry_seconds": 0.0}
+    make(bucket, 4)
+    for vbuckets, word, number in ((4, "old", 40), (8, "new", 30)):
+        if vbuckets > 4:
+            make_anew(bucket, vbuckets)
+        with connect(url_of(bucket)) as client:
+            assert client.set_many((f"a{i}", json.dumps(word)) for i in range(number)) == {}
+        Publish(url_of(bucket), topic.url, **asked).run()
+    assert topic.held() == {f"a{i}".encode(): "new" for i in range(30)}
 
 
 def test_other_options_than_it_was_made_with_are_refused(bucket: Node, topic: Topic) -> None:

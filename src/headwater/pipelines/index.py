@@ -197,6 +197,23 @@ class IndexTask:
         counts["behind"] += result.behind
 
 
+def _next_generations(before: Mapping[int, int], parts: Sequence[Range]) -> dict[int, int]:
+    """Return the generations of all vbuckets in a batch.
+
+    A vbucket gets a new one each time that it is read anew. One that is read for the first time gets the highest: in a
+    bucket that was made anew with more vbuckets it may have keys that the server knows from another vbucket, under
+    higher seqnos.
+
+    Args:
+        before: the generations of the batches before.
+        parts: the ranges of the batch.
+    """
+    generations = {**before, **{part.vbucket: before.get(part.vbucket, 0) + 1 for part in parts if part.rollback}}
+    highest = max(generations.values(), default=0)
+    first_reads = [part.vbucket for part in parts if not part.start_seqno and not part.rollback and highest]
+    return generations | dict.fromkeys(first_reads, highest)
+
+
 def _name(row: Mapping[str, Any]) -> str:
     return identifier(row["key"], row.get("collection_id"))
 
@@ -304,13 +321,12 @@ class IndexSink:
         generations: dict[int, int] = {}
         index: str | None = None
         if self.server is not None:
-            generations_ = {int(vb): number for vb, number in self._ledger.notes.get("generations", {}).items()}
-            generations_ |= {part.vbucket: generations_.get(part.vbucket, 0) + 1 for part in parts if part.rollback}
+            earlier = {int(vb): number for vb, number in self._ledger.notes.get("generations", {}).items()}
+            generations = _next_generations(earlier, parts)
             index = self._claim_index(self.server)
             self._ledger.begin(
-                end, {"generations": {str(vb): generations_[vb] for vb in sorted(generations_)}, "index": index}
+                end, {"generations": {str(vb): generations[vb] for vb in sorted(generations)}, "index": index}
             )
-            generations = generations_
         return [
             IndexTask(
                 self.place,

@@ -394,7 +394,7 @@ class PublishSink:
                 maker,
                 {part.vbucket: doubted[part.vbucket] for part in group if doubted.get(part.vbucket)},
             )
-            for group in pack(parts, count)
+            for group in _packed(parts, count)
         ]
 
     def read(self, answer: bytes) -> PublishAnswer:
@@ -537,6 +537,16 @@ class PublishSink:
     @property
     def _name(self) -> bytes:
         return self._target.name.encode()
+
+
+def _packed(parts: Sequence[Range], count: int) -> list[Sequence[Range]]:
+    """Pack ranges for tasks, `count` for those that roll back and as many for the others behind them.
+
+    In a bucket that was made anew with more vbuckets a document may have another vbucket than before. Its deletion,
+    which undoes what the old one had, goes before what the new one has, for the last event of a key is what holds.
+    """
+    parts_of = {rolls_back: [part for part in parts if part.rollback is rolls_back] for rolls_back in (True, False)}
+    return [group for each in parts_of.values() for group in pack(each, count)]
 
 
 def _identity(collection: bytes, key: bytes) -> Identity:
