@@ -11,8 +11,10 @@ import pytest
 from harness.lake_faults import judge
 from harness.nodes import cluster, diverge, keep, leave, put, return_to
 from headwater.failpoints import armed
+from headwater.pipelines.local import LocalEngine
 from headwater.pipelines.mirror import mirror
 from headwater.pipelines.sink import TableSink
+from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
 from tests.pipelines.support import change
 
@@ -130,6 +132,34 @@ def test_a_log_that_was_off_for_a_while_is_brought_level(meanwhile: str, bucket:
     follow(bucket, tmp_path, changelog=False)
     write(bucket, "c")
     follow(bucket, tmp_path)
+    check(bucket, tmp_path)
+
+
+def test_a_log_that_began_anew_behind_the_place_of_a_rollback_has_what_holds_there(
+    bucket: Node, tmp_path: Path
+) -> None:
+    """Another mirror, without the log, brought a batch in, so the log begins anew with what the table has. The mirror
+    that runs remembers a place before that, and the table at that place is in no row of the log."""
+    write(bucket, "a")
+    sink = TableSink(tmp_path / "t", "default", changelog=tmp_path / "t_changes")
+    calm: list[None] = []
+
+    def meanwhile() -> None:
+        if not calm:
+            diverge(bucket, lost=off)
+        calm.append(None)
+
+    def off() -> None:
+        change(bucket, "lost")
+        follow(bucket, tmp_path, changelog=False)
+
+    LocalEngine(sink, parse({"url": bucket.url}, streaming=True), 0).follow(
+        once=False,
+        interval_seconds=0.0,
+        on_batch=lambda answers, end: None,
+        stop=lambda: len(calm) > 1,
+        on_calm=meanwhile,
+    )
     check(bucket, tmp_path)
 
 

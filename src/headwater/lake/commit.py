@@ -47,6 +47,7 @@ class Record:
         table_digests: only for a change log: digests of the table's record before the batch and after it.
         quarantine: for a table, the version of its quarantine that belongs to it, None if it has none; for a
             quarantine, the version that its last commit restored, if it restored one.
+        base: for a change log, the batch with which it last began anew; 0 if it never did.
     """
 
     bucket: str
@@ -55,6 +56,7 @@ class Record:
     kind: str = "documents"
     table_digests: tuple[str, ...] = ()
     quarantine: int | None = None
+    base: int = 0
 
     @property
     def digest(self) -> str:
@@ -65,7 +67,7 @@ class Record:
     def to_action(self) -> Action:
         """Return the record as an action of the log."""
         facts = {"v": 1, "kind": self.kind, "bucket": self.bucket, "end": self.end, "batch": self.batch}
-        optional_facts = {"beside": self.table_digests, "quarantine": self.quarantine}
+        optional_facts = {"beside": self.table_digests, "quarantine": self.quarantine, "base": self.base or None}
         return record(
             DOMAIN, facts | {name: value for name, value in optional_facts.items() if value not in ((), None)}
         )
@@ -83,7 +85,8 @@ def record_of(place: str, state: TableState) -> Record:
         raise TableError(place, problem)
     facts = json.loads(text)
     kind, table_digests = facts.get("kind", "documents"), tuple(facts.get("beside", ()))
-    return Record(facts["bucket"], facts["end"], int(facts["batch"]), kind, table_digests, facts.get("quarantine"))
+    position = facts["bucket"], facts["end"], int(facts["batch"])
+    return Record(*position, kind, table_digests, facts.get("quarantine"), facts.get("base", 0))
 
 
 @dataclass(frozen=True)

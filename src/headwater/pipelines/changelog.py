@@ -9,12 +9,14 @@ batch, so three cases can be told apart when the next one is planned:
   failover came between, they may belong to a lost branch: a `rollback` row takes them back.
 * It has neither: the log was switched on for an existing table, or was off for a while, or one of the two was restored
   to an earlier version. Then the log begins anew with all documents of the table, its *base*: a `rollback` row to 0 for
-  the old rows, and a `mutation` for each document.
+  the old rows, and a `mutation` for each document. A vbucket that returns to a place before its base is taken back
+  whole, for the base lacks what held there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,7 @@ class ChangeLog(Table):
         )
         self.add_missing(columns)
         self._reads_befores: bool = self.has_befores
+        self._base, self._base_seqnos = self.record.base, dict[int, int]()
 
     @property
     def has_befores(self) -> bool:
@@ -156,10 +159,31 @@ class ChangeLog(Table):
             end_offset = Offset(dict(sorted(positions.items())), coverage=table_offset.coverage)
             new_record = self._next_record(end_offset.to_json(), (digest, digest))
             rollback_seqnos |= dict.fromkeys(set(rewritten) & logged.positions.keys(), 0)
+            if rewritten:
+                new_record = replace(new_record, base=new_record.batch)
             self._put_right(table, record.digest, new_record, frozenset(rewritten), rollback_seqnos)
+        self._note_base()
+
+    def logged_anew(self, parts: Iterable[Range]) -> frozenset[int]:
+        """Return the vbuckets that a batch returns to a place before the base of the log.
+
+        A planner remembers places of before a base that was made while it ran. Documents that held there, and were
+        replaced or deleted before the base, are in none of the log's rows.
+        """
+        return frozenset(
+            part.vbucket
+            for part in parts
+            if part.rollback and part.start_seqno < self._base_seqnos.get(part.vbucket, 0)
+        )
+
+    def _note_base(self) -> None:
+        """Remember how far the log was when it began anew, whichever process let it, since this one opened it."""
+        if self.record.base != self._base:
+            positions = Offset.from_json(self.record.end).positions
+            self._base, self._base_seqnos = self.record.base, {vb: at.seqno for vb, at in positions.items()}
 
     def _next_record(self, end: Mapping[str, Any], digests: tuple[str, str]) -> Record:
-        return Record(self.bucket, end, self.record.batch + 1, CHANGES, digests)
+        return Record(self.bucket, end, self.record.batch + 1, CHANGES, digests, base=self.record.base)
 
     def _put_right(
         self,

@@ -33,6 +33,7 @@ from headwater.pipelines.quarantine import QuarantineTable, read_anew
 from headwater.pipelines.table import DOCUMENTS, Making, Table
 from headwater.pipelines.tasks import SEED, MirrorTask, TablesBeside, advanced, tasks_of
 from headwater.spark.offsets import Offset
+from headwater.spark.planner import ranges
 from headwater.spark.settings import SourceSettings
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -256,9 +257,10 @@ class TableSink(Table):
         if self.changes:
             self.changes.level(self, Offset.from_json(end))
             self.changes.require_columns()
-        start = Offset.from_json(self.record.end)
-        neighbours = TablesBeside(_identity_of(self.changes), _identity_of(self.quarantine))
-        planned = tasks_of(start, Offset.from_json(end), settings, (self.place, self.log.state.id), count, neighbours)
+        start, end_offset = Offset.from_json(self.record.end), Offset.from_json(end)
+        anew = self.changes.logged_anew(ranges(start, end_offset)) if self.changes else frozenset[int]()
+        neighbours = TablesBeside(_identity_of(self.changes), _identity_of(self.quarantine), anew)
+        planned = tasks_of(start, end_offset, settings, (self.place, self.log.state.id), count, neighbours)
         failpoint("lake.planned")
         return planned
 

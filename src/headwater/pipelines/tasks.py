@@ -46,10 +46,15 @@ TASK_CHANGES = 20_000
 
 @dataclass(frozen=True)
 class TablesBeside:
-    """The tables beside a mirror's, each as (place, id); None where there is none."""
+    """The tables beside a mirror's, each as (place, id); None where there is none.
+
+    Attributes:
+        logged_anew: vbuckets of which the change log takes back all rows, wherever the batch returns to.
+    """
 
     changelog: tuple[str, str] | None = None
     quarantine: tuple[str, str] | None = None
+    logged_anew: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -266,7 +271,10 @@ class _Logging:
         record = record_of(place, view.log.state)
         logged = Offset.from_json(record.end)
         self._digest_before = record.digest
-        self._rollback_parts = [part for part in task.parts if part.rollback]
+        anew = task.neighbours.logged_anew
+        self._rollback_parts = [
+            replace(part, start_seqno=0) if part.vbucket in anew else part for part in task.parts if part.rollback
+        ]
         # Of these the log has changes of a batch that never got into the table (changelog.py): they are not logged
         # twice.
         rollback_vbuckets = {
