@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headwater.client import connect
 from headwater.errors import TableAway, TableError
 from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.store import TableStore
@@ -16,6 +17,7 @@ from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.pipelines.sink import TableSink
 from headwater.pipelines.table import Table
 from headwater.testing.node import Node, node
+from tests.client.test_made_anew import make, make_anew, url
 from tests.lake.support import restore
 from tests.pipelines.support import VBUCKETS, becomes, documents, folded, put_into, seqnos, table
 
@@ -213,3 +215,29 @@ def test_a_table_that_somebody_put_back_to_an_older_version_is_read_anew(bucket:
     assert table(place) == held
     assert folded(f"{place}_changes") == documents(bucket)
     assert mirrored().rollbacks == 0
+
+
+@pytest.mark.parametrize("which", ["t", "t_changes"])
+def test_a_table_that_was_put_back_to_before_its_bucket_was_made_anew_has_nothing_of_the_old_one(
+    which: str, bucket: Node, tmp_path: Path
+) -> None:
+    """The new bucket had no change in most vbuckets, so that the record had nothing of them to read anew."""
+    make(bucket, VBUCKETS)
+
+    def mirrored() -> None:
+        mirror(None, url(bucket), tmp_path / "t", once=True, workers=0, upkeep=False, changelog=True)
+
+    with connect(url(bucket)) as client:
+        assert client.set_many((f"old{number}", b"old") for number in range(40)) == {}
+    mirrored()
+    log = TableLog(TableStore(tmp_path / which))
+    older = log.refresh().version
+    make_anew(bucket, VBUCKETS)
+    for value in (b"new", b"newer"):
+        with connect(url(bucket)) as client:
+            client.set("new", value)
+        mirrored()
+    restore(log, older)
+    mirrored()
+    assert set(table(tmp_path / "t")) == {b"new"}
+    assert folded(tmp_path / "t_changes") == {b"new": b"newer"}

@@ -217,6 +217,12 @@ class TableState:
         return self.metadata.get("configuration") or {}
 
     @property
+    def vbuckets(self) -> frozenset[int]:
+        """The vbuckets of which the files may have rows, as far as they say."""
+        bounds = (file.vbuckets for file in self.files.values() if file.vbuckets is not None)
+        return frozenset(vb for lowest, highest in set(bounds) for vb in range(lowest, highest + 1))
+
+    @property
     def vectors(self) -> bool:
         """Return True if dead rows are marked in deletion vectors; otherwise their file is written anew without
         them."""

@@ -140,10 +140,12 @@ class ChangeLog(Table):
         """
         record, table_offset, digest = self.refresh(), Offset.from_json(table.record.end), table.record.digest
         logged = Offset.from_json(record.end)
+        # A log that was put back to an older version may have rows of which its record says nothing any more.
+        held = self.log.state.vbuckets if self.log.restored else frozenset[int]()
         rewritten: Collection[int] = ()
         rollback_seqnos: dict[int, int] = {}
         if digest not in record.table_digests or self.log.restored:
-            rewritten = table_offset.positions.keys() | logged.positions.keys()
+            rewritten = table_offset.positions.keys() | logged.positions.keys() | held
         elif end is not None:
             # A rollback that the table has not seen took back what it has: only the table tells that now.
             rewritten = logged.rollbacks if record.table_digests[-1] != digest else ()
@@ -158,7 +160,7 @@ class ChangeLog(Table):
             }
             end_offset = Offset(dict(sorted(positions.items())), coverage=table_offset.coverage)
             new_record = self._next_record(end_offset.to_json(), (digest, digest))
-            rollback_seqnos |= dict.fromkeys(set(rewritten) & logged.positions.keys(), 0)
+            rollback_seqnos |= dict.fromkeys(set(rewritten) & (logged.positions.keys() | held), 0)
             if rewritten:
                 new_record = replace(new_record, base=new_record.batch)
             self._put_right(table, record.digest, new_record, frozenset(rewritten), rollback_seqnos)

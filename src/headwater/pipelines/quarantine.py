@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from headwater.lake.quarantine import bring_back, clear, columns, is_level
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.table import QUARANTINE, Making, Table
 from headwater.pipelines.tasks import SEED
+from headwater.protocol.dcp.position import Position
 from headwater.spark.offsets import Offset
 
 NOBODYS = 1
@@ -78,12 +79,13 @@ class QuarantineTable(Table):
         return self.log.state.version
 
 
-def read_anew(record: Record) -> Mapping[str, Any]:
-    """Return an offset on a branch that no node has: the next batch reads all vbuckets again and replaces all rows."""
+def read_anew(record: Record, held: Collection[int] = ()) -> Mapping[str, Any]:
+    """Return an offset on a branch that no node has: the next batch reads all vbuckets again and replaces all rows.
+
+    Args:
+        held: vbuckets of which the table may have rows although the record has nothing of them.
+    """
     end = Offset.from_json(record.end)
-    positions = {
-        vb: replace(place, vb_uuid=NOBODYS, snapshot_start=0, snapshot_end=place.seqno)
-        for vb, place in end.positions.items()
-        if place.seqno
-    }
+    seqnos = dict.fromkeys(held, 1) | {vb: place.seqno for vb, place in end.positions.items() if place.seqno}
+    positions = {vb: Position(vb, NOBODYS, seqno, 0, seqno) for vb, seqno in seqnos.items()}
     return Offset(positions, coverage=end.coverage).to_json()

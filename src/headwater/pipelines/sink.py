@@ -202,12 +202,13 @@ class TableSink(Table):
         """Return the table's record, as `Table.refresh`.
 
         The rows of a table that was put back to an older version are older than its record: the record is put on a
-        branch that no node has, and the next batch reads all vbuckets anew and replaces them.
+        branch that no node has, and the next batch reads all vbuckets anew and replaces them. Also those of which the
+        record has nothing: the bucket may have been made anew since, with fewer documents.
         """
         super().refresh()
         while self.log.restored:
             log.warning("%s: somebody put it back to an older version; all of the bucket is read anew", self.place)
-            new_record = self.next(read_anew(self.record))
+            new_record = self.next(read_anew(self.record, self.log.state.vbuckets))
             if not self.log.commit([new_record.to_action()], "READ ANEW"):
                 super().refresh()
         return self.record
