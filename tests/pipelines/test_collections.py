@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from harness.nodes import diverge, until
 from harness.rest_catalog import RestCatalogServer, rest_server
+from headwater.client import connect
 from headwater.errors import HeadwaterError, NoAccess, OptionError, TableError, UnknownCollection, UnknownScope
 from headwater.failpoints import armed
 from headwater.lake.iceberg import catalogs, entry
@@ -26,6 +27,7 @@ from headwater.spark.nodes import SourceNodes
 from headwater.testing.node import Node, node
 from headwater.wire.manifest import Collection, CollectionsManifest, Scope
 from headwater.wire.opcodes import Opcode
+from tests.client.test_made_anew import make, make_anew, url
 from tests.lake.iceberg.support import by_pyiceberg, configure
 from tests.node.aware import Aware
 from tests.node.kv.test_rights_in_places import PASSWORD, give
@@ -207,6 +209,24 @@ def test_a_collection_that_was_made_again_begins_anew(dropped: str, shop: Node, 
     put_into(shop, AGAIN, "more", value='{"n": 2}')
     follow(shop, tmp_path, dropped=dropped, json=True, quarantine=True)
     assert sorted(table(tmp_path / "shop" / "a")) == ["more", "only"]
+
+
+@pytest.mark.parametrize("dropped", ["keep", "drop"])
+def test_a_table_whose_id_is_another_collections_in_a_bucket_made_anew_begins_anew(
+    dropped: str, shop: Node, tmp_path: Path
+) -> None:
+    """The mirror of all collections ended: the table's offset named a collection that it was not told to read."""
+    make(shop, VBUCKETS, "a")
+    for names in (("a",), ("b", "a")):
+        if len(names) > 1:
+            make_anew(shop, VBUCKETS, *names)
+        with connect(url(shop)) as client:
+            for name in names:
+                client.collection(f"shop.{name}").set(f"{name} of {len(names)}", "v")
+        mirror(None, url(shop), tmp_path, once=True, workers=0, collections="all", dropped=dropped, retry_seconds=0.0)
+    assert held(tmp_path, "shop.a") == {"a of 2": "v"} and held(tmp_path, "shop.b") == {"b of 2": "v"}
+    aside = [each.name for each in (tmp_path / "shop").iterdir() if "." in each.name]
+    assert aside == (["a.dropped-8"] if dropped == "keep" else [])
 
 
 class CutOffError(BaseException):

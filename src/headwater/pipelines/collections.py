@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,17 +231,21 @@ class Tables:
 
         Its table goes if the rule is "drop", or if the collection was created again under its name.
         """
-        collection_id = self._dropped_id(self.place(scope, name), manifest)
+        collection_id = self._dropped_id(scope, name, manifest)
         return collection_id if self.dropped == "drop" or manifest.collection(scope, name) is not None else None
 
-    def _dropped_id(self, place: str, manifest: CollectionsManifest) -> int | None:
+    def _dropped_id(self, scope: str, name: str, manifest: CollectionsManifest) -> int | None:
         """Return the id of a table's collection if it no longer exists."""
+        place = self.place(scope, name)
         record = recorded(place)
         if record is None or record.kind != DOCUMENTS:
             return None
         if record.bucket != self.bucket:
             raise TableError(place, f'it is of the bucket "{record.bucket}", not "{self.bucket}": choose another place')
         coverage, ids = Offset.from_json(record.end).coverage, _ids(record)
+        # An id never gets another name: the bucket was made anew, whose manifests are numbered from the beginning.
+        if (renamed := _renamed(ids, scope, name, manifest)) is not None:
+            return renamed
         if coverage is not None and manifest.uid < coverage.manifest_uid:
             return None  # a node that does not know of the newest yet
         return next((number for number in ids if not manifest.has(number)), None)
@@ -351,6 +355,12 @@ def _ids(record: Record | None) -> tuple[int, ...]:
     """Return the ids of a table's collections."""
     coverage = Offset.from_json(record.end).coverage if record else None
     return tuple(coverage.collections or ()) if coverage else ()
+
+
+def _renamed(ids: Iterable[int], scope: str, name: str, manifest: CollectionsManifest) -> int | None:
+    """Return the first of some ids that is another collection's than the one with this name; None if there is none."""
+    others = (each.id for there, each in manifest.each_collection() if (there.name, each.name) != (scope, name))
+    return next(iter(set(ids).intersection(others)), None)
 
 
 def _is_beside(place: str) -> bool:
